@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import date
+from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
@@ -740,22 +741,9 @@ def test_what_was_declared_wrongly_is_served_by_nobody(folder: Path, module: str
 def test_a_module_that_is_named_is_looked_for_and_not_imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "zzz_ends").mkdir()
     (folder / "zzz_ends" / "__init__.py").write_text("raise SystemExit(3)\n")
-    made = ModuleType("zzz_made")
-    loaders = {"READ": ba.Loader("bronze.readings", "Readings.", Path), "ASTRAY": ba.Loader("bronze.radings", "", Path)}
-    vars(made).update(loaders, reference_rows=lambda: (), rows=3)
-    monkeypatch.setitem(sys.modules, "zzz_made", made)
-    references, read = "zzz_made:reference_rows", {"rows": "zzz_made:READ"}
-    astray = "zzz_ends.tables:reference_rows"
-    for path, loading in ((astray, {"rows": astray}), (references, read)):
-        assert problems_of([ba.Product("mine", (INPUT,), (), references=path, loaders=loading)]) == []
-    loading = {"rows": "zzz_made:rows", "other": "zzz_made:ASTRAY", "third": "zzz_made:THIRD"}
-    found = problems_of([ba.Product("mine", (INPUT,), (), references="zzz_made:rows", loaders=loading)])
-    assert [one.what for one in found] == [
-        "references='zzz_made:rows', which is 3",
-        "loaders['rows']='zzz_made:rows', which is 3",
-        "no product declares the table 'bronze.radings'; did you mean 'bronze.readings'?",
-        "loaders['third']='zzz_made:THIRD', and there is no THIRD in zzz_made",
-    ]
+    monkeypatch.setitem(sys.modules, "zzz_made", ModuleType("zzz_made"))
+    for path in ("zzz_ends.tables:reference_rows", "zzz_made:reference_rows"):
+        assert problems_of([ba.Product("mine", (), (), references=path, loaders={"rows": path})]) == []
     (problem,) = problems_of([ba.Product("mine", (), (), references="zzz_nowhere.tables:reference_rows")])
     assert problem.what == "references='zzz_nowhere.tables:reference_rows', and there is no zzz_nowhere"
 
@@ -772,6 +760,10 @@ def test_a_module_that_is_named_is_looked_for_and_not_imported(folder: Path, mon
         ("from json import *\n", None),
         ("def __getattr__(name): return 3\n", None),
         ("globals().update(LOADER=3)\n", None),
+        ("from json import*\n", None),
+        ("from json import \\\n  *\n", None),
+        ("[LOADER := one for one in (1, 2)]\n", None),
+        ("import sys\nsys.modules[__name__] = sys\n", None),
         ("raise SystemExit(3)\n", "LOADER in zzz_loading"),
         ("this is no Python\n", None),  # said when it is imported, with its line
     ],
@@ -783,11 +775,17 @@ def test_an_attribute_that_is_named_is_looked_for_in_the_file(folder: Path, code
     what = f"loaders['rows']='zzz_loading:LOADER', and there is no {missing}"
     assert [one.what for one in found] == ([what] if missing else [])
     assert "zzz_loading" not in sys.modules
+
+
+def test_a_module_of_a_package_that_was_imported_is_looked_for(folder: Path) -> None:
+    """A package itself may have any attribute, also one that it imports when it is asked for."""
     (folder / "zzz_pack").mkdir()
-    (folder / "zzz_pack" / "__init__.py").write_text("")
+    lazily = "def __getattr__(name):\n    raise SystemExit(3)\n"
+    (folder / "zzz_pack" / "__init__.py").write_text(lazily)
     importlib.invalidate_caches()
     importlib.import_module("zzz_pack")
     try:
+        assert problems_of([ba.Product("mine", (), (), references="zzz_pack:rows")]) == []
         (problem,) = problems_of([ba.Product("mine", (), (), references="zzz_pack.tables:rows")])
     finally:
         del sys.modules["zzz_pack"]
@@ -808,7 +806,14 @@ def test_an_attribute_that_is_named_is_looked_for_in_the_file(folder: Path, code
         (pl.Int64, {"isin": []}, False),
         (pl.Int64, {"isin": [1, 2], "ge": 3}, False),
         (pl.Int64, {"isin": [1, 2], "ge": 2}, True),
-        (pl.Int64, {"isin": [1, 2], "eq": 3}, False),
+        (pl.Int64, {"isin": [1, 2], "eq": 2**70}, False),
+        (pl.Int64, {"isin": range(3_000_000), "ge": 5_000_000}, True),  # too many to look at
+        (pl.Int64, {"isin": pl.Series([1, 2])}, True),
+        (pl.Int64, {"isin": pl.Series([1, 2]), "lt": 1}, False),
+        (pl.Int64, {"ge": 2, "le": 1, "nullable": True}, True),  # NULL does
+        (pl.Int64, {"ge": 2, "le": 1, "raise_warning": True}, True),
+        (Annotated[pl.Decimal, 4, 2], {"ge": 0.1, "le": Decimal("0.1")}, True),
+        (Annotated[pl.Decimal, 4, 2], {"ge": Decimal("NaN")}, True),
         (pl.Int64, {"in_range": {"min_value": 3, "max_value": 4}, "lt": 3}, False),
         (str, {"ge": "b", "le": "a"}, False),
         (str, {"isin": ["a", "b"], "str_matches": "b"}, True),
@@ -833,12 +838,17 @@ def test_a_column_that_may_be_left_out_or_does_not_say_its_digits_is_refused() -
     class Loose(pa.DataFrameModel):
         meter_id: str | None
         city: str = pa.Field(nullable=True)
-        price: pl.Decimal
-        cost: Annotated[pl.Decimal, 28, 0]
+        price_: pl.Decimal = pa.Field(alias="price")
         area: str = pa.Field(regex=True)
 
-    found = [one.what for one in problems_of([ba.Product("mine", (replace(METERS, model=Loose),), ())])]
-    assert found == [
+    class Said(pa.DataFrameModel):
+        cost: Annotated[pl.Decimal, 28, 0]
+
+    def of(model: Any) -> list[str]:
+        return [one.what for one in problems_of([ba.Product("mine", (replace(METERS, model=model),), ())])]
+
+    assert of(Said) == []
+    assert of(Loose) == [
         "column meter_id may be left out",
         "column price is a decimal that does not say its digits",
         "column area is a pattern (`regex=True`)",

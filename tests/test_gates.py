@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandera.polars as pandera
 import polars as pl
 import pyarrow as pa
@@ -768,6 +769,10 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
             raise SystemExit(str(data))
 
         @pandera.dataframe_check
+        def _of_values(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805 - of no row it is a frame of Float64
+            return pl.LazyFrame({"ok": np.array([one > 0 for one in data.lazyframe.collect()["amount"]])})
+
+        @pandera.dataframe_check
         def _number(cls, data: pandera.PolarsData) -> pl.LazyFrame:  # noqa: N805
             return data.lazyframe.select("amount")
 
@@ -793,15 +798,23 @@ def test_a_rule_of_a_field_that_cannot_be_asked_of_its_type_is_named_with_its_co
     [
         (lambda rows: rows.select(rows=pl.len(), amount=pl.col("amount").sum()), None),
         (lambda rows: rows.group_by("clock").agg(rows=pl.len()), None),
-        (
-            lambda rows: rows.select(rows=pl.len(), day=pl.col("clock").first().str.to_date()),
-            None,
-        ),  # who knows of other rows
+        (lambda rows: pl.from_pandas(rows.to_pandas().groupby("clock")["amount"].sum().reset_index()), None),
+        (lambda rows: pl.DataFrame({"sum": [rows["amount"].to_numpy().sum()]}), None),
+        # what depends on the values is the gates'
+        (lambda rows: rows.select(rows=pl.len(), day=pl.col("clock").first().str.to_date()), None),
+        (lambda rows: pl.DataFrame({"first": [rows["clock"].cast(pl.Int64)[0]]}), None),
+        (lambda rows: pl.DataFrame([{"clock": one} for one in rows["clock"] if one == "COMPLAINT"]), None),
+        (lambda rows: rows.pivot("clock", index="amount", values="amount").select("COMPLAINT"), None),
+        (lambda rows: rows.select(rows=pl.len(), beyond=pl.lit(float("inf")).cast(pl.Decimal(4, 2))), None),
+        (lambda _: pl.DataFrame(), None),
         (lambda rows: rows.select(rows=pl.len().cast(pl.String)), "measure returns no sum: rows (String)"),
-        (lambda _: pl.DataFrame(), "measure returns no sum: no column"),
         (
             lambda rows: rows.select(rows=pl.len(), amount=pl.col("amount").cast(pl.Float64).sum()),
-            "measure returns amount as Float64: count cents or thousandths",
+            "measure returns amount (Float64); count cents or thousandths where it is a sum",
+        ),
+        (
+            lambda rows: rows.select(rows=pl.len(), at=pl.lit(RUN_CLOCK.replace(tzinfo=None))),
+            "measure returns at (Datetime(time_unit='us', time_zone=None)); count cents or thousandths where it is a sum",
         ),
         (lambda rows: rows.lazy(), "measure returns a LazyFrame"),
         (lambda rows: rows.height, "measure returns a int"),
@@ -816,8 +829,16 @@ def test_a_measure_that_nothing_could_be_compared_by_is_refused_before_anything_
         amount: pl.Int64
 
     target = replace(CASE_SLA_DAILY, model=Measured, measure=answer, outline=None)
-    found = [one.what.partition("; valid columns")[0] for one in answer_problems(target)]
-    assert found == ([] if said is None else [said])
+    assert [one.what for one in answer_problems(target)] == ([] if said is None else [said])
+
+
+def test_what_a_measure_prints_is_not_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(rows: pl.DataFrame) -> pl.DataFrame:
+        print("measuring")
+        return rows.select(rows=pl.len())
+
+    assert [*answer_problems(replace(CASE_SLA_DAILY, measure=measure, outline=None))] == []
+    assert capsys.readouterr() == ("", "measuring\n")
 
 
 def test_an_outline_that_leaves_out_its_columns_is_refused_before_anything_is_computed() -> None:

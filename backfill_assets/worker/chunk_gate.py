@@ -17,6 +17,7 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
+from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.worker.chunk_rules import (
@@ -143,7 +144,7 @@ class _Judge:
         self._sums = added(self._sums, sums_of(frame.lazy().select(value_columns(self._columns, spec.key))))
         if spec.measure is not None:
             with self._reported(MEASURE_RULE):
-                self._measures = merged_measures(self._measures, _frame_of(named(spec.measure)(frame)))
+                self._measures = merged_measures(self._measures, _measured(named(spec.measure)(frame)))
         if spec.outline is not None:
             with self._reported(OUTLINE_RULE):
                 self._outlines.append(_frame_of(named(spec.outline)(frame)).select(spec.outline_columns))
@@ -233,6 +234,13 @@ def _frame_of(returned: Any) -> pl.DataFrame:
     if not isinstance(returned, pl.DataFrame):
         raise TypeError(f"it returned a {type(returned).__name__}, and a polars DataFrame is wanted")
     return returned
+
+
+def _measured(returned: Any) -> pl.DataFrame:
+    measures = _frame_of(returned)
+    if unusable := unusable_columns(measures):
+        raise TypeError(f"it returned {', '.join(unusable)}, and {USABLE}")
+    return measures
 
 
 def merged_measures(measures: pl.DataFrame | None, more: pl.DataFrame) -> pl.DataFrame:

@@ -15,11 +15,15 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from importlib.util import find_spec
 from pathlib import Path
 from symtable import symtable
+from warnings import catch_warnings, simplefilter
 
 LOCK_FILES = ("requirements.lock", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
 _SUFFIXES = frozenset({".py", ".sql", ".csv", ".json", ".toml", ".yaml", ".yml"})
 """Files of a product that can change what it computes: code, and the tables and texts that lie beside it."""
-_MAKES_NAMES = re.compile(r"\bimport \*|\bglobals\(|\bglobal |\bexec\(|\bsetattr\(|\bvars\(|__dict__")
+_MAKES_NAMES = re.compile(
+    r"import[\s\\]*\*|:=|\b(globals|locals|vars|exec|eval|setattr|global|modules|__dict__|__class__|__getattr__|__import__)\b"
+)
+"""What a module has names by that nobody can see: star imports, names that are set, modules in place of itself."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -72,34 +76,38 @@ class Sources:
 def missing_of(module: str, name: str) -> str | None:
     """Return which part of `module:name` there is not, as far as files say; None if there is nothing to say against it.
 
-    Nothing is imported for this: of a package that was not imported, no more is said than that there is one.
+    Nothing is imported for this: of a package that was not imported, no more is said than that there is one. Nor is anything
+    said of what a package itself has, which its modules may set, or of a module that may make up its names.
     """
-    if module in sys.modules:
-        return None if hasattr(sys.modules[module], name) else f"{name} in {module}"
     top, parent = module.partition(".")[0], module.rpartition(".")[0]
     try:
         if top not in sys.modules and find_spec(top) is None:
             return top
-        if parent and parent not in sys.modules:
-            return None
-        spec = find_spec(module)
+        if module in sys.modules or (parent and parent not in sys.modules):
+            spec = getattr(sys.modules.get(module), "__spec__", None)
+        else:
+            spec = find_spec(module)
+            if spec is None:
+                return module
     except (ValueError, ImportError):
         return None
-    if spec is None:
-        return module
-    file = Path(spec.origin or "")
-    return None if file.suffix != ".py" or _binds(file, name) else f"{name} in {module}"
+    file = Path(getattr(spec, "origin", None) or "")
+    if file.suffix != ".py" or file.stem == "__init__" or _may_bind(file, name):
+        return None
+    return f"{name} in {module}"
 
 
-def _binds(file: Path, name: str) -> bool:
-    """Return whether a file may bind a name at its top level; what has star imports, or makes up its names, may bind any."""
+def _may_bind(file: Path, name: str) -> bool:
+    """Return whether a file may bind a name at its top level; one that has ways to make up names may bind any."""
     try:
         code = file.read_text("utf-8")
-        symbols = symtable(code, str(file), "exec").get_symbols()
+        with catch_warnings():
+            simplefilter("ignore")
+            symbols = symtable(code, str(file), "exec").get_symbols()
     except (OSError, ValueError, SyntaxError):
         return True
     own = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
-    return not own.isdisjoint({name, "__getattr__"}) or _MAKES_NAMES.search(code) is not None
+    return name in own or _MAKES_NAMES.search(code) is not None
 
 
 def is_code(name: str) -> bool:

@@ -71,6 +71,8 @@ def _cannot_take(function: Any, given: tuple[str, ...]) -> str | None:
         taken.bind(*given)
     except TypeError as error:
         return str(error)
+    if hasattr(function, "__signature__"):
+        return None  # a wrapper may say what it wraps, and put it in order
     same = [name for name in taken.parameters if name in given]
     return f"it takes {' and '.join(same)}" if len(same) == len(given) and same != [*given] else None
 

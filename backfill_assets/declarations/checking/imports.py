@@ -100,7 +100,8 @@ def python_words(error: BaseException) -> str:
         meant = f"{': ' if said else ''}it ends the process"
     elif isinstance(error, AttributeError) and isinstance(error.obj, EnumType):
         names = list(error.obj.__members__)
-        return f"{error.obj.__name__} has no {said}{did_you_mean(said, names)}: there are {', '.join(names)}"
+        wanted = error.name or said
+        return f"{error.obj.__name__} has no {wanted}{did_you_mean(wanted, names)}: there are {', '.join(names)}"
     elif isinstance(error, AttributeError) and error.name:
         meant = did_you_mean(error.name, dir(error.obj))
     elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(said)):

@@ -6,20 +6,16 @@ Put here what is said of products, and of all of them together. What is said of 
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
-from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns, of_declared_table
+from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
 from backfill_assets.declarations.checking.fields import wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
-from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
-from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
@@ -47,7 +43,7 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
     yield from _twice(declared, inputs, targets)
     references = {table.name for table in inputs if table.is_reference}
     for product in declared:
-        yield from _of_paths(product, columns)
+        yield from _of_paths(product)
         for name in product.loaders:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 yield Problem(
@@ -62,13 +58,13 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
             yield from _in_words(target.name, _of_target(target, columns, references))
 
 
-def _of_paths(product: Product, columns: Mapping[str, ColumnTypes | None]) -> Iterator[Problem]:
+def _of_paths(product: Product) -> Iterator[Problem]:
     """Say what is wrong with what a product names as `module:name`, as far as it is known before it is imported."""
     where = f"product {product.name}"
     named = {} if product.references is None else {"references": product.references}
     named |= {f"loaders[{name!r}]": path for name, path in product.loaders.items()}
     for name, path in named.items():
-        if not re.fullmatch(r"[\w.]+:\w+", path):
+        if not re.fullmatch(r"\w+(\.\w+)*:\w+", path):
             yield Problem(
                 f"{name}={path!r}",
                 "it names a function or an attribute of a module, as `module:name`",
@@ -84,22 +80,6 @@ def _of_paths(product: Product, columns: Mapping[str, ColumnTypes | None]) -> It
                 "correct the name, or install the distribution that has it",
                 where,
             )
-        elif module in sys.modules:
-            yield from _of_named(name, path, getattr(sys.modules[module], attribute), columns, where)
-
-
-def _of_named(
-    name: str, path: str, value: Any, columns: Mapping[str, ColumnTypes | None], where: str
-) -> Iterator[Problem]:
-    if name == "references":
-        if not callable(value):
-            rule = "it is a function that yields the reference tables"
-            yield Problem(f"{name}={path!r}, which is {in_words(value)}", rule, "name the function", where)
-    elif not isinstance(value, Loader):
-        rule = "a loader is a `ba.Loader`"
-        yield Problem(f"{name}={path!r}, which is {in_words(value)}", rule, "name the `ba.Loader`", where)
-    else:
-        yield from of_declared_table(where, name, value.table, columns)
 
 
 def _of_target(

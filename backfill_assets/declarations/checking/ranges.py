@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from itertools import islice
 from math import ceil, floor
 from typing import Any, get_type_hints
 
@@ -18,6 +19,8 @@ from backfill_assets.declarations.checking.columns import ColumnTypes
 from backfill_assets.declarations.pandera_private import is_built_in
 from manifests.errors import Problem
 
+_OFFERED = 1000
+"""Values of a list that are looked at; of a longer one nothing is said."""
 _INTEGERS: dict[type[pl.DataType], int] = {pl.Int32: 31, pl.Int64: 63}
 """How many bits of an integer its value has."""
 _Bound = tuple[Any, bool]
@@ -27,11 +30,7 @@ _Bound = tuple[Any, bool]
 def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) -> Iterator[Problem]:
     """Say which columns of a model no value could be in, or which a row might not have."""
     where = f"{table}: model"
-    without_digits: set[str] = set()
-    with suppress(NameError):  # of a name that only a function has, pandera has looked for itself
-        without_digits = {
-            name for name, kind in get_type_hints(model, include_extras=True).items() if kind is pl.Decimal
-        }
+    says_digits = _says_pandera_s_own_digits(model)
     for name, column in model.to_schema().columns.items():
         if not column.required:
             yield Problem(
@@ -47,21 +46,30 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
                 "declare each column by its name",
                 where,
             )
-        if name in without_digits:
+        if columns.get(name) == pl.Decimal(28, 0) and not says_digits:
             yield Problem(
                 f"column {name} is a decimal that does not say its digits",
                 "pandera would take 28 of them, and none after the point",
                 "for example Annotated[pl.Decimal, 12, 2]",
                 where,
             )
-        checks = [check for check in column.checks if is_built_in(check)]
-        if name in columns and not _some_value_passes(columns[name], checks):
+        checks = [check for check in column.checks if is_built_in(check) and not check.raise_warning]
+        if name in columns and not column.nullable and not _some_value_passes(columns[name], checks):
             yield Problem(
                 f"no value of column {name} ({columns[name]}) passes its rules: {', '.join(map(_rule, checks))}",
                 "a column has values of its type that pass all of its rules",
                 "correct the rules, or the column's type",
                 where,
             )
+
+
+def _says_pandera_s_own_digits(model: type[pa.DataFrameModel]) -> bool:
+    """Return whether a model says by itself that a column has the digits that pandera takes where none are said."""
+    try:
+        hints = get_type_hints(model, include_extras=True).values()
+    except Exception:  # noqa: BLE001 - of what cannot be looked at, nothing is said
+        return True
+    return any(isinstance(one, pl.Decimal) or getattr(one, "__metadata__", ())[:2] == (28, 0) for one in hints)
 
 
 def _rule(check: pa.Check) -> str:
@@ -86,13 +94,13 @@ def _some_value_passes(kind: pl.DataType, checks: Sequence[pa.Check]) -> bool:
             case "equal_to":
                 offered.append([said.get("value")])
             case "isin" if not isinstance(said.get("allowed_values"), str):
-                offered.append(list(said.get("allowed_values") or ()))
+                with suppress(Exception):  # whatever can be iterated over
+                    offered.append(list(islice(said["allowed_values"], _OFFERED)))
     whole = kind.is_integer()
     if any(_apart(low, high, whole) for low in lower for high in upper):
         return False
     return all(
-        any(not _is_outside(value, lower, upper) for value in values if all(value in other for other in offered))
-        for values in offered
+        len(values) == _OFFERED or any(not _is_outside(value, lower, upper) for value in values) for values in offered
     )
 
 
@@ -114,7 +122,10 @@ def _is_outside(value: Any, lower: Sequence[_Bound], upper: Sequence[_Bound]) ->
 def _apart(low: _Bound, high: _Bound, whole: bool = False) -> bool:
     """Return whether nothing lies between two bounds, of integers only where it has to be `whole`; False where nobody knows."""
     (least, with_least), (most, with_most) = low, high
-    with suppress(TypeError, ValueError, ArithmeticError):  # texts and numbers, or no number
+    with suppress(Exception):  # texts and numbers, no number, whatever else is given
+        if {type(least), type(most)} == {float, Decimal}:
+            least, most = float(least), float(most)  # as near as Polars compares them
+            with_least = with_most = True
         if whole:
             least, with_least = (ceil(least) if with_least else floor(least) + 1), True
             most, with_most = (floor(most) if with_most else ceil(most) - 1), True

@@ -7,8 +7,11 @@ declarations are imported, since Spark's workers are forked from processes that 
 from __future__ import annotations
 
 import random
+import sys
+from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -23,7 +26,10 @@ from backfill_assets.declarations.schema import dtypes, is_row_rule
 from manifests.errors import Problem
 from manifests.text import words_of
 
-OF_TYPES = (
+_NO_ANSWER = (Exception, pl.exceptions.PanicException, CancelledError)
+ANY_ERROR = (*_NO_ANSWER, *ENDS_THE_PROCESS)
+"""What a product's own function may raise, and Polars while it computes; but for an interrupt, which is a person's."""
+_OF_TYPES = (
     pl.exceptions.ColumnNotFoundError,
     pl.exceptions.ComputeError,
     pl.exceptions.InvalidOperationError,
@@ -32,6 +38,7 @@ OF_TYPES = (
 """What Polars raises of names and types, whatever rows there are."""
 _LISTS = ("allowed_values", "forbidden_values")
 """What pandera's checks `isin` and `notin` are given."""
+_SAID = 500
 _SOME_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +49,7 @@ def rule_problems(models: Mapping[str, type[pa.DataFrameModel]]) -> Iterator[Pro
         for rule, error in unanswerable.items():
             yield Problem(
                 f"the rule {rule!r} of {model.__name__} cannot be answered: {type(error).__name__}: "
-                f"{words_of(error).strip().partition(chr(10))[0]}",
+                f"{words_of(error).strip().partition(chr(10))[0][:_SAID]}",
                 "a rule is about columns of the model, each of its type; a row_rule returns a Boolean for each row",
                 "correct the rule, or the column's type",
                 place(error, only_products=True) or f"{table}: model",
@@ -83,7 +90,7 @@ def _is_of_one_row(check: pa.Check, rows: pl.DataFrame) -> bool:
     try:
         together = answers_of(check, rows.lazy()).collect()
         alone = [answers_of(check, rows[at : at + 1].lazy()).collect() for at in range(rows.height)]
-    except Exception:  # noqa: BLE001 - a rule may not have an answer for whatever rows
+    except ANY_ERROR:  # a rule may not have an answer for whatever rows
         return True
     return together.height == rows.height and together.equals(pl.concat(alone), null_equal=True)
 
@@ -104,10 +111,12 @@ def _unanswerable(model: type[pa.DataFrameModel]) -> dict[str, BaseException]:
         if is_built_in(check) and any(isinstance((check.statistics or {}).get(name), str) for name in _LISTS):
             found[rule] = TypeError("its values are one text, as pandera makes of a tuple of one, too; write a list")
             continue
+        ask: Callable[[pa.Check, pl.LazyFrame, str], None]
         ask = _ask_row_rule if is_row_rule(check) else _ask_built_in if is_built_in(check) else _ask_own
         try:
-            ask(check, none, column)
-        except (Exception, *ENDS_THE_PROCESS) as error:  # noqa: BLE001 - a product's own function raises what it likes
+            with quietly():
+                ask(check, none, column)
+        except ANY_ERROR as error:
             found[rule] = error
     return found
 
@@ -135,10 +144,11 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
         TypeError: if it returns nothing, or a frame of other answers than Booleans.
         pl.exceptions.PolarsError: if it is one of names or types, both times.
     """
+    found: Exception | None = None
     for frame in (none, _one_row(none.collect_schema())):
         try:
             answers = answers_of(check, frame, column)
-        except Exception:  # noqa: BLE001 - it may have an answer for other rows
+        except _NO_ANSWER:  # it may have one for other rows
             return
         if answers is None:
             raise TypeError("it returns None")
@@ -146,26 +156,38 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
             return
         try:
             kinds = answers.collect().dtypes
-        except OF_TYPES as error:
-            last = error
-        except Exception:  # noqa: BLE001 - as above
+        except _OF_TYPES as error:
+            found = error
+        except _NO_ANSWER:  # as above
             return
         else:
-            _require_truths(kinds)
-            return
-    raise last
+            # of no row a frame that is made of values has no type to speak of
+            other = [kind for kind in kinds if kind not in (pl.Boolean, pl.Null)]
+            if not other:
+                return
+            found = TypeError(f"it returns {' and '.join(map(str, other))}")
+    assert found is not None
+    raise found
 
 
-def _require_truths(kinds: Sequence[pl.DataType]) -> None:
-    if other := [kind for kind in kinds if kind not in (pl.Boolean, pl.Null)]:
-        raise TypeError(f"it returns {' and '.join(map(str, other))}")
+def some_rows(kinds: pl.Schema, number: int = 12, nullable: Container[str] | None = None) -> pl.DataFrame:
+    """Return rows whose columns have few values each, in no order; the same ones each time.
 
-
-def some_rows(kinds: pl.Schema, number: int = 12) -> pl.DataFrame:
-    """Return rows whose columns have few values each, one of them NULL, in no order; the same ones each time."""
+    One of the values is NULL, of all columns or of those that are `nullable`.
+    """
     chance = random.Random(number)  # noqa: S311 - nothing is kept secret by it
-    rows = {name: [chance.choice([*_values(kind), None]) for _ in range(number)] for name, kind in kinds.items()}
+    rows: dict[str, list[Any]] = {}
+    for name, kind in kinds.items():
+        values = [*_values(kind), None] if nullable is None or name in nullable else _values(kind)
+        rows[name] = [chance.choice(values) for _ in range(number)]
     return pl.DataFrame(rows, schema=kinds, strict=False)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Have what a product's function prints while it is asked go to standard error: a script reads what the command prints."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def _one_row(kinds: pl.Schema) -> pl.LazyFrame:
