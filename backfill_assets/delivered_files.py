@@ -50,6 +50,48 @@ def content_hash(path: Path) -> str:
 
 
 @dataclass(frozen=True)
+class SeenFile:
+    """A file as it was when a load of it began: every row that is loaded is one of the content that the load is named by.
+
+    Attributes:
+        path: the file.
+        state: what the file system said of it then.
+    """
+
+    path: Path
+    state: tuple[int, ...]
+
+    @classmethod
+    def now(cls, path: Path) -> SeenFile:
+        """Return a file as it is; OSError if there is none."""
+        return cls(path, _state(path))
+
+    def require_unchanged(self) -> None:
+        """Refuse to go on with a file that was written, or replaced by another, since.
+
+        Raises:
+            InputRefused: if it was, or is gone.
+        """
+        try:
+            same = _state(self.path) == self.state
+        except OSError:
+            same = False
+        if not same:
+            raise InputRefused(
+                Problem(
+                    f"{self.path} was changed while it was loaded",
+                    "a load is named by the content that it was begun with, and brings that",
+                    "leave the file as it is until it is loaded, or load a copy: the same command again",
+                )
+            )
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+@dataclass(frozen=True)
 class Damaged:
     """A value of a Parquet file that is none of its type, such as text that is not UTF-8: its column, its row and why."""
 

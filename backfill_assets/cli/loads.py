@@ -141,7 +141,7 @@ def _opened(name: str, loader: Loader, file: Path | None, cases: int | None, see
     from backfill_assets.ingestion.own_loaders import delivered
 
     if file is not None and cases is None:
-        return delivered(name, partial(loader.from_file, file))
+        return delivered(name, partial(loader.from_file, file), file)
     if file is None and cases is not None and loader.generated is not None:
         return delivered(name, partial(loader.generated, cases, seed))
     raise InputRefused(

@@ -7,14 +7,14 @@ chunk by then says nothing about those rows. What is compared with them is the p
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_base import unrecorded
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
-from manifests.lifecycle import ACCEPT, PUBLISH
-from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
 from resources.lakehouse.lineage import Past, past_before
+from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.facade import PublicationRecord
 
 
@@ -42,7 +42,24 @@ def accepted_then(
                 "plan the change again, under a new run id, on the table as it is now",
             )
         )
-    _require_recorded(platform, target, past, committed)
+    for _, _, problem in unrecorded(platform, target, past, committed):
+        raise EnvironmentRefused(problem)
+    return _holders(past, held, committed, keys)
+
+
+def held_then(platform: Platform, target: str, snapshot_id: int | None, keys: Collection[str]) -> dict[str, str] | None:
+    """Return the same, as far as it is on record; None where the snapshot is gone."""
+    if snapshot_id is None:
+        return {}
+    held = platform.ledger.holdings(target)
+    committed = platform.ledger.committed(target)
+    past = past_before(platform.lakehouse.table(target), snapshot_id)
+    return None if past is None else _holders(past, held, committed, keys)
+
+
+def _holders(
+    past: Past, held: Sequence[AcceptedVersion], committed: Collection[PublicationRecord], keys: Collection[str] | None
+) -> dict[str, str]:
     changed_by = {one.ended_at: one.snapshot_id for one in committed}
 
     def had_happened(at: datetime | None) -> bool:
@@ -53,22 +70,3 @@ def accepted_then(
         for one in held
         if (keys is None or one.chunk in keys) and had_happened(one.accepted_at) and not had_happened(one.ended_at)
     }
-
-
-def _require_recorded(platform: Platform, target: str, past: Past, committed: Collection[PublicationRecord]) -> None:
-    known = {(one.run_id, one.snapshot_id, one.action) for one in committed}
-    for _, run_id, action in platform.ledger.interrupted_publications(target):
-        written = PUBLISH if action == ACCEPT else action
-        for snapshot in past.snapshots:
-            if (said := snapshot.summary) is None:
-                continue
-            is_its_own = said.get(RUN_PROPERTY) == run_id and said.get(ACTION_PROPERTY) == written
-            if is_its_own and (run_id, snapshot.snapshot_id, action) not in known:
-                raise EnvironmentRefused(
-                    Problem(
-                        f"{action} of run '{run_id}' has landed in {target}, as snapshot {snapshot.snapshot_id}, and is not "
-                        "on record",
-                        "what is judged is held against what was accepted, and the ledger does not say yet who has what",
-                        "`backfill doctor --repair` records it; then the same command again",
-                    )
-                )

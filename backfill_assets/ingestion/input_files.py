@@ -22,7 +22,7 @@ import pyarrow as arrow
 from pandera.errors import SchemaErrors
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
-from backfill_assets.delivered_files import content_hash, damaged, is_no_text, without_nul
+from backfill_assets.delivered_files import SeenFile, content_hash, damaged, is_no_text, without_nul
 from backfill_assets.ingestion.file_formats import (
     csv_batches,
     csv_columns,
@@ -78,6 +78,7 @@ class InputFile:
         self._is_text = path.suffix.lower() == ".csv"
         with readable(path):
             require_file(path)
+            self._seen = SeenFile.now(path)
             try:
                 found = csv_columns(path) if self._is_text else parquet_columns(path)
             except arrow.ArrowException:
@@ -90,14 +91,15 @@ class InputFile:
         """Yield the rows of the file in batches of about `rows`, in file order; memory is one batch's.
 
         Raises:
-            InputRefused: for damage further down the file, for a line end within a cell that is no text, or if a rule of the
-                model is about the whole table at once.
+            InputRefused: for damage further down the file, for a line end within a cell that is no text, if a rule of the
+                model is about the whole table at once, or if the file was changed since it was opened.
         """
         first = 0
         with readable(self._path):
             for batch in csv_batches(self._path, self._columns) if self._is_text else self._parquet_batches(rows):
                 yield self._check(batch.with_columns(pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias(ROW)))
                 first += batch.height
+        self._seen.require_unchanged()  # whoever reads it to the end commits what it has read after that
 
     def _required(self, found: dict[str, Any]) -> list[str]:
         """Return the declared columns that the file has."""

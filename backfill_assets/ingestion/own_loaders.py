@@ -7,10 +7,11 @@ delivery means.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from inspect import getattr_static
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.quarantine import FirstRow
+from backfill_assets.delivered_files import SeenFile
 from manifests.errors import InputRefused, Problem, Refused
 
 _T = TypeVar("_T")
@@ -27,16 +29,20 @@ _SHOWN = 60
 _MEMBERS = ("load_id", "source_file", "count", "rows", "quarantined")
 
 
-def delivered(loader: str, make: Callable[[], Any]) -> Delivery:
+def delivered(loader: str, make: Callable[[], Any], file: Path | None = None) -> Delivery:
     """Have a loader open what it delivers, and return that: what it raises from then on is refused by name.
 
     Args:
         loader: the loader's name, as products declare it.
         make: what opens it.
+        file: the file that it opens; each pass over what is delivered ends with a look at whether it is the same still.
 
     Raises:
         InputRefused: if it refuses, raises an error, or returns no `Delivery`.
     """
+    seen = None
+    with suppress(OSError):  # the loader says what is wrong with it
+        seen = None if file is None else SeenFile.now(file)
     with _refused_by_name(loader):
         delivery = make()
         if missing := [name for name in _MEMBERS if getattr_static(delivery, name, None) is None]:
@@ -49,29 +55,38 @@ def delivered(loader: str, make: Callable[[], Any]) -> Delivery:
                 raise TypeError(
                     f"the {name} of a {type(delivery).__name__} is {ascii(text)[:_SHOWN]}: half a character, no text"
                 )
-        return _OfALoader(loader, delivery, **named)
+        return _OfALoader(loader, delivery, seen, **named)
 
 
 @dataclass(frozen=True)
 class _OfALoader:
     loader: str
     delivery: Delivery
+    seen: SeenFile | None
     load_id: str
     source_file: str
 
     def count(self, ingested_at: datetime) -> Counted:
         with _refused_by_name(self.loader):
-            return _counted(_a(Counted, self.delivery.count(ingested_at), "count"))
+            counted = _counted(_a(Counted, self.delivery.count(ingested_at), "count"))
+        self._require_unchanged()
+        return counted
 
     def rows(self, ingested_at: datetime) -> Iterator[pa.Table]:
         with _refused_by_name(self.loader):
             for batch in self.delivery.rows(ingested_at):
                 yield _a(pa.Table, batch, "rows")
+        self._require_unchanged()
 
     def quarantined(self, ingested_at: datetime) -> Iterator[pa.Table]:
         with _refused_by_name(self.loader):
             for batch in self.delivery.quarantined(ingested_at):
                 yield _a(pa.Table, batch, "quarantined")
+        self._require_unchanged()
+
+    def _require_unchanged(self) -> None:
+        if self.seen is not None:
+            self.seen.require_unchanged()
 
 
 def _counted(counted: Counted) -> Counted:

@@ -18,14 +18,14 @@ from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
-from manifests.chunks import aligned, cut, first_day, key_of, last_day
+from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
-from manifests.kinds import Holder, Present
-from manifests.lifecycle import RunState
+from manifests.kinds import Present
 from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
 from manifests.plan import Plan
 from manifests.planner import draft_problems, make_plan
@@ -90,7 +90,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             configuration_hash=platform.settings.output_hash(),
             run_clock=run_clock,
             # tables that are not as their models say are not looked into
-            base=_base_state(platform, target, manifest) if as_declared else None,
+            base=_base_state(platform, target, manifest, base_snapshot_id) if as_declared else None,
             policy=policy,
             facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
         )
@@ -256,13 +256,13 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
         raise PlanRefused(problems)
 
 
-def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
+def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, snapshot_id: int | None) -> BaseState:
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
     scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
     changes = manifest.execution_mode is not Mode.RECONCILIATION
     chunk_of = partial(key_of, target.chunking) if wanted.derives else None
-    known = base_state(platform, target, manifest)
+    known = base_state(platform, target, wanted.publish_range, snapshot_id)
     # rows of somebody else matter to what writes first rows only, and to what a kind means where no run holds a chunk
     holds_none = known.accepted.isdisjoint(
         chunk.key for chunk in cut(target.chunking, *aligned(target.chunking, scope.start, scope.end))
@@ -403,53 +403,12 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     return record
 
 
-def base_state(platform: Platform, target: TargetTable, manifest: RunManifest) -> BaseState:
-    """Return what the planner must know of the target: how far it is complete, and what is known of a range that LIVE has written."""
-    scope = manifest.target.publish_range
-    watermark = platform.ledger.watermarks.current(target.name)
-    holders = platform.ledger.accepted(target.name)
-    records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
-    published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
-    live = [one for one in published if one.mode == Mode.LIVE]
-    was_live = any(_touches(one.manifest, scope) for one in live)
-    touching = (one.plan.source_committed_at for one in records.values() if _touches(one.manifest, scope))
-    newest = max(touching, default=None)
-    return BaseState(
-        complete_until=None if watermark is None else watermark.complete_until,
-        complete_at=None if watermark is None else watermark.source_at,
-        accepted=frozenset(holders),
-        live_at=newest if was_live else None,
-        present=_present(target, holders, records, live_has_begun=bool(live)),
-    )
-
-
-def _present(
-    target: TargetTable, holders: Mapping[str, str], records: Mapping[str, RunRecord], *, live_has_begun: bool
-) -> Present:
-    """Return what a kind of run is held against: the accepted run of each chunk, and whether LIVE has begun."""
-    found = {
-        run_id: Holder(Kind(one.kind), one.manifest.transform.version, one.plan.source_snapshot_id)
-        for run_id, one in records.items()
-    }
-    begins = {key: first_day(target.chunking, key) for key in holders}
-    return Present(
-        holders={key: found[run_id] for key, run_id in holders.items()},
-        days={key: (day, last_day(target.chunking, day)) for key, day in begins.items()},
-        live_has_begun=live_has_begun,
-    )
-
-
-def _touches(manifest: RunManifest, scope: DayRange) -> bool:
-    mine = manifest.target.publish_range
-    return mine.start <= scope.end and mine.end >= scope.start
-
-
 def _reference_states(platform: Platform, target: TargetTable, manifest: RunManifest) -> dict[str, ReferenceState]:
     recorded: dict[str, set[int]] = {table: set() for table in target.references}
     scope = manifest.target.publish_range
     for run_id in sorted(set(platform.ledger.accepted(target.name).values())):
         record = platform.ledger.run(run_id)
-        if _touches(record.manifest, scope):
+        if touches(record.manifest.target.publish_range, scope):
             for pin in record.plan.references:
                 if pin.table in recorded:  # of a table that the target reads no more nothing is asked
                     recorded[pin.table].add(pin.snapshot_id)

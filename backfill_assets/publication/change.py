@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.gates.accepted_then import held_then
 from backfill_assets.installation import Platform
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.plan import Plan, PlannedChunk
@@ -361,3 +362,19 @@ class Change:
             else:
                 stretches.append((base, [chunk]))
         return stretches
+
+
+def held_by_others_since(change: Change) -> dict[str, str]:
+    """Return the chunks of a run that other runs have taken since its base, and hold, each with its holder.
+
+    Their files may be the same, where neither then nor now there is any. Of a base that has expired nothing is known.
+    """
+    platform, target = change.platform, change.target.name
+    today = platform.ledger.accepted(target, list(change.plans))
+    found: dict[str, str] = {}
+    for base in {plan.base_snapshot_id for plan in change.plans.values()}:
+        keys = [key for key, plan in change.plans.items() if plan.base_snapshot_id == base]
+        then = held_then(platform, target, base, keys)
+        if then is not None:
+            found |= {key: today[key] for key in keys if key in today and then.get(key) != today[key]}
+    return found

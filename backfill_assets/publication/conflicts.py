@@ -12,7 +12,7 @@ from typing import NoReturn
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import replanned
 from backfill_assets.planning.scopes import chunk_scopes
-from backfill_assets.publication.change import Change
+from backfill_assets.publication.change import Change, held_by_others_since
 from manifests.chunks import in_words
 from manifests.errors import Problem, PublicationDeferred, PublicationRefused
 from manifests.kinds import FIRST_OUTPUT
@@ -65,12 +65,7 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
             again,
         )
     )
-    entry = platform.ledger.open_publication(
-        run_id, PUBLISH, change.plan.base_snapshot_id, "", operator(), token=lease.token
-    )
-    platform.ledger.close_refused(entry, str(refusal))
-    reject(platform, run_id, what, lease)
-    raise refusal
+    refuse_for_good(platform, change, refusal, what, lease)
 
 
 def require_bases(change: Change) -> None:
@@ -89,6 +84,19 @@ def require_bases(change: Change) -> None:
                 "those that a run waits for",
             )
         )
+
+
+def refuse_for_good(
+    platform: Platform, change: Change, refusal: PublicationRefused, why: str, lease: Lease
+) -> NoReturn:
+    """Put on record that a publication was tried and refused, and move the run to REJECTED: LIVE goes on with another."""
+    run_id = change.record.run_id
+    entry = platform.ledger.open_publication(
+        run_id, PUBLISH, change.plan.base_snapshot_id, "", operator(), token=lease.token
+    )
+    platform.ledger.close_refused(entry, str(refusal))
+    reject(platform, run_id, why, lease)
+    raise refusal
 
 
 def reject(platform: Platform, run_id: str, why: str, lease: Lease) -> None:
@@ -117,12 +125,14 @@ def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> l
     scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
     lakehouse, name = change.platform.lakehouse, change.target.name
     present = lakehouse.files_by_chunk(name, None, scopes)
-    lines = []
+    taken, lines = held_by_others_since(change), []
     for key, scope in scopes.items():
         base = change.plans[key].base_snapshot_id
         then = set(lakehouse.files_by_chunk(name, base, {key: scope})[key]) if base is not None else set()
         lines += [f"+ {path}" for path in sorted(set(present[key]) - then)]
         lines += [f"- {path}" for path in sorted(then - set(present[key]))]
+        if not (then ^ set(present[key])) and key in taken:
+            lines.append(f"= {key}, accepted from '{taken[key]}' since")
         if len(lines) > limit:
             return [*lines[:limit], f"… and more, in {len(conflicts)} chunk(s)"]
     return lines

@@ -25,8 +25,9 @@ from backfill_assets.evidence.preconditions import (
 )
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published, already_done, logged, tell_the_world
+from backfill_assets.publication.asked_again import problems_by_now
 from backfill_assets.publication.change import Change
-from backfill_assets.publication.conflicts import reject, require_bases, settle_conflict
+from backfill_assets.publication.conflicts import refuse_for_good, reject, require_bases, settle_conflict
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
@@ -142,6 +143,8 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
         raise
     if conflicts := change.strategy.conflicts(change):
         settle_conflict(platform, change, conflicts, lease)
+    if problems := problems_by_now(change):
+        refuse_for_good(platform, change, PublicationRefused(problems), problems[0].what, lease)
     try:
         require_no_staged_row_erased(platform, change)
     except PublicationRefused as refusal:  # what is staged can never be shown: it must be computed anew

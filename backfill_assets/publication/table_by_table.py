@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.scopes import chunk_scopes
-from backfill_assets.publication.change import Change, Options
+from backfill_assets.publication.change import Change, Options, held_by_others_since
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan
@@ -110,7 +110,7 @@ class TableByTable:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def conflicts(self, change: Change) -> list[str]:
-        """Return the chunks whose files in the target are no longer those of their base.
+        """Return the chunks whose files in the target are no longer those of their base, or that another run has taken since.
 
         Also for corrections instead of a change: they say what to do with rows that the target had in those files.
         """
@@ -126,7 +126,7 @@ class TableByTable:
             own = {key: scopes[key] for key in keys}
             then = lakehouse.files_by_chunk(target.name, base, own) if base is not None else dict.fromkeys(own, ())
             changed += [key for key in keys if then[key] != present[key]]
-        return sorted(changed)
+        return sorted({*changed, *held_by_others_since(change)})
 
     def prepare(self, change: Change, root: str) -> None:
         """Commit what waits on a branch, where it does."""

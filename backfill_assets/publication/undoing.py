@@ -108,9 +108,39 @@ def reinstate(platform: Platform, run_id: str, *, after: int | None = None) -> P
         )
     with publishing_lease(platform, record, REINSTATE) as lease:
         change = change_of(platform, platform.ledger.run(run_id), platform.ledger.chunks(run_id), lease.token)
+        _require_left_alone(platform, change)
         done, number = _undo(platform, change, REINSTATE, lease, after)
     tell_the_world(platform, record, done, REINSTATE, number)
     return done
+
+
+def _require_left_alone(platform: Platform, change: Change) -> None:
+    """Refuse to reinstate a run where others have taken its chunks since its rollback, even if they have no row there.
+
+    Raises:
+        PublicationRefused: naming them.
+    """
+    run_id, target = change.record.run_id, change.target.name
+    rolled_back = [one.landed_at for one in change.committed if one.action == ROLLBACK]
+    if not rolled_back or change.has_begun(REINSTATE):
+        return
+    keys = held(platform, change)
+    left = {
+        one.chunk: one.run_id
+        for one in platform.ledger.holdings(target)
+        if one.chunk in keys and one.accepted_at == rolled_back[-1]
+    }
+    today = platform.ledger.accepted(target, keys)
+    taken = sorted(key for key, holder in today.items() if left.get(key) != holder)
+    if taken:
+        later = sorted({today[key] for key in taken})
+        raise PublicationRefused(
+            Problem(
+                f"{len(taken)} chunk(s) of '{run_id}' are held by later run(s) {', '.join(later)}: {in_words(taken)}",
+                "a run is reinstated where nobody has published since its rollback",
+                f"roll back {', '.join(later)} first, or restate the scope with a new run",
+            )
+        )
 
 
 def up_to_date(platform: Platform, run_id: str, action: str) -> RunRecord:

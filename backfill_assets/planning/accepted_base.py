@@ -1,0 +1,118 @@
+"""What has been accepted of a target: what a manifest is held against when it is planned, and a plan when it is published.
+
+Put here what the ledger knows. What the table has of a range is looked up in `resolve`, what is made of both is the rules'
+of `manifests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform
+from manifests.chunks import first_day, last_day
+from manifests.errors import Problem
+from manifests.facts import BaseState
+from manifests.kinds import Holder, Present
+from manifests.lifecycle import ACCEPT, PUBLISH, ROLLBACK, RunState
+from manifests.model import DayRange, Kind, Mode
+from manifests.plan import Plan
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
+from resources.lakehouse.lineage import Past, past_before
+from resources.ledger.facade import PublicationRecord, RunRecord
+
+
+def base_state(platform: Platform, target: TargetTable, scope: DayRange, snapshot_id: int | None = None) -> BaseState:
+    """Return what is known of a target: how far it is complete, and of a range that LIVE has written, by what source.
+
+    With `snapshot_id`, what led to that snapshot counts, whether it is on record yet or not.
+    """
+    watermark = platform.ledger.watermarks.current(target.name)
+    holders = _holders(platform, target, snapshot_id)
+    records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
+    plans = {run_id: platform.ledger.plans(one) for run_id, one in records.items()}
+    # of a chunk that was planned anew, by the plan that it was computed from
+    made_by = {key: plans[run_id].get(key, records[run_id].plan) for key, run_id in holders.items()}
+    published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
+    shown = {one.run_id: one for one in published} | records
+    live = [one for one in shown.values() if one.mode == Mode.LIVE]
+    was_live = any(touches(one.manifest.target.publish_range, scope) for one in live)
+    touching = (
+        made_by[key].source_committed_at
+        for key, run_id in holders.items()
+        if touches(records[run_id].manifest.target.publish_range, scope)
+    )
+    newest = max(touching, default=None)
+    return BaseState(
+        complete_until=None if watermark is None else watermark.complete_until,
+        complete_at=None if watermark is None else watermark.source_at,
+        accepted=frozenset(holders),
+        live_at=newest if was_live else None,
+        present=_present(target, holders, records, made_by, live_has_begun=bool(live)),
+    )
+
+
+def _present(
+    target: TargetTable,
+    holders: Mapping[str, str],
+    records: Mapping[str, RunRecord],
+    made_by: Mapping[str, Plan],
+    *,
+    live_has_begun: bool,
+) -> Present:
+    """Return what a kind of run is held against: the accepted run of each chunk, and whether LIVE has begun."""
+    begins = {key: first_day(target.chunking, key) for key in holders}
+    return Present(
+        holders={
+            key: Holder(
+                Kind(records[run_id].kind),
+                records[run_id].manifest.transform.version,
+                made_by[key].source_snapshot_id,
+            )
+            for key, run_id in holders.items()
+        },
+        days={key: (day, last_day(target.chunking, day)) for key, day in begins.items()},
+        live_has_begun=live_has_begun,
+    )
+
+
+def touches(mine: DayRange, scope: DayRange) -> bool:
+    """Return whether two ranges have a day in common."""
+    return mine.start <= scope.end and mine.end >= scope.start
+
+
+def _holders(platform: Platform, target: TargetTable, snapshot_id: int | None) -> dict[str, str]:
+    """Return the run that each chunk is from: also by a change that led to a snapshot, and is on record later."""
+    ledger = platform.ledger
+    found = ledger.accepted(target.name)
+    if snapshot_id is None or not ledger.interrupted_publications(target.name):
+        return found
+    past = past_before(platform.lakehouse.table(target.name), snapshot_id)
+    for run_id, action, _ in unrecorded(platform, target.name, past, ledger.committed(target.name)):
+        if action != ROLLBACK:
+            found |= dict.fromkeys((chunk.key for chunk in ledger.run(run_id).plan.chunks), run_id)
+    return found
+
+
+def unrecorded(
+    platform: Platform, target: str, past: Past | None, committed: Collection[PublicationRecord]
+) -> Iterator[tuple[str, str, Problem]]:
+    """Yield the run and the action of each change that led to a snapshot and is not on record, and that in words."""
+    known = {(one.run_id, one.snapshot_id, one.action) for one in committed}
+    for _, run_id, action in platform.ledger.interrupted_publications(target) if past is not None else ():
+        written = PUBLISH if action == ACCEPT else action
+        for snapshot in past.snapshots if past is not None else ():
+            if (said := snapshot.summary) is None:
+                continue
+            is_its_own = said.get(RUN_PROPERTY) == run_id and said.get(ACTION_PROPERTY) == written
+            if is_its_own and (run_id, snapshot.snapshot_id, action) not in known:
+                yield (
+                    run_id,
+                    action,
+                    Problem(
+                        f"{action} of run '{run_id}' has landed in {target}, as snapshot {snapshot.snapshot_id}, and is not "
+                        "on record",
+                        "the ledger says who has what, and does not say it yet",
+                        "`backfill doctor --repair` records it, if nobody does at this moment; then the same command again",
+                    ),
+                )

@@ -1,0 +1,313 @@
+"""What was accepted between a plan and its publication, or was not on record when it was made: nothing older replaces it.
+
+The table is the benchmarks' small one with LIVE, without Spark; a run has a row for each source event of its pinned snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as arrow
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from backfill_assets import faults, live
+from backfill_assets.audit.verification import verify
+from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.repairing import mend
+from backfill_assets.planning import accepted_base
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
+from backfill_assets.staging import executor
+from backfill_assets.staging.compute import staged_files
+from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
+from benchmarks.interleavings import Died, _no_lease_ends, bury
+from benchmarks.small_table import READINGS, SOURCE, TARGET, closed, declared, initialise, manifest_data, opened
+from benchmarks.small_table import planned as planned_from
+from benchmarks.small_table import staged as gated
+from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefused
+from manifests.lifecycle import RunState
+from manifests.plan import Plan, PlannedChunk
+from manifests.reading import manifest_from
+from manifests.staged_file import StagedFile
+from resources.lakehouse.facade import LOAD_PROPERTY, local_path
+from resources.lakehouse.loads import ACTOR_PROPERTY, REASON_PROPERTY
+from resources.ledger.facade import RunRecord
+
+HISTORY, MAY = ("2020-01-01", "2020-04-30"), ("2020-05-01", "2020-05-31")
+GATES = ("all_chunks_staged", "rows_within_expected")
+WITH_LIVE = replace(TARGET, live=LivePolicy(transform_version="2", rewind_days=0, development=True, gates=GATES))
+PUBLISHED, REJECTED, ROLLED_BACK = RunState.PUBLISHED, RunState.REJECTED, RunState.ROLLED_BACK
+
+
+def compute(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: list[PlannedChunk], prefix: str, *_: Any
+) -> dict[str, list[StagedFile]]:
+    schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
+    events = platform.lakehouse.table(SOURCE).scan(snapshot_id=plan.source_snapshot_id).to_arrow().to_pylist()
+    Path(local_path(prefix)).mkdir(parents=True, exist_ok=True)
+    for chunk in chunks:
+        own = [one for one in events if chunk.start <= one["at"].date() <= chunk.end]
+        rows = [{"meter": one["id"], "day": one["at"].date(), "value": 1} | lineage(plan) for one in own]
+        if rows:
+            folder = Path(local_path(prefix)) / f"{CHUNK_FOLDER}={chunk.start}"
+            folder.mkdir(parents=True, exist_ok=True)
+            pq.write_table(arrow.Table.from_pylist(rows, schema=schema), folder / "part-0.parquet")
+    return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    """A table with four months of history, published from a source that has events of these and no others."""
+    with declared(WITH_LIVE), mock.patch.object(executor, "compute_batch", compute):
+        opened_here = opened(tmp_path / "home")
+        initialise(opened_here)
+        taken_back(opened_here, "events")
+        load(opened_here, "base", "2020-01-02", "2020-02-02", "2020-03-02", "2020-04-30")
+        published(opened_here, "history", HISTORY, kind="BOOTSTRAP")
+        yield opened_here
+        closed(opened_here)
+
+
+def load(platform: Platform, name: str, *days: str) -> int:
+    """Load an event a day into the source; return its snapshot."""
+    schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
+    rows = [{"id": f"{name}-{day}", "at": datetime.fromisoformat(day).replace(tzinfo=UTC)} for day in days]
+    platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist(rows, schema=schema)], {LOAD_PROPERTY: name})
+    return snapshot_of(platform)
+
+
+def snapshot_of(platform: Platform) -> int:
+    found = platform.lakehouse.snapshot_id(SOURCE)
+    assert found is not None
+    return found
+
+
+def taken_back(platform: Platform, name: str) -> None:
+    platform.lakehouse.undo_load(SOURCE, name, {ACTOR_PROPERTY: "ada", REASON_PROPERTY: "the wrong file"})
+
+
+def planned(
+    platform: Platform, run_id: str, scope: tuple[str, str], kind: str, source: int | None, **options: Any
+) -> RunRecord:
+    data = manifest_data(run_id, "REPLACE_PARTITIONS", scope) | {"kind": kind} | options
+    if source is not None:
+        data["source"]["snapshotId"] = source
+    return planned_from(platform, manifest_from(data))
+
+
+def ran(
+    platform: Platform,
+    run_id: str,
+    scope: tuple[str, str] = MAY,
+    *,
+    kind: str = "RESTATEMENT",
+    source: int | None = None,
+    **options: Any,
+) -> str:
+    planned(platform, run_id, scope, kind, source, **options)
+    assert gated(platform, run_id).state is RunState.VALIDATED
+    return run_id
+
+
+def published(platform: Platform, run_id: str, scope: tuple[str, str] = MAY, **options: Any) -> str:
+    publish(platform, ran(platform, run_id, scope, **options))
+    return run_id
+
+
+def live_ran(platform: Platform) -> str:
+    found = live.tick(platform, platform.products.target(READINGS))
+    assert found.record is not None, found.why
+    assert gated(platform, found.record.run_id).state is RunState.VALIDATED
+    return found.record.run_id
+
+
+@contextmanager
+def dies_at(platform: Platform, point: str) -> Iterator[None]:
+    def reach(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with pytest.raises(Died), mock.patch.object(faults, "reach", reach), _no_lease_ends():
+        yield
+    bury(platform)
+
+
+def seen_of(platform: Platform, month: int) -> set[str]:
+    """Return the events that readers see of a month."""
+    rows = platform.lakehouse.table(READINGS).scan().to_arrow().to_pylist()
+    return {row["meter"] for row in rows if row["day"].month == month}
+
+
+def state(platform: Platform, run_id: str) -> RunState:
+    return platform.ledger.run(run_id).state
+
+
+def agrees(platform: Platform) -> bool:
+    return not verify(platform, data=True).everything
+
+
+# --- a commit that is not on record yet -------------------------------------------------------------------------------
+
+
+def test_what_readers_see_counts_when_a_run_is_planned_also_before_it_is_on_record(platform: Platform) -> None:
+    older = snapshot_of(platform)
+    load(platform, "may", "2020-05-03", "2020-05-04")
+    by_live = live_ran(platform)
+    with dies_at(platform, "publishing.committed"):
+        publish(platform, by_live)
+    for _ in range(2):
+        with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
+            planned(platform, "fix-may", MAY, "RESTATEMENT", older)
+        with pytest.raises(PlanRefused, match="a BACKFILL produces output that is missing"):
+            planned(platform, "fill-may", MAY, "BACKFILL", None)
+        mend(platform)
+    planned(platform, "january", ("2020-01-01", "2020-01-31"), "RESTATEMENT", older)
+    assert state(platform, by_live) is PUBLISHED
+    assert agrees(platform)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"), [("RESTATEMENT", "older knowledge"), ("REPLAY", "reads the snapshot that was read")]
+)
+def test_a_plan_that_could_not_know_is_held_against_the_ledger_once_more(
+    platform: Platform, kind: str, rule: str
+) -> None:
+    """Its base has the change, and its rules have not seen it: as an earlier version has planned it."""
+    older = snapshot_of(platform)
+    load(platform, "may", "2020-05-03", "2020-05-04")
+    if kind == "REPLAY":
+        published(platform, "first", source=older)
+    by_other = live_ran(platform) if kind == "RESTATEMENT" else ran(platform, "restated")
+    with dies_at(platform, "publishing.committed"):
+        publish(platform, by_other)
+    with mock.patch.object(accepted_base, "unrecorded", return_value=()):
+        ran(platform, "fix-may", kind=kind, source=older)
+    mend(platform)
+    with pytest.raises(PublicationRefused, match=rule):
+        publish(platform, "fix-may")
+    assert (state(platform, "fix-may"), state(platform, by_other)) == (REJECTED, PUBLISHED)
+    assert seen_of(platform, 5) == {"may-2020-05-03", "may-2020-05-04"}
+    assert agrees(platform)
+
+
+# --- chunks that were planned anew ------------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_was_planned_anew_counts_by_the_source_that_it_was_computed_from(platform: Platform) -> None:
+    load(platform, "first", "2020-05-03")
+    publish(platform, live_ran(platform))
+    ran(platform, "anew", conflict={"onConflict": "REPLAN", "maxReplans": 2})
+    published(platform, "other")
+    between = load(platform, "second", "2020-05-04")
+    load(platform, "third", "2020-05-05")
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "anew")
+    gated(platform, "anew")
+    publish(platform, "anew")
+    with pytest.raises(PlanRefused, match="older knowledge never replaces newer"):
+        planned(platform, "older", MAY, "RESTATEMENT", between)
+    newest = snapshot_of(platform)
+    with pytest.raises(PlanRefused, match="a REPLAY of what is published reads the snapshot that was read for it"):
+        planned(platform, "not-again", MAY, "REPLAY", between)
+    planned(platform, "again", MAY, "REPLAY", newest)
+    assert seen_of(platform, 5) == {"first-2020-05-03", "second-2020-05-04", "third-2020-05-05"}
+
+
+# --- accepted without rows --------------------------------------------------------------------------------------------
+
+
+def test_a_run_does_not_replace_what_live_has_found_empty_since(platform: Platform) -> None:
+    load(platform, "wrong", "2020-05-03")
+    ran(platform, "fill-may", kind="BACKFILL")
+    taken_back(platform, "wrong")
+    load(platform, "june", "2020-06-03")
+    by_live = live_ran(platform)
+    publish(platform, by_live)
+    with pytest.raises(PublicationRefused, match=f"= 2020-05, accepted from '{by_live}' since"):
+        publish(platform, "fill-may")
+    assert state(platform, "fill-may") is REJECTED
+    assert platform.ledger.accepted(READINGS, ["2020-05"]) == {"2020-05": by_live}
+    assert seen_of(platform, 5) == set()
+    assert agrees(platform)
+
+
+def test_a_run_is_not_reinstated_over_what_others_have_found_empty_since(platform: Platform) -> None:
+    load(platform, "wrong", "2020-05-03")
+    published(platform, "fill-may", kind="BACKFILL")
+    rollback(platform, "fill-may")
+    reinstate(platform, "fill-may")  # nobody has been there
+    rollback(platform, "fill-may")
+    taken_back(platform, "wrong")
+    load(platform, "june", "2020-06-03")
+    by_live = live_ran(platform)
+    publish(platform, by_live)
+    with pytest.raises(PublicationRefused, match=f"held by later run.s. {by_live}"):
+        reinstate(platform, "fill-may")
+    rollback(platform, by_live)
+    reinstate(platform, "fill-may")  # the way out that was named
+    assert seen_of(platform, 5) == {"wrong-2020-05-03"}
+    assert agrees(platform)
+
+
+# --- LIVE -------------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_live_runs_that_two_ticks_have_made_the_older_is_not_published_over_the_newer(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(platform, "wrong", "2020-05-03")
+    real, ticks = live._next, []
+
+    def overtaken(*of: Any, **named: Any) -> Any:
+        found = real(*of, **named)
+        monkeypatch.setattr(live, "_next", real)
+        taken_back(platform, "wrong")
+        load(platform, "june", "2020-06-03")
+        ticks.append(live_ran(platform))
+        return found
+
+    monkeypatch.setattr(live, "_next", overtaken)
+    older = live.tick(platform, platform.products.target(READINGS)).record
+    assert older is not None
+    gated(platform, older.run_id)
+    (newer,) = ticks
+    publish(platform, newer)
+    with pytest.raises(PublicationRefused):
+        publish(platform, older.run_id)
+    assert (state(platform, older.run_id), state(platform, newer)) == (REJECTED, PUBLISHED)
+    assert (seen_of(platform, 5), seen_of(platform, 6)) == (set(), {"june-2020-06-03"})
+    assert agrees(platform)
+
+
+@pytest.mark.parametrize("part", ["all of it", "the last month"])
+def test_live_leaves_no_days_out_that_were_rolled_back_since_it_was_planned(platform: Platform, part: str) -> None:
+    run_id = "history"
+    if part == "the last month":
+        rollback(platform, "history")
+        published(platform, "to-march", ("2020-01-01", "2020-03-31"))
+        run_id = published(platform, "april", ("2020-04-01", "2020-04-30"), kind="BACKFILL")
+    load(platform, "may", "2020-05-03")
+    by_live = live_ran(platform)
+    rollback(platform, run_id)
+    with pytest.raises(
+        PublicationRefused, match=r"would be covered by nobody|nothing .* is complete before 2020-05-01"
+    ):
+        publish(platform, by_live)
+    assert state(platform, by_live) is REJECTED
+    assert seen_of(platform, 5) == set()
+    if part == "the last month":
+        following = live_ran(platform)
+        publish(platform, following)
+        assert seen_of(platform, 4) == {"base-2020-04-30"}
+    else:
+        assert "names no first day" in live.tick(platform, platform.products.target(READINGS)).why
+    assert agrees(platform)
