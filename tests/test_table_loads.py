@@ -953,3 +953,89 @@ def test_init_lists_the_tables_of_each_product(tmp_path: Path, monkeypatch: pyte
     assert "    silver.case_sla_daily_corrections: corrections of silver.case_sla_daily" in said
     made = Platform.of(load_settings()).lakehouse.catalog
     assert all(made.table_exists(line.split(":")[0].strip()) for line in said[2:])
+
+
+# --- files that change while they are loaded --------------------------------------------------------------------------
+
+
+def _replaced(file: Path, text: str) -> None:
+    """Replace a file as a delivery does: whole, by a name."""
+    other = file.with_suffix(".next")
+    other.write_text(text)
+    other.rename(file)
+
+
+@pytest.mark.parametrize("at", ["_require_few", "_append_rows"])
+@pytest.mark.parametrize("change", [_replaced, lambda file, text: file.write_text(text)], ids=["replaced", "written"])
+def test_a_file_that_is_changed_while_it_is_loaded_is_not_loaded(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, change: Any
+) -> None:
+    file = tmp_path / "today.csv"
+    head = "meter,read_at,watt_hours,price\n"
+    old = head + "".join(f"m{hour},2024-01-01T1{hour}:00:00Z,{hour},\n" for hour in range(4))
+    new = head + "".join(f"n{hour},2024-01-02T1{hour}:00:00Z,{hour if hour < 1 else -1},\n" for hour in range(5))
+    file.write_text(old)
+    real = getattr(table_loads, at)
+
+    def meanwhile(*of: Any, **named: Any) -> Any:
+        change(file, new)
+        return real(*of, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table_loads, at, meanwhile)
+        with pytest.raises(InputRefused, match="was changed while it was loaded"):
+            load_file(platform, READINGS, file)
+    assert platform.lakehouse.loads(READINGS) == []
+    file.write_text(old)
+    assert load_file(platform, READINGS, file).load.rows == 4
+
+
+def test_a_reference_table_gets_no_content_under_the_name_of_another(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tariffs.csv"
+    file.write_text("name,cents\nday,30\n")
+    real = table_loads._require_few
+
+    def meanwhile(*of: Any, **named: Any) -> None:
+        file.write_text("name,cents\nday,31\n")
+        real(*of, **named)
+
+    monkeypatch.setattr(table_loads, "_require_few", meanwhile)
+    with pytest.raises(InputRefused, match="was changed while it was loaded"):
+        load_file(platform, TARIFFS, file, version="2024")
+    assert platform.lakehouse.loads(TARIFFS) == []
+
+
+def test_what_an_own_loader_reads_is_one_content(logged: Platform, tmp_path: Path) -> None:
+    loader = shown_loader()["LOADER"]
+    file = tmp_path / "log.txt"
+    file.write_text("m1;2024-07-01T12:00:00;0.5\n")
+    delivery = delivered("readings-log", lambda: loader.from_file(file), file)
+    file.write_text("m1;2024-07-01T12:00:00;0.7\n")  # as many rows
+    with pytest.raises(InputRefused, match="was changed while it was loaded"):
+        load_delivery(logged, loader.table, delivery, 0.5)
+    assert logged.lakehouse.loads(loader.table) == []
+
+
+def test_older_content_replaces_what_somebody_has_seen_and_nothing_newer(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {cents: tmp_path / f"{cents}.csv" for cents in (30, 31, 99)}
+    for cents, file in files.items():
+        file.write_text(f"name,cents\nday,{cents}\n")
+    load_file(platform, TARIFFS, files[30])
+    load_file(platform, TARIFFS, files[31])
+    real = table_loads._require_few
+
+    def meanwhile(*of: Any, **named: Any) -> None:
+        monkeypatch.setattr(table_loads, "_require_few", real)
+        load_file(platform, TARIFFS, files[99])
+        real(*of, **named)
+
+    monkeypatch.setattr(table_loads, "_require_few", meanwhile)
+    with pytest.raises(InputRefused, match=r"99\.csv was loaded into reference\.tariffs meanwhile"):
+        load_file(platform, TARIFFS, files[30], again=True)
+    assert [row["cents"] for row in held(platform, TARIFFS)] == [99]
+    load_file(platform, TARIFFS, files[30], again=True)
+    assert [row["cents"] for row in held(platform, TARIFFS)] == [30]

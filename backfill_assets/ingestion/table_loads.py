@@ -32,7 +32,7 @@ from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
 from manifests.text import seen
 from resources import actors
-from resources.lakehouse.facade import Commit, VersionTaken
+from resources.lakehouse.facade import Commit, LoadedSince, VersionTaken
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     DATA_VERSION_PROPERTY,
@@ -142,7 +142,10 @@ def load_file(
         if declared.is_reference:
             named = {DATA_VERSION_PROPERTY: version or content.partition(":")[2][:12]}
             whole = arrow.concat_tables(_loaded(opened, declared, repeated))
-            commit = _replace_rows(platform, declared, whole, properties | named, new_version=version is not None)
+            against = to_make.replaced_by if before is not None else None
+            commit = _replace_rows(
+                platform, declared, whole, properties | named, new_version=version is not None, against=against
+            )
         else:
             commit = _append_rows(platform, declared, opened, repeated, properties, reasons.total)
     made = _load_made(platform, declared, load_id)
@@ -153,11 +156,32 @@ def load_file(
 
 
 def _replace_rows(
-    platform: Platform, declared: InputTable, whole: arrow.Table, properties: Mapping[str, str], *, new_version: bool
+    platform: Platform,
+    declared: InputTable,
+    whole: arrow.Table,
+    properties: Mapping[str, str],
+    *,
+    new_version: bool,
+    against: Load | None,
 ) -> Commit | None:
-    """Make rows the whole content of a reference table, as a version; return no commit if the load was there already."""
+    """Make rows the whole content of a reference table, as a version; return no commit if the load was there already.
+
+    `against` is the newer content that older content replaces by somebody's decision.
+    """
     try:
-        return platform.lakehouse.overwrite_rows(declared.name, whole, properties, new_version=new_version)
+        replacing = None if against is None else against.load_id
+        return platform.lakehouse.overwrite_rows(
+            declared.name, whole, properties, new_version=new_version, replacing=replacing
+        )
+    except LoadedSince as since:
+        (newest,) = since.args
+        raise InputRefused(
+            Problem(
+                f"{newest.file or 'another file'} was loaded into {declared.name} meanwhile, as load '{newest.load_id}'",
+                "older content replaces newer only if somebody says so, and nobody has said it of that",
+                f"see `backfill loads {declared.name}`; to put the older content back all the same: the same command again",
+            )
+        ) from None
     except VersionTaken:  # another process was faster with other content
         raise _version_taken(declared, properties[DATA_VERSION_PROPERTY]) from None
 

@@ -26,7 +26,7 @@ from resources.lakehouse.commits import Commit
 from resources.lakehouse.exchanges import Exchange
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.live_files import ScopeChanged
-from resources.lakehouse.load_commits import VersionTaken
+from resources.lakehouse.load_commits import LoadedSince, VersionTaken
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, Load, loads_of, snapshots_with
 from resources.lakehouse.reads import PinnedRead
 from resources.lakehouse.scopes import Scope, before, between
@@ -56,6 +56,7 @@ __all__ = [
     "VERSION_PROPERTY",
     "Commit",
     "Lakehouse",
+    "LoadedSince",
     "PinnedRead",
     "Scope",
     "ScopeChanged",
@@ -299,7 +300,13 @@ class Lakehouse(Tables):
         return load_commits.append_files(self, name, paths, properties)
 
     def overwrite_rows(
-        self, name: str, rows: Any, properties: Mapping[str, str], *, new_version: bool = False
+        self,
+        name: str,
+        rows: Any,
+        properties: Mapping[str, str],
+        *,
+        new_version: bool = False,
+        replacing: str | None = None,
     ) -> Commit | None:
         """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version.
 
@@ -307,8 +314,9 @@ class Lakehouse(Tables):
 
         Raises:
             VersionTaken: if `new_version` asks for a name that no snapshot has, and one has it by now; nothing has changed then.
+            LoadedSince: if the load `replacing` is not the newest any more; nothing has changed then.
         """
-        return load_commits.overwrite_rows(self, name, rows, properties, new_version=new_version)
+        return load_commits.overwrite_rows(self, name, rows, properties, new_version=new_version, replacing=replacing)
 
     def undo_load(self, name: str, load_id: str, properties: Mapping[str, str]) -> Snapshot:
         """Take back the files of a load as one snapshot, or find the one that took them back.

@@ -19,7 +19,7 @@ from resources.lakehouse.commits import Commit, commit_append, commit_replacemen
 from resources.lakehouse.contents import content_property
 from resources.lakehouse.data_files import data_files
 from resources.lakehouse.live_files import all_files
-from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY, undoing
+from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY, loads_of, undoing
 from resources.lakehouse.lookups import has_version
 from resources.lakehouse.pyiceberg_private import write_data_files
 from resources.lakehouse.summaries import snapshot_with
@@ -27,6 +27,10 @@ from resources.lakehouse.summaries import snapshot_with
 
 class VersionTaken(Exception):  # noqa: N818 - a fact that the caller words, not yet an error
     """The name of a version stands for other content of its table by now."""
+
+
+class LoadedSince(Exception):  # noqa: N818 - likewise
+    """Another load has become a table's newest content; it is the exception's only argument."""
 
 
 def append(tables: Tables, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:
@@ -68,7 +72,13 @@ def append_files(tables: Tables, name: str, paths: Sequence[str], properties: Ma
 
 
 def overwrite_rows(
-    tables: Tables, name: str, rows: Any, properties: Mapping[str, str], *, new_version: bool = False
+    tables: Tables,
+    name: str,
+    rows: Any,
+    properties: Mapping[str, str],
+    *,
+    new_version: bool = False,
+    replacing: str | None = None,
 ) -> Commit | None:
     """Make an Arrow table the whole content of a small table, as one snapshot; see `Lakehouse.overwrite_rows`."""
     counts: list[int] = []
@@ -77,6 +87,10 @@ def overwrite_rows(
         current = table.current_snapshot()
         if new_version and has_version(table, properties[DATA_VERSION_PROPERTY]):
             raise VersionTaken(properties[DATA_VERSION_PROPERTY])
+        if replacing is not None:
+            newest = next(load for load in reversed(loads_of(table)) if load.undone_by is None)
+            if newest.load_id != replacing:
+                raise LoadedSince(newest)
         old = all_files(table, current)
         new = list(write_data_files(table, rows))
         counts[:] = [len(new), len(old)]
