@@ -222,6 +222,27 @@ def test_a_chunk_that_was_planned_anew_counts_by_the_source_that_it_was_computed
     assert seen_of(platform, 5) == {"first-2020-05-03", "second-2020-05-04", "third-2020-05-05"}
 
 
+def test_a_chunk_that_was_planned_anew_does_not_make_the_others_older_than_what_live_has_published(
+    platform: Platform,
+) -> None:
+    """April is of the first plan, and nobody has changed it; May is of the second, and newer than what LIVE has there."""
+    scope = ("2020-04-01", "2020-05-31")
+    load(platform, "first", "2020-05-03")
+    publish(platform, live_ran(platform))
+    ran(platform, "both", scope, conflict={"onConflict": "REPLAN", "maxReplans": 2})
+    load(platform, "second", "2020-05-04")
+    by_live = live_ran(platform)
+    assert platform.ledger.run(by_live).plan.publish_range.start.month == 5
+    publish(platform, by_live)
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "both")
+    gated(platform, "both")
+    publish(platform, "both")
+    assert set(platform.ledger.accepted(READINGS, ["2020-04", "2020-05"]).values()) == {"both"}
+    assert seen_of(platform, 5) == {"first-2020-05-03", "second-2020-05-04"}
+    assert agrees(platform)
+
+
 # --- accepted without rows --------------------------------------------------------------------------------------------
 
 

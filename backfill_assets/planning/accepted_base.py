@@ -6,7 +6,7 @@ of `manifests`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
@@ -16,64 +16,58 @@ from manifests.facts import BaseState
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import ACCEPT, PUBLISH, ROLLBACK, RunState
 from manifests.model import DayRange, Kind, Mode
-from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
 from resources.lakehouse.lineage import Past, past_before
-from resources.ledger.facade import PublicationRecord, RunRecord
+from resources.ledger.facade import PublicationRecord
 
 
-def base_state(platform: Platform, target: TargetTable, scope: DayRange, snapshot_id: int | None = None) -> BaseState:
+def base_state(
+    platform: Platform,
+    target: TargetTable,
+    scope: DayRange,
+    snapshot_id: int | None = None,
+    keys: Collection[str] | None = None,
+) -> BaseState:
     """Return what is known of a target: how far it is complete, and of a range that LIVE has written, by what source.
 
-    With `snapshot_id`, what led to that snapshot counts, whether it is on record yet or not.
+    With `snapshot_id`, what led to that snapshot counts, whether it is on record yet or not. With `keys`, the runs that hold
+    these chunks are looked at, and no others.
     """
     watermark = platform.ledger.watermarks.current(target.name)
-    holders = _holders(platform, target, snapshot_id)
+    accepted = _holders(platform, target, snapshot_id)
+    holders = {key: run_id for key, run_id in accepted.items() if keys is None or key in keys}
     records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
     plans = {run_id: platform.ledger.plans(one) for run_id, one in records.items()}
     # of a chunk that was planned anew, by the plan that it was computed from
     made_by = {key: plans[run_id].get(key, records[run_id].plan) for key, run_id in holders.items()}
+    days = {key: _days(target, key) for key in holders}
     published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
-    shown = {one.run_id: one for one in published} | records
-    live = [one for one in shown.values() if one.mode == Mode.LIVE]
+    live = [one for one in ({one.run_id: one for one in published} | records).values() if one.mode == Mode.LIVE]
     was_live = any(touches(one.manifest.target.publish_range, scope) for one in live)
-    touching = (
-        made_by[key].source_committed_at
-        for key, run_id in holders.items()
-        if touches(records[run_id].manifest.target.publish_range, scope)
-    )
-    newest = max(touching, default=None)
+    newest = max((made_by[key].source_committed_at for key in holders if touches(days[key], scope)), default=None)
     return BaseState(
         complete_until=None if watermark is None else watermark.complete_until,
         complete_at=None if watermark is None else watermark.source_at,
-        accepted=frozenset(holders),
+        accepted=frozenset(accepted),
         live_at=newest if was_live else None,
-        present=_present(target, holders, records, made_by, live_has_begun=bool(live)),
+        present=Present(
+            holders={
+                key: Holder(
+                    Kind(records[run_id].kind),
+                    records[run_id].manifest.transform.version,
+                    made_by[key].source_snapshot_id,
+                )
+                for key, run_id in holders.items()
+            },
+            days={key: (one.start, one.end) for key, one in days.items()},
+            live_has_begun=bool(live),
+        ),
     )
 
 
-def _present(
-    target: TargetTable,
-    holders: Mapping[str, str],
-    records: Mapping[str, RunRecord],
-    made_by: Mapping[str, Plan],
-    *,
-    live_has_begun: bool,
-) -> Present:
-    """Return what a kind of run is held against: the accepted run of each chunk, and whether LIVE has begun."""
-    begins = {key: first_day(target.chunking, key) for key in holders}
-    return Present(
-        holders={
-            key: Holder(
-                Kind(records[run_id].kind),
-                records[run_id].manifest.transform.version,
-                made_by[key].source_snapshot_id,
-            )
-            for key, run_id in holders.items()
-        },
-        days={key: (day, last_day(target.chunking, day)) for key, day in begins.items()},
-        live_has_begun=live_has_begun,
-    )
+def _days(target: TargetTable, key: str) -> DayRange:
+    first = first_day(target.chunking, key)
+    return DayRange.model_construct(start=first, end=last_day(target.chunking, first))
 
 
 def touches(mine: DayRange, scope: DayRange) -> bool:

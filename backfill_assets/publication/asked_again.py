@@ -6,48 +6,49 @@ Put here rules about what the ledger knows, held against it as it is under the l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from backfill_assets.declarations.target import no_warm_up
-from backfill_assets.planning.accepted_base import base_state, touches
+from backfill_assets.planning.accepted_base import base_state
 from backfill_assets.publication.change import Change
 from manifests.errors import Problem
 from manifests.facts import SourceState
-from manifests.kinds import FIRST_OUTPUT, Present, kind_problems
+from manifests.kinds import FIRST_OUTPUT, kind_problems
 from manifests.live_problems import live_problems
-from manifests.model import DayRange, Mode
+from manifests.model import Mode
+from manifests.plan import Plan
 
 
 def problems_by_now(change: Change) -> list[Problem]:
     """Return what speaks against a plan by what has been accepted by now.
 
     Older knowledge never replaces newer, LIVE leaves no day out between it and what is complete, and what a kind never
-    replaces it does not replace either where its plan could not know of it. Chunks that were planned anew count by the
-    source that they were planned anew on.
+    replaces it does not replace either where its plan could not know of it. A chunk that was planned anew counts by the
+    source that it was planned anew on.
     """
+    by_plan: dict[str, list[str]] = {}
+    for key, plan in change.plans.items():
+        by_plan.setdefault(plan.hash, []).append(key)
+    found = [problem for keys in by_plan.values() for problem in _of_plan(change, change.plans[keys[0]], keys)]
+    return list(dict.fromkeys(found))
+
+
+def _of_plan(change: Change, plan: Plan, keys: list[str]) -> Iterator[Problem]:
     manifest, target = change.record.manifest, change.target
-    scope = manifest.target.publish_range
-    known = base_state(change.platform, target, scope)
-    oldest = min(change.plans.values(), key=lambda plan: plan.source_committed_at, default=change.plan)
-    source = SourceState(target.source, oldest.source_snapshot_id, oldest.source_committed_at, ())
-    problems = live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)
+    known = base_state(change.platform, target, manifest.target.publish_range, keys=keys)
+    source = SourceState(target.source, plan.source_snapshot_id, plan.source_committed_at, ())
+    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)
+    present = known.present
+    if manifest.kind in FIRST_OUTPUT and present is not None and present.holders:
+        # whether LIVE has begun elsewhere was asked when it was planned
+        held = replace(present, live_has_begun=False)
+        yield from kind_problems(manifest, held, plan.source_snapshot_id, told_apart=False)
     policy = target.live
-    first = known.complete_until is None and not any(key < change.plan.chunks[0].key for key in known.accepted)
-    if manifest.execution_mode is Mode.LIVE and first and policy is not None and policy.begins_on is None:
-        problems.append(
-            Problem(
-                f"nothing of {target.name} is complete before {scope.start}",
-                "LIVE goes on from what is published, or from the first day that its policy names (begins_on)",
-                "publish the history before it once more; LIVE goes on from there",
-            )
+    is_first = known.complete_until is None and not any(key < change.plan.chunks[0].key for key in known.accepted)
+    if manifest.execution_mode is Mode.LIVE and is_first and policy is not None and policy.begins_on is None:
+        yield Problem(
+            f"nothing of {target.name} is complete before {manifest.target.publish_range.start}",
+            "LIVE goes on from what is published, or from the first day that its policy names (begins_on)",
+            "publish the history before it once more; LIVE goes on from there",
         )
-    present = known.present or Present()
-    held = {
-        key: one
-        for key, one in present.holders.items()
-        if touches(DayRange.model_construct(start=present.days[key][0], end=present.days[key][1]), scope)
-    }
-    if held and manifest.kind in FIRST_OUTPUT:
-        now = Present(held, {key: present.days[key] for key in held})
-        problems += kind_problems(manifest, now, oldest.source_snapshot_id, told_apart=False)
-    return problems
