@@ -299,10 +299,10 @@ def test_a_mistake_is_named_with_its_place(changes: dict[str, Any], found: str) 
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"column_origins": {"kwh": ("kwh",)}}, "AttributeError: 'str' object has no attribute 'table'"),
-        ({"tolerances": {("a", "b"): 1.0}, "column_origins": {"kwh": (None,)}}, "AttributeError: 'NoneType'"),
+        ({"column_origins": {"kwh": (ba.ColumnOrigin(["a"], "b"),)}}, "TypeError: "),  # type: ignore[arg-type]
+        ({"tolerances": {("a", "b"): 1.0}, "column_origins": {"kwh": (ba.ColumnOrigin({}, "b"),)}}, "TypeError: "),  # type: ignore[arg-type]
     ],
-    ids=["a text", "None"],
+    ids=["a list", "a dictionary"],
 )
 def test_a_value_of_a_form_that_nobody_expects_is_a_refusal_in_words(changes: dict[str, Any], error: str) -> None:
     found = said(replace(TARGET, day_column="dya", **changes))
@@ -914,6 +914,96 @@ def test_a_misspelt_word_in_config_is_said_with_those_that_pandera_knows() -> No
 
     (problem,) = problems_of([ba.Product("mine", (replace(METERS, model=Misspelt),), ())])
     assert problem.what == "Config of Misspelt has uniqe; did you mean 'unique'?"
+
+
+THERE = ba.keys("meters", eligible=lambda context: context.source, key=("meter_id",))
+
+
+@pytest.mark.parametrize(
+    ("gate", "what"),
+    [
+        (lambda: ba.record_level("there", "They are there.", THERE), []),
+        (lambda: ba.record_level("there", "They are there.", keys), ["entities is <function keys"]),
+        (lambda: ba.record_level("there", 3, THERE), ["description is 3"]),
+        (lambda: ba.record_level("there", "x", THERE, compared="all"), ["compared is 'all'"]),
+        (lambda: ba.record_level("there", "x", THERE, by="day"), ["by is the text 'day'"]),
+        (lambda: ba.record_level("there", "x", THERE, by=("day",)), ["a column of by is 'day'"]),
+        (lambda: ba.record_level("there", "x", THERE, summary="{compard}"), ["summary is '{compard}'"]),
+        (lambda: ba.outcome_level("there", "x", THERE, compared="missing", summary=5), ["summary is 5"]),
+        (lambda: ba.record_level("there", "x", keys(eligible="rows")), ["eligible is 'rows'"]),
+        (lambda: ba.record_level("there", "x", keys(key=())), ["key is ()"]),
+        (lambda: ba.record_level("there", "x", keys(key="meter_id")), ["key is the text 'meter_id'"]),
+        (
+            lambda: ba.record_level("there", "x", keys(key=("meter_id", "meter_id"))),
+            ["key is ('meter_id', 'meter_id')"],
+        ),
+        (lambda: ba.record_level("there", "x", keys(slices="day")), ["slices is the text 'day'"]),
+        (lambda: ba.record_level("there", "x", keys(found=3)), ["found is 3"]),
+        (totals, []),
+        (lambda: totals(slices=()), []),
+        (lambda: totals(slices="chunk"), ["slices is the text 'chunk'"]),
+        (lambda: totals(measures=()), ["measures is ()"]),
+        (lambda: totals(expected="rows"), ["expected is 'rows'"]),
+        (lambda: totals(relative="yes", tolerance=3), ["relative is 'yes'", "tolerance is 3"]),
+        (lambda: totals(entities=keys), ["entities is <function keys"]),
+        (
+            lambda: ba.Reconciliation("g", ba.Level.STATE, "x", first_rows, mistakes="none"),
+            ["mistakes of gate g is 'none'"],
+        ),  # type: ignore[arg-type]
+    ],
+)
+def test_what_the_pieces_of_a_gate_cannot_be_given_is_refused(gate: Any, what: list[str]) -> None:
+    found = [one.partition(": ")[2].partition(": ")[2] for one in said(replace(TARGET, reconciliations=(gate(),)))]
+    assert [one[: len(wanted)] for one, wanted in zip(found, what, strict=True)] == what
+
+
+def keys(**other: Any) -> Any:
+    return ba.keys("meters", **{"eligible": lambda context: context.source, "key": ("meter_id",)} | other)
+
+
+def totals(**other: Any) -> ba.Reconciliation:
+    usual = {"slices": ("chunk",), "measures": ("watt_hours",), "expected": lambda _: ()}
+    return ba.state_level("agrees", "They agree.", **usual | other)
+
+
+def test_a_tolerance_that_two_gates_bring_along_has_one_default() -> None:
+    two = (ba.change_gate(percent=5), ba.change_gate("other", percent=7))
+    assert said(replace(TARGET, reconciliations=two)) == [
+        "silver.daily: tolerances: gates bring the tolerance 'change_percent' along as 5 and 7"
+    ]
+    assert said(replace(TARGET, reconciliations=two, tolerances={"change_percent": 6.0})) == []
+    assert said(replace(TARGET, reconciliations=(two[0], ba.change_gate("other", percent=5)))) == []
+
+
+async def in_time(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+def one_by_one(*_: Any) -> Iterator[Any]:
+    yield
+
+
+def test_a_transform_that_would_return_nothing_by_itself_is_refused() -> None:
+    found = [said(replace(TARGET, versions={"1.0.0": ba.TransformVersion(one)})) for one in (in_time, one_by_one)]
+    assert [[one.rpartition(": ")[2] for one in each] for each in found] == [
+        ["in_time is a coroutine (`async def`)"],
+        ["one_by_one is a generator (it has a `yield`)"],
+    ]
+
+
+def test_small_slips_of_a_table_are_said_with_what_is_meant() -> None:
+    origins: Any = {"watt_hours": ("bronze.readings",)}
+    assert said(replace(TARGET, column_origins=origins)) == [
+        "silver.daily: column_origins: column_origins['watt_hours'] has 'bronze.readings'"
+    ]
+    itself = replace(INPUT, quarantine_of=INPUT.name)
+    assert "bronze.readings: quarantine_of: bronze.readings is its own quarantine" in said(
+        TARGET, inputs=(itself, METERS)
+    )
+    nowhere = ba.CorrectionsTable(
+        "corrections", type("Own", (ba.Corrections,), {"__annotations__": {"meter_id": str, "day": pl.Date}})
+    )
+    assert said(replace(TARGET, corrections=nowhere)) == ["silver.daily: corrections: a table is named 'corrections'"]
 
 
 class Unlooked:

@@ -6,7 +6,6 @@ product's own files are, its loader's.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,9 +140,11 @@ def _opened(name: str, loader: Loader, file: Path | None, cases: int | None, see
     from backfill_assets.ingestion.own_loaders import delivered
 
     if file is not None and cases is None:
-        return delivered(name, partial(loader.from_file, file), file)
+        path = file
+        return delivered(name, lambda: loader.from_file(path), path)
     if file is None and cases is not None and loader.generated is not None:
-        return delivered(name, partial(loader.generated, cases, seed))
+        make, number = loader.generated, cases
+        return delivered(name, lambda: make(number, seed))
     raise InputRefused(
         Problem(
             "give a FILE or --cases, one of them" if loader.generated else "give a FILE",

@@ -9,7 +9,7 @@ looked up only where a gate has not passed. Imported by Spark's Python workers w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+from backfill_assets.declarations.gate_arguments import flag, function, several, text, texts, unless
 from backfill_assets.declarations.target import (
     EXCEPTION_COLUMNS,
     Finding,
@@ -25,6 +26,7 @@ from backfill_assets.declarations.target import (
     Reconciliation,
     ReconciliationContext,
 )
+from manifests.errors import Problem
 
 SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
@@ -79,7 +81,7 @@ class Wrong:
 class Entities:
     """Entities that can disagree: which they are, why they are wrong, and the columns that say what was expected and found.
 
-    `needs`: what their comparison looks for by name.
+    `needs`: what their comparison looks for by name. `mistakes`: what the arguments it was made of cannot be.
     """
 
     comparison: Comparison
@@ -87,6 +89,7 @@ class Entities:
     expected: tuple[str, ...]
     found: tuple[str, ...]
     needs: Needs = field(default_factory=Needs)
+    mistakes: tuple[Problem, ...] = ()
 
 
 def keys(
@@ -130,7 +133,14 @@ def keys(
         wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
         expected=("expected",),
         found=("found",),
-        needs=Needs(target=(*key, *(column for column in slices if column not in key)) if found is None else ()),
+        needs=Needs(target=tuple(dict.fromkeys((*texts(key), *texts(slices)))) if found is None else ()),
+        mistakes=(
+            *text("name of its keys", name),
+            *function("eligible", eligible),
+            *several("key", key),
+            *several("slices", slices, some=False),
+            *function("found", found, optional=True),
+        ),
     )
 
 
@@ -153,8 +163,7 @@ def record_level(
         by: the slices that failures are named by; those of the comparison unless given.
         summary: what was found, with `compared` and `wrong`.
     """
-    check = partial(_agreement, entities=entities, compared=compared, by=by, summary=summary)
-    return Reconciliation(name, Level.RECORD, description, check, needs=entities.needs)
+    return _of_entities(name, Level.RECORD, description, entities, compared, by, summary)
 
 
 def outcome_level(
@@ -167,8 +176,42 @@ def outcome_level(
     summary: str = "{compared:,} decisions compared; {wrong:,} differ",
 ) -> Reconciliation:
     """Return a gate that decisions downstream agree with what was computed; arguments as of `record_level`."""
+    return _of_entities(name, Level.OUTCOME, description, entities, compared, by, summary)
+
+
+def _of_entities(
+    name: str,
+    level: Level,
+    description: str,
+    entities: Entities,
+    compared: str,
+    by: tuple[str, ...] | None,
+    summary: str,
+) -> Reconciliation:
     check = partial(_agreement, entities=entities, compared=compared, by=by, summary=summary)
-    return Reconciliation(name, Level.OUTCOME, description, check, needs=entities.needs)
+    mistakes = [*text("description", description), *_of_summary(summary)]
+    if not isinstance(entities, Entities):
+        made = "entities are those of `keys`, or an `Entities`"
+        mistakes += unless(False, "entities", entities, made, "for example keys(...)")
+        return Reconciliation(name, level, description, check, mistakes=tuple(mistakes))
+    comparison = entities.comparison
+    conditions = f"conditions of its entities are {', '.join(comparison.conditions)}"
+    mistakes += entities.mistakes
+    mistakes += unless(compared in comparison.conditions, "compared", compared, conditions, "name one of them")
+    if by is not None:
+        mistakes += several("by", by, some=False)
+        known = f"slices of its entities are {', '.join(texts(comparison.slices)) or 'none'}"
+        for column in texts(by):
+            mistakes += unless(column in texts(comparison.slices), "a column of by", column, known, "name one of them")
+    return Reconciliation(name, level, description, check, needs=entities.needs, mistakes=tuple(mistakes))
+
+
+def _of_summary(summary: Any) -> Iterator[Problem]:
+    try:
+        summary.format(compared=0, wrong=0)
+    except Exception:  # noqa: BLE001 - whatever is given
+        rule = "it is a text with the places {compared} and {wrong}"
+        yield from unless(False, "summary", summary, rule, "for example '{compared:,} compared; {wrong:,} differ'")
 
 
 def _agreement(
@@ -248,10 +291,24 @@ def state_level(
         relative=relative,
         entities=entities,
     )
-    needs = Needs() if entities is None else entities.needs
+    mistakes = [
+        *text("description", description),
+        *several("slices", slices, some=False),
+        *several("measures", measures),
+        *function("expected", expected),
+        *function("found", found, optional=True),
+        *flag("relative", relative),
+    ]
+    needs = Needs()
+    if isinstance(entities, Entities):
+        needs, mistakes = entities.needs, [*mistakes, *entities.mistakes]
+    elif entities is not None:
+        made = "entities are those of `keys`, or an `Entities`"
+        mistakes += unless(False, "entities", entities, made, "for example keys(...), or leave it out")
     if tolerance is not None:
-        needs = replace(needs, tolerances=(tolerance,))
-    return Reconciliation(name, Level.STATE, description, check, needs=needs)
+        mistakes += text("tolerance", tolerance)
+        needs = replace(needs, tolerances=texts((tolerance,)))
+    return Reconciliation(name, Level.STATE, description, check, needs=needs, mistakes=tuple(mistakes))
 
 
 def _totals_agree(

@@ -7,7 +7,7 @@ reconciliation, put together from `reconciliations`. Imported by Spark's Python 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter, signature
@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.arguments import NAME, WrongArgumentsError, is_amount, wrong_arguments
+from backfill_assets.declarations.gate_arguments import flag, unless
 from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, off, record_level
 from backfill_assets.declarations.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
@@ -60,15 +61,6 @@ def _unusable(_context: ReconciliationContext, *, reasons: list[str]) -> Finding
     raise WrongArgumentsError(reasons)
 
 
-def _unless(holds: bool, name: str, value: Any, rule: str, fix: str) -> Iterator[Problem]:
-    if not holds:
-        yield Problem(f"{name} is {value!r}", rule, fix)
-
-
-def _flag(name: str, value: Any) -> Iterator[Problem]:
-    yield from _unless(isinstance(value, bool), name, value, f"{name} is True or False", "write it without quotes")
-
-
 def _columns(name: str, value: Any) -> tuple[tuple[str, ...], list[Problem]]:
     """Return columns that are given, and what is wrong with them; of a single text the declaration says what it is."""
     if isinstance(value, str) and value:
@@ -104,9 +96,9 @@ def change_gate(
     """
     named = isinstance(tolerance, str) and re.fullmatch(NAME, tolerance) is not None
     mistakes = [
-        *_unless(is_amount(percent), "percent", percent, "it is a number, 0 or more", "for example 20.0"),
-        *_unless(named, "tolerance", tolerance, "a tolerance has a name of letters, digits and _", "change_percent"),
-        *_flag("asks", asks),
+        *unless(is_amount(percent), "percent", percent, "it is a number, 0 or more", "for example 20.0"),
+        *unless(named, "tolerance", tolerance, "a tolerance has a name of letters, digits and _", "change_percent"),
+        *flag("asks", asks),
     ]
     tolerance = tolerance if named else "change_percent"
     return Reconciliation(
@@ -203,7 +195,7 @@ def record_gate(
     )
     said = "Each {} of the source's rows of the range is there, and no other is."
     gate = record_level(name, said.format(", ".join(key)), entities)
-    return replace(gate, mistakes=(*mistakes, *_flag("carried", carried)))
+    return replace(gate, mistakes=(*mistakes, *flag("carried", carried)))
 
 
 def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str, carried: bool) -> DataFrame:

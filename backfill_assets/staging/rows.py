@@ -149,7 +149,7 @@ def computed_rows(
     """
     version = target.versions[plan.transform_version]
     with building(plan):
-        rows = version.function(inputs, context)
+        rows = _frame_of(plan, version.function(inputs, context))
         if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)
         rows = _only_these(rows, target, chunks)
@@ -193,6 +193,25 @@ def _may_depend_on_rows(error: Exception) -> bool:
     if isinstance(error, PySparkException):  # a wrong argument is one of Python's errors as well
         return not isinstance(error, (TypeError, ValueError, AttributeError, LookupError, NotImplementedError))
     return isinstance(error, (Py4JError, OSError, MemoryError))
+
+
+def _frame_of(plan: Plan, returned: Any) -> DataFrame:
+    """Return what a transform has returned, if it has columns: a Spark frame of either kind does.
+
+    Raises:
+        TransformRefused: if it is something else.
+    """
+    if not hasattr(returned, "columns"):
+        what = "nothing" if returned is None else f"a {type(returned).__name__}"
+        raise TransformRefused(
+            Problem(
+                f"{plan.transform} {plan.transform_version} returned {what}",
+                "a transform returns a Spark frame",
+                "return the frame that it makes",
+            )
+        )
+    frame: DataFrame = returned
+    return frame
 
 
 def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[Problem]:

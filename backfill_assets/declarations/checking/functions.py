@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from inspect import signature
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from operator import attrgetter
 from typing import Any
 
@@ -32,6 +32,10 @@ def of_functions(target: TargetTable) -> Iterator[Problem]:
             )
             fix = "name the function, without calling it" + same
             yield Problem(f"{field} is {thing!r}", f"it is a function, {rule}", fix, where)
+        elif (kind := _no_plain_function(thing)) is not None:
+            name = getattr(thing, "__qualname__", repr(thing))
+            fix = "define it with `def`, and return what it makes"
+            yield Problem(f"{name} is {kind}", f"it is a function, {rule}", fix, where)
         elif (why := _cannot_take(thing, given)) is not None:
             name = getattr(thing, "__qualname__", repr(thing))
             fix = f"define it as `def {getattr(thing, '__name__', 'function')}({', '.join(given)})`"
@@ -59,6 +63,13 @@ def _functions(target: TargetTable) -> dict[str, _Function]:
     for gate in target.reconciliations:
         fields[f"gate {gate.name}"] = (gate.check, ("context",), "from the context to a Finding")
     return fields
+
+
+def _no_plain_function(function: Any) -> str | None:
+    """Return what a function is that returns nothing by itself when it is called; None if it does."""
+    if iscoroutinefunction(function):
+        return "a coroutine (`async def`)"
+    return "a generator (it has a `yield`)" if isgeneratorfunction(function) or isasyncgenfunction(function) else None
 
 
 def _cannot_take(function: Any, given: tuple[str, ...]) -> str | None:

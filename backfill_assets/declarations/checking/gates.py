@@ -63,6 +63,10 @@ def _no_gate(gate: Any, field: str) -> Problem | None:
     if not isinstance(gate.needs, Needs):
         what = f"needs of gate {gate.name} is {in_words(gate.needs)}"
         return Problem(what, "it is a ba.Needs", "ba.Needs(...)", field)
+    mistakes: Any = gate.mistakes
+    if not (isinstance(mistakes, tuple) and all(isinstance(one, Problem) for one in mistakes)):
+        what = f"mistakes of gate {gate.name} is {in_words(mistakes)}"
+        return Problem(what, "they are those of the arguments that it was made of", "leave them out", field)
     if not isinstance(gate.tolerances, Mapping):
         what = f"tolerances of gate {gate.name} is {in_words(gate.tolerances)}"
         return Problem(what, "they are a mapping by name", 'for example {"energy_percent": 0.1}', field)
@@ -101,6 +105,7 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
     if target.live is not None:
         yield from _not_amounts(target.live.tolerances, f"{target.name}: live")
     yield from _of_tolerances(target)
+    yield from _of_defaults(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
     known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
     for name, times in Counter([*known, CHUNK_GATE, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
@@ -156,6 +161,23 @@ def _of_tolerances(target: TargetTable) -> Iterator[Problem]:
                 f"no gate looks for the tolerance {name!r}{meant}",
                 f"the gates look for {', '.join(sorted(wanted))}",
                 "correct the name; a gate of your own that looks for it says so with `needs=ba.Needs(tolerances=(...,))`",
+                f"{target.name}: tolerances",
+            )
+
+
+def _of_defaults(target: TargetTable) -> Iterator[Problem]:
+    """Say which tolerance two gates bring along with another default each, and the target does not settle."""
+    defaults: dict[str, set[float]] = {}
+    for gate in target.reconciliations:
+        for name, value in gate.tolerances.items():
+            if is_amount(value):
+                defaults.setdefault(name, set()).add(value)
+    for name, values in defaults.items():
+        if len(values) > 1 and name not in target.tolerances:
+            yield Problem(
+                f"gates bring the tolerance {name!r} along as {' and '.join(f'{one:g}' for one in sorted(values))}",
+                "a tolerance has one value for all gates that look for it",
+                "declare it in `tolerances`, or give it another name in one of the gates",
                 f"{target.name}: tolerances",
             )
 

@@ -40,17 +40,14 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
         yield from of_kind(table.name, "partition_by", table.partition_by, table.name, own, INSTANT)
     if table.quarantine_of:
         yield from of_declared_table(table.name, "quarantine_of", table.quarantine_of, columns)
+        if table.quarantine_of == table.name:
+            rule = "a quarantine has the rows that another table refuses"
+            yield Problem(f"{table.name} is its own quarantine", rule, "leave it out", f"{table.name}: quarantine_of")
 
 
 def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
     """Say what is wrong with the name or the owners of a table."""
-    if not _NAME.fullmatch(table.name):
-        yield Problem(
-            f"a table is named {table.name!r}",
-            "a table's name is <namespace>.<table>, of letters, digits and underscores",
-            "for example silver.meter_daily",
-            f"{table.name}: name",
-        )
+    yield from of_name(table.name, f"{table.name}: name")
     wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
     if wrong or isinstance(table.owners, str) or not table.owners:
         yield Problem(
@@ -58,4 +55,15 @@ def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
             "an owner is team:NAME or an e-mail address, and a table has one or more",
             'for example owners=("team:metering",)',
             table.name,
+        )
+
+
+def of_name(name: str, where: str) -> Iterator[Problem]:
+    """Say that a table cannot have its name."""
+    if not _NAME.fullmatch(name):
+        yield Problem(
+            f"a table is named {name!r}",
+            "a table's name is <namespace>.<table>, of letters, digits and underscores",
+            "for example silver.meter_daily",
+            where,
         )

@@ -31,10 +31,11 @@ from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.ranges import of_values
-from backfill_assets.declarations.checking.tables import of_every_table
+from backfill_assets.declarations.checking.table_fields import in_words
+from backfill_assets.declarations.checking.tables import of_every_table, of_name
 from backfill_assets.declarations.schema import Corrections, Published, dtypes
-from backfill_assets.declarations.target import TargetTable, TransformVersion
-from manifests.chunks import first_day
+from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
+from manifests.chunks import Chunking, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.fields import NAME_PATTERN, NAME_WORDS, VERSION_PATTERN, VERSION_WORDS
 
@@ -98,6 +99,14 @@ def _of_own_columns(
     yield from in_columns(name, "column_origins", target.column_origins, name, own)
     for column, origins in target.column_origins.items():
         for origin in origins:
+            if not isinstance(origin, ColumnOrigin):
+                yield Problem(
+                    f"column_origins[{column!r}] has {in_words(origin)}",
+                    "an origin is a ba.ColumnOrigin",
+                    'for example ba.ColumnOrigin("bronze.readings", "kwh")',
+                    f"{name}: column_origins",
+                )
+                continue
             field = f"column_origins[{column!r}]"
             yield from of_declared_table(name, field, origin.table, columns)
             upstream = columns.get(origin.table)
@@ -142,6 +151,7 @@ def _of_key(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
 def _of_corrections(target: TargetTable) -> Iterator[Problem]:
     assert target.corrections is not None
     table, model, where = target.corrections.name, target.corrections.model, f"{target.name}: corrections"
+    yield from of_name(table, where)
     own, problems = declared_columns(table, model)
     yield from problems
     if own is None:
@@ -230,7 +240,7 @@ def _of_chunks(target: TargetTable) -> Iterator[Problem]:
             yield Problem(
                 f"{field} is {getattr(target, field)!r}",
                 f"it is the text of a chunk, a {target.chunking}",
-                "write it in quotes",
+                f"for example {'2024-01' if target.chunking is Chunking.MONTH else '2024-01-31'!r}, in quotes",
                 f"{target.name}: {field}",
             )
     if len(bounds) == len(("from", "until")) and bounds["chunks_from"] > bounds["chunks_until"]:
