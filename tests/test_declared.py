@@ -126,7 +126,16 @@ AGREES = replace(
     ),
     tolerances={"energy_per_cent": 1.0},
 )
-METERS_THERE = ba.keys("meters", eligible=lambda context: context.source, key=("metre_id",))
+METERS_def keys(**other: Any) -> Any:
+    return ba.keys("meters", **{"eligible": lambda context: context.source, "key": ("meter_id",)} | other)
+
+
+def totals(**other: Any) -> ba.Reconciliation:
+    usual = {"slices": ("chunk",), "measures": ("watt_hours",), "expected": lambda _: ()}
+    return ba.state_level("agrees", "They agree.", **usual | other)
+
+
+THERE = ba.keys("meters", eligible=lambda context: context.source, key=("metre_id",))
 INPUT = ba.InputTable("bronze.readings", "Readings.", Readings, OWNERS, partition_by="read_at")
 METERS = ba.InputTable("reference.meters", "Meters.", Meters, OWNERS, is_reference=True)
 TARGET = ba.TargetTable(
@@ -955,15 +964,6 @@ THERE = ba.keys("meters", eligible=lambda context: context.source, key=("meter_i
 def test_what_the_pieces_of_a_gate_cannot_be_given_is_refused(gate: Any, what: list[str]) -> None:
     found = [one.partition(": ")[2].partition(": ")[2] for one in said(replace(TARGET, reconciliations=(gate(),)))]
     assert [one[: len(wanted)] for one, wanted in zip(found, what, strict=True)] == what
-
-
-def keys(**other: Any) -> Any:
-    return ba.keys("meters", **{"eligible": lambda context: context.source, "key": ("meter_id",)} | other)
-
-
-def totals(**other: Any) -> ba.Reconciliation:
-    usual = {"slices": ("chunk",), "measures": ("watt_hours",), "expected": lambda _: ()}
-    return ba.state_level("agrees", "They agree.", **usual | other)
 
 
 def test_a_tolerance_that_two_gates_bring_along_has_one_default() -> None:
