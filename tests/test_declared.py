@@ -126,16 +126,7 @@ AGREES = replace(
     ),
     tolerances={"energy_per_cent": 1.0},
 )
-METERS_def keys(**other: Any) -> Any:
-    return ba.keys("meters", **{"eligible": lambda context: context.source, "key": ("meter_id",)} | other)
-
-
-def totals(**other: Any) -> ba.Reconciliation:
-    usual = {"slices": ("chunk",), "measures": ("watt_hours",), "expected": lambda _: ()}
-    return ba.state_level("agrees", "They agree.", **usual | other)
-
-
-THERE = ba.keys("meters", eligible=lambda context: context.source, key=("metre_id",))
+METERS_THERE = ba.keys("meters", eligible=lambda context: context.source, key=("metre_id",))
 INPUT = ba.InputTable("bronze.readings", "Readings.", Readings, OWNERS, partition_by="read_at")
 METERS = ba.InputTable("reference.meters", "Meters.", Meters, OWNERS, is_reference=True)
 TARGET = ba.TargetTable(
@@ -923,6 +914,15 @@ def test_a_misspelt_word_in_config_is_said_with_those_that_pandera_knows() -> No
 
     (problem,) = problems_of([ba.Product("mine", (replace(METERS, model=Misspelt),), ())])
     assert problem.what == "Config of Misspelt has uniqe; did you mean 'unique'?"
+
+
+def keys(**other: Any) -> Any:
+    return ba.keys("meters", **{"eligible": lambda context: context.source, "key": ("meter_id",)} | other)
+
+
+def totals(**other: Any) -> ba.Reconciliation:
+    usual = {"slices": ("chunk",), "measures": ("watt_hours",), "expected": lambda _: ()}
+    return ba.state_level("agrees", "They agree.", **usual | other)
 
 
 THERE = ba.keys("meters", eligible=lambda context: context.source, key=("meter_id",))
