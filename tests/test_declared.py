@@ -811,7 +811,6 @@ def test_a_module_of_a_package_that_was_imported_is_looked_for(folder: Path) -> 
         (pl.Int64, {"isin": pl.Series([1, 2])}, True),
         (pl.Int64, {"isin": pl.Series([1, 2]), "lt": 1}, False),
         (pl.Int64, {"ge": 2, "le": 1, "nullable": True}, True),  # NULL does
-        (pl.Int64, {"ge": 2, "le": 1, "raise_warning": True}, True),
         (Annotated[pl.Decimal, 4, 2], {"ge": 0.1, "le": Decimal("0.1")}, True),
         (Annotated[pl.Decimal, 4, 2], {"ge": Decimal("NaN")}, True),
         (pl.Int64, {"in_range": {"min_value": 3, "max_value": 4}, "lt": 3}, False),
@@ -832,6 +831,29 @@ def test_rules_that_leave_no_value_are_refused(kind: Any, rules: dict[str, Any],
     assert [one.partition(" passes its rules")[0].partition(" (")[0] for one in found] == (
         [] if passes else ["no value of column amount"]
     )
+
+
+def test_a_model_that_lets_rows_pass_that_break_its_rules_is_refused() -> None:
+    class Dropping(pa.DataFrameModel):
+        meter_id: str = pa.Field(nullable="yes")  # type: ignore[arg-type]
+        cents: pl.Int64 = pa.Field(ge=0, raise_warning=True)
+
+        @pa.dataframe_check(raise_warning=True)
+        def _some(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
+            return data.lazyframe.select(pl.col("cents") > 0)
+
+        class Config:
+            drop_invalid_rows = True
+            add_missing_columns = True
+
+    found = [one.what for one in problems_of([ba.Product("mine", (replace(METERS, model=Dropping),), ())])]
+    assert found == [
+        "Config of Dropping has drop_invalid_rows",
+        "Config of Dropping has add_missing_columns",
+        "the rule cents: greater_than_or_equal_to of Dropping only warns (`raise_warning=True`)",
+        "the rule _some of Dropping only warns (`raise_warning=True`)",
+        "nullable of column meter_id is 'yes'",
+    ]
 
 
 def test_a_column_that_may_be_left_out_or_does_not_say_its_digits_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Mistakes in what a model says of a column's values: rules that together let no value pass, columns that may be left out.
+"""Mistakes in what a model says of its values: rules that let no value pass, or every one; columns that may be left out.
 
 Put here what pandera takes, and a table cannot have. What is found by asking a rule is `rules`'.
 """
@@ -30,8 +30,13 @@ _Bound = tuple[Any, bool]
 def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) -> Iterator[Problem]:
     """Say which columns of a model no value could be in, or which a row might not have."""
     where = f"{table}: model"
-    says_digits = _says_pandera_s_own_digits(model)
-    for name, column in model.to_schema().columns.items():
+    says_digits, schema = _says_pandera_s_own_digits(model), model.to_schema()
+    yield from _of_lenience(model, where)
+    for name, column in schema.columns.items():
+        if not isinstance(column.nullable, bool):
+            yield Problem(
+                f"nullable of column {name} is {column.nullable!r}", "it is True or False", "write one", where
+            )
         if not column.required:
             yield Problem(
                 f"column {name} may be left out",
@@ -53,12 +58,33 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
                 "for example Annotated[pl.Decimal, 12, 2]",
                 where,
             )
-        checks = [check for check in column.checks if is_built_in(check) and not check.raise_warning]
+        checks = [check for check in column.checks if is_built_in(check)]
         if name in columns and not column.nullable and not _some_value_passes(columns[name], checks):
             yield Problem(
                 f"no value of column {name} ({columns[name]}) passes its rules: {', '.join(map(_rule, checks))}",
                 "a column has values of its type that pass all of its rules",
                 "correct the rules, or the column's type",
+                where,
+            )
+
+
+def _of_lenience(model: type[pa.DataFrameModel], where: str) -> Iterator[Problem]:
+    """Say where a model lets rows pass that break its rules."""
+    schema = model.to_schema()
+    for word in ("drop_invalid_rows", "add_missing_columns"):
+        if getattr(schema, word, False):
+            yield Problem(
+                f"Config of {model.__name__} has {word}",
+                "a row that breaks a rule is seen: it fails its chunk, or goes to the quarantine; columns are all there",
+                "take it out",
+                where,
+            )
+    for name, checks in {**{name: one.checks for name, one in schema.columns.items()}, "": schema.checks}.items():
+        for check in (one for one in checks if one.raise_warning):
+            yield Problem(
+                f"the rule {f'{name}: ' if name else ''}{check.name} of {model.__name__} only warns (`raise_warning=True`)",
+                "a rule holds of each row; a warning is seen by nobody",
+                "take `raise_warning` out, or the rule",
                 where,
             )
 
