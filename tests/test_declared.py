@@ -836,7 +836,7 @@ def test_rules_that_leave_no_value_are_refused(kind: Any, rules: dict[str, Any],
 def test_a_model_that_lets_rows_pass_that_break_its_rules_is_refused() -> None:
     class Dropping(pa.DataFrameModel):
         meter_id: str = pa.Field(nullable="yes")  # type: ignore[arg-type]
-        cents: pl.Int64 = pa.Field(ge=0, raise_warning=True)
+        cents: pl.Int64 = pa.Field(ge=0, raise_warning=True, default=0)
 
         @pa.dataframe_check(raise_warning=True)
         def _some(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
@@ -853,6 +853,7 @@ def test_a_model_that_lets_rows_pass_that_break_its_rules_is_refused() -> None:
         "the rule cents: greater_than_or_equal_to of Dropping only warns (`raise_warning=True`)",
         "the rule _some of Dropping only warns (`raise_warning=True`)",
         "nullable of column meter_id is 'yes'",
+        "column cents has a default (0)",
     ]
 
 

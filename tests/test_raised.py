@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F
@@ -26,6 +27,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.staging import executor
+from backfill_assets.staging.raised import finding_of
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
 from manifests.lifecycle import RunState
@@ -244,3 +246,44 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) 
         assert (record.state, record.state_reason) == (RunState.FAILED, "; ".join(reasons))
         assert all(reason in page(platform, run_path("run")) for reason in reasons)
         small_table.closed(platform)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "it returned nothing, and no Finding"),
+        (True, "it returned a bool, and no Finding"),
+        (Finding(F.lit, "x"), "the passed of its Finding is a function"),  # type: ignore[arg-type]
+        (Finding(True, 3), "the summary of its Finding is a int"),  # type: ignore[arg-type]
+        (Finding(True, "x", "text"), "the details of its Finding is a str"),  # type: ignore[arg-type]
+        (Finding(True, "x", sample="text"), "the sample of its Finding is a str"),  # type: ignore[arg-type]
+        (Finding(True, "x", compared="3"), "the compared of its Finding is a str"),  # type: ignore[arg-type]
+        (Finding(True, "x", {"at": object()}), "object"),
+        (Finding(False, "x", exceptions="rows"), "the exceptions of its Finding are a str, and no function"),  # type: ignore[arg-type]
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_cannot_be_put_on_record_is_no_finding(returned: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        finding_of(returned)
+
+
+def test_a_finding_has_plain_figures() -> None:
+    found = finding_of(Finding(np.bool_(False), "two differ", compared=np.int64(3), disagreeing=np.int64(2)))  # type: ignore[arg-type]
+    assert (found.passed, found.compared, found.disagreeing) == (False, 3, 2)
+    assert found.passed is False
+
+
+def returns_nothing(_context: Any) -> Any:
+    return None
+
+
+def test_a_gate_that_returns_no_finding_fails_its_run_by_name(
+    one_month: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared(monkeypatch, returns_nothing)
+    record = one_month.ran(one_month.manifest())
+    assert record.state is RunState.FAILED
+    assert verdict(one_month, record).summary.startswith(
+        "could not judge: TypeError: it returned nothing, and no Finding"
+    )

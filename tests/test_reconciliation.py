@@ -511,6 +511,17 @@ def test_totals_name_the_slice_that_is_furthest_off_first() -> None:
     assert finding.summary == "210 sum recomputed, 0 found; 2 of 2 slices by place differ"
 
 
+@pytest.mark.parametrize("side", ["expected", "found"])
+def test_totals_of_a_measure_that_no_row_has_agree_with_nothing(side: str) -> None:
+    """Else a misspelt measure would be 0 on both sides, and the gate would pass whatever there is."""
+    other = {"expected": lambda _: EXPECTED, "found": lambda _: EXPECTED} | {
+        side: lambda _: [{"place": "IT", "smu": 3}]
+    }
+    gate = state_level("sums", "", slices=("place",), measures=("sum",), **other)
+    with pytest.raises(KeyError, match="no row to be added up has the measure 'sum'; they have place, smu"):
+        gate.check(a_context())
+
+
 def test_eligible_entities_are_held_against_those_that_are_there(world: World) -> None:
     spark = world.platform.spark.session(Mode.BACKFILL)
     schema = "meter string, day string, place string"

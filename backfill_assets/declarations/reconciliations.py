@@ -360,7 +360,11 @@ def _totals_agree(
 def _totals(
     rows: DataFrame | Iterable[Mapping[str, Any]], slices: tuple[str, ...], measures: tuple[str, ...]
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
-    given = [row.asDict() for row in rows.collect()] if isinstance(rows, DataFrame) else rows
+    given = [row.asDict() for row in rows.collect()] if isinstance(rows, DataFrame) else list(rows)
+    for measure in measures:
+        if given and not any(measure in row for row in given):
+            known = ", ".join(dict.fromkeys(name for row in given[:SLICES] for name in row))
+            raise KeyError(f"no row to be added up has the measure {measure!r}; they have {known}")
     totals: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in given:
         place = totals.setdefault(tuple(row[column] for column in slices), dict.fromkeys(measures, 0))

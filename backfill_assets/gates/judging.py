@@ -39,7 +39,7 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
-from backfill_assets.staging.raised import PLACE, TRACEBACK, found_or_raised
+from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_rules import rule_name
@@ -303,7 +303,7 @@ def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[s
 
 def everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContext]) -> Finding:
     """Hold a reconciliation against each stretch of a run; it passes if it passes everywhere."""
-    found = {name: item.check(context) for name, context in contexts.items()}
+    found = {name: finding_of(item.check(context)) for name, context in contexts.items()}
     if len(found) == 1:
         return next(iter(found.values()))
     counted = [finding for finding in found.values() if finding.compared is not None]

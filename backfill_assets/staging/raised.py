@@ -6,13 +6,15 @@ outside the gate is in the way, and says itself what to do), and so does a stop;
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
@@ -20,6 +22,7 @@ from backfill_assets.declarations.places import place, raised_in_worker
 from backfill_assets.declarations.target import Finding
 from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
+from manifests.canonical import plain
 from manifests.errors import Refused
 from resources.files import space
 from resources.ledger.facade import RAISED
@@ -108,3 +111,31 @@ def found_or_raised(platform: Platform, run_id: str, gate: str, find: Callable[[
         f"traceback: {file} in the home folder" if file else "its traceback could not be written"
     )
     return Finding(False, text, {name: value for name, value in details.items() if value})
+
+
+def finding_of(returned: Any) -> Finding:
+    """Return what a gate's function has returned, if it can be put on record.
+
+    Raises:
+        TypeError: if it is no `Finding`, or one of its fields is of another kind.
+    """
+    if not isinstance(returned, Finding):
+        raise TypeError(
+            f"it returned {'nothing' if returned is None else f'a {type(returned).__name__}'}, and no Finding"
+        )
+    figures = {name: getattr(returned, name) for name in ("passed", "asks", "compared", "disagreeing")}
+    # of numpy, as a comparison of two sums may be
+    plainly = {name: one.item() for name, one in figures.items() if type(one).__module__ == "numpy"}
+    found: Finding = replace(returned, **plainly)
+    number = (int, type(None))
+    kinds: dict[str, Any] = {"passed": bool, "summary": str, "asks": bool, "compared": number, "disagreeing": number}
+    kinds |= {"details": Mapping, "sample": Sequence, "slices": Sequence}
+    for name, kind in kinds.items():
+        value = getattr(found, name)
+        if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
+            raise TypeError(f"the {name} of its Finding is a {type(value).__name__}")
+    if found.exceptions is not None and not callable(found.exceptions):
+        raise TypeError(f"the exceptions of its Finding are a {type(found.exceptions).__name__}, and no function")
+    for name in ("details", "sample", "slices"):
+        json.dumps(plain(getattr(found, name)))  # raises TypeError, saying what cannot be written down
+    return found

@@ -33,6 +33,13 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
     says_digits, schema = _says_pandera_s_own_digits(model), model.to_schema()
     yield from _of_lenience(model, where)
     for name, column in schema.columns.items():
+        if column.default is not None:
+            yield Problem(
+                f"column {name} has a default ({column.default!r})",
+                "pandera would put it where a row is NULL, and look at that; the row stays as it is",
+                "take the default out; `pa.Field(nullable=True)` where it may be NULL",
+                where,
+            )
         if not isinstance(column.nullable, bool):
             yield Problem(
                 f"nullable of column {name} is {column.nullable!r}", "it is True or False", "write one", where
