@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,10 +10,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, MonthTransform, Transform
 
 from backfill_assets import faults
-from backfill_assets.declarations.finding import imported_references
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
+from backfill_assets.operations.shipped_references import shipped_references
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.loads import (
@@ -32,13 +31,9 @@ def initialise(platform: Platform) -> dict[str, str]:
 
     Raises:
         EnvironmentRefused: if something is in the way.
-        DeclarationRefused: if the reference data that a product ships cannot be imported; nothing is made then.
+        DeclarationRefused: if the reference data that a product ships cannot be had, or is not as declared; nothing is made then.
     """
-    shipped = [
-        imported_references(product.references, product.name)
-        for product in platform.products
-        if product.references is not None
-    ]
+    shipped = shipped_references(platform)
     try:
         platform.settings.home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -61,7 +56,7 @@ def initialise(platform: Platform) -> dict[str, str]:
             spec = _spec(schema, target.day_column, target.chunking)
             platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES)
     held = {}
-    for name, rows, version in chain.from_iterable(reference() for reference in shipped):
+    for name, rows, version in shipped:
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
         platform.lakehouse.overwrite_rows(name, rows, properties)
         held[name] = version

@@ -33,6 +33,9 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
     says_digits, schema = _says_pandera_s_own_digits(model), model.to_schema()
     yield from _of_lenience(model, where)
     for name, column in schema.columns.items():
+        if not isinstance(column.description, (str, type(None))):
+            what = f"description of column {name} is {column.description!r}"
+            yield Problem(what, "it is a text", "write it in quotes", where)
         if column.default is not None:
             yield Problem(
                 f"column {name} has a default ({column.default!r})",
