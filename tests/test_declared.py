@@ -23,11 +23,12 @@ import pytest
 from click.testing import CliRunner
 
 import backfill_assets as ba
-from backfill_assets.cli.command import cli
+from backfill_assets.cli.command import cli, main
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking import imports as declared
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import check_products, find_products, imported_loader, installed
+from backfill_assets.operations import initialise as initialising
 from manifests.errors import DeclarationRefused, InputRefused
 from resources.settings import load_settings
 
@@ -663,7 +664,19 @@ def test_a_function_of_a_product_that_ends_the_process_is_no_success_of_the_comm
         "import sys\nimport backfill_assets as ba\n\n\ndef fill():\n    sys.exit()\n\n\n"
         "PRODUCT = ba.Product('metering', (), (), references='metering:fill')\n"
     )
-    assert "a function of a product has ended the process" in said_by(tmp_path, text, "init", code=1)
+    assert "metering.py:6, in fill: SystemExit: it ends the process" in said_by(tmp_path, text, "init")
+
+
+def test_whatever_else_ends_the_process_is_no_success_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["backfill", "init"])
+    monkeypatch.setattr(initialising, "shipped_references", lambda _: sys.exit())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "a function of a product has ended the process" in capsys.readouterr().err
 
 
 def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_once() -> None:
