@@ -1039,3 +1039,60 @@ def test_older_content_replaces_what_somebody_has_seen_and_nothing_newer(
     assert [row["cents"] for row in held(platform, TARIFFS)] == [99]
     load_file(platform, TARIFFS, files[30], again=True)
     assert [row["cents"] for row in held(platform, TARIFFS)] == [30]
+
+
+# --- loads that stop between the quarantine and the table -------------------------------------------------------------
+
+
+def _allowing(low: int, high: int) -> type[pandera.DataFrameModel]:
+    class Bounded(pandera.DataFrameModel):
+        meter: str = pandera.Field()
+        read_at: ba.Instant = pandera.Field()
+        watt_hours: pl.Int32 = pandera.Field(ge=low, le=high)
+
+    return Bounded
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "parts"),
+    [((0, 4), (0, 4), 1), ((0, 4), (1, 4), 2), ((0, 4), (0, 5), 1), ((0, 4), (1, 5), 2), ((0, 5), (0, 4), 1)],
+    ids=["the same", "stricter", "looser", "other", "none before"],
+)
+def test_each_row_is_in_the_table_or_in_the_quarantine_also_where_the_rules_have_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: tuple[int, int], then: tuple[int, int], parts: int
+) -> None:
+    file, home = tmp_path / "a.csv", tmp_path / "home"
+    lines = [f"m{number},2024-01-01T1{number}:00:00Z,{number}\n" for number in range(6)]
+    file.write_text("meter,read_at,watt_hours\n" + "".join(lines))
+
+    def opened(bounds: tuple[int, int]) -> Platform:
+        table = ba.InputTable(READINGS, "readings", _allowing(*bounds), ("team:x",), partition_by="read_at")
+        monkeypatch.setattr(finding, "find_products", serves(ba.Product("metering", (table,), ())))
+        return Platform.of(load_settings(home=home, quarantine_limit=0.5))
+
+    class Died(BaseException):
+        """The process ends."""
+
+    begun = opened(first)
+    initialise(begun)
+    real = begun.lakehouse.append
+
+    def dies(name: str, *of: Any) -> Any:
+        if name == READINGS:
+            raise Died
+        return real(name, *of)
+
+    monkeypatch.setattr(begun.lakehouse, "append", dies)
+    with pytest.raises(Died):
+        load_file(begun, READINGS, file)
+
+    again = opened(then)
+    done = load_file(again, READINGS, file)
+    loaded = sorted(row["watt_hours"] for row in held(again, READINGS))
+    rejected = sorted(row["source_row"] for row in held(again, f"{READINGS}_quarantine"))
+    assert loaded == list(range(then[0], then[1] + 1))
+    assert rejected == sorted(set(range(6)) - set(loaded))
+    assert (done.load.rows, done.load.quarantined) == (len(loaded), len(rejected))
+    assert len(again.lakehouse.loads(f"{READINGS}_quarantine")) == (parts if rejected or first != (0, 5) else 0)
+    undo_load(again, READINGS, done.load.load_id, by="ada", reason="a try of the loads")
+    assert held(again, READINGS) == held(again, f"{READINGS}_quarantine") == []

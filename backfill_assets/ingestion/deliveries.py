@@ -19,6 +19,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.quarantine import WITHHELD, Rejections
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
+from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.facade import Commit
@@ -81,12 +82,13 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
         ACTOR_PROPERTY: operator(),
         REJECTED_PROPERTY: str(counted.quarantined),
     }
-    if counted.quarantined:
-        quarantine = platform.products.quarantine_of(platform.products.input(table))
-        withheld_rows = _as_counted(
-            delivery.quarantined(at), counted.quarantined, delivery.source_file, quarantine.name
-        )
-        _append(platform, quarantine.name, delivery.source_file, withheld_rows, properties)
+    quarantine = platform.products.quarantine_of(platform.products.input(table)).name
+    part = None
+    if to_make.before is None:
+        part = part_to_append(platform, quarantine, load_id, counted.by_reason, counted.first)
+    if part is not None:
+        rejected = _as_counted(delivery.quarantined(at), counted.quarantined, delivery.source_file, quarantine)
+        _append(platform, quarantine, delivery.source_file, rejected, {**properties, **part})
     rows = _as_counted(delivery.rows(at), counted.events, delivery.source_file, table)
     commit = _append(platform, table, delivery.source_file, rows, properties)
     snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table)

@@ -25,6 +25,7 @@ from backfill_assets.declarations.target import InputTable
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile
 from backfill_assets.ingestion.load_names import load_meant, short_name
+from backfill_assets.ingestion.quarantine_parts import load_of, part_to_append
 from backfill_assets.ingestion.repeated_keys import RepeatedRows, repeated_rows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
@@ -147,7 +148,7 @@ def load_file(
                 platform, declared, whole, properties | named, new_version=version is not None, against=against
             )
         else:
-            commit = _append_rows(platform, declared, opened, repeated, properties, reasons.total)
+            commit = _append_rows(platform, declared, opened, repeated, properties, reasons)
     made = _load_made(platform, declared, load_id)
     shown = {
         reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
@@ -192,16 +193,17 @@ def _append_rows(
     opened: InputFile,
     repeated: RepeatedRows,
     properties: Mapping[str, str],
-    rejected: int,
+    reasons: Rejections,
 ) -> Commit | None:
     """Append a file's rows, and those that are none of the table's to its quarantine; return no commit if they were there.
 
     The quarantine comes first: if this stops between the two, the repetition appends what is missing, and nothing twice.
     """
     at = platform.ledger.now().replace(microsecond=0)
-    if rejected:
-        quarantine = _quarantined(opened, properties[FILE_PROPERTY], at, repeated)
-        platform.lakehouse.append(platform.products.quarantine_of(declared).name, quarantine, properties)
+    quarantine, load_id = platform.products.quarantine_of(declared).name, properties[LOAD_PROPERTY]
+    if (part := part_to_append(platform, quarantine, load_id, reasons.counts, reasons.first)) is not None:
+        rows = _quarantined(opened, properties[FILE_PROPERTY], at, repeated)
+        platform.lakehouse.append(quarantine, rows, {**properties, **part})
     return platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
 
 
@@ -295,9 +297,9 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     quarantine = platform.products.quarantine_of(declared)
     if quarantine.name != declared.name:
         for rejected in platform.lakehouse.loads(quarantine.name):
-            if rejected.load_id == found.load_id:
+            if load_of(rejected.load_id) == found.load_id:
                 is_new |= rejected.undone_by is None
-                platform.lakehouse.undo_load(quarantine.name, found.load_id, properties)
+                platform.lakehouse.undo_load(quarantine.name, rejected.load_id, properties)
     snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
     load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
     with_it = publishing_with(platform, declared.name, load.load_id)

@@ -24,6 +24,8 @@ FILE_PROPERTY = "backfill.load-file"
 ACTOR_PROPERTY = "backfill.load-by"
 REJECTED_PROPERTY = "backfill.load-quarantined"
 REASON_PROPERTY = "backfill.load-reason"
+REASONS_PROPERTY = "backfill.load-reasons"
+"""Stands for why the rows of a load are quarantined: how many for each reason, and the first of each."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Names the version of a reference table that a snapshot is."""
 UNDOES_PROPERTY = "backfill.undoes-load"
@@ -34,7 +36,8 @@ UNDOES_PROPERTY = "backfill.undoes-load"
 class Load:
     """A load of a table; `rows` were loaded, `quarantined` were not. `undone_by` is None while its rows are there.
 
-    `version` names what a load of a reference table brought, as a manifest asks for it; else it is empty.
+    `version` names what a load of a reference table brought, as a manifest asks for it; else it is empty. So are `reasons`,
+    but for quarantined rows: they stand for why those are there.
     """
 
     load_id: str
@@ -48,6 +51,7 @@ class Load:
     undone_at: datetime | None = None
     undone_because: str = ""
     version: str = ""
+    reasons: str = ""
 
 
 def loads_of(table: Table) -> list[Load]:
@@ -75,6 +79,7 @@ def loads_of(table: Table) -> list[Load]:
                 None if undo is None else committed_at(table, undo),
                 why.get(REASON_PROPERTY, ""),
                 said.get(DATA_VERSION_PROPERTY, ""),
+                said.get(REASONS_PROPERTY, ""),
             )
         )
     return found[::-1]

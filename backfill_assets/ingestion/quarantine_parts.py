@@ -1,0 +1,55 @@
+"""The quarantined rows of a load: which of them are there already, from a load that stopped before it came to its table.
+
+Put here how a load that is begun anew finds what it has left in the quarantine. That the quarantine comes first is
+`table_loads`' and `deliveries`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backfill_assets.declarations.quarantine import FirstRow
+from backfill_assets.installation import Platform
+from manifests.canonical import sha256_of
+from resources.lakehouse.loads import (
+    ACTOR_PROPERTY,
+    LOAD_PROPERTY,
+    REASON_PROPERTY,
+    REASONS_PROPERTY,
+    Load,
+)
+from resources.ledger.facade import operator
+
+_AGAIN = "~"
+
+
+def load_of(part: str) -> str:
+    """Return the load that quarantined rows belong to, by the id that they were appended under."""
+    return part.partition(_AGAIN)[0]
+
+
+def part_to_append(
+    platform: Platform, quarantine: str, load_id: str, reasons: Mapping[str, int], first: Mapping[str, FirstRow]
+) -> dict[str, str] | None:
+    """Return the properties by which the quarantined rows of a load are appended; None if there is nothing to append.
+
+    What an earlier begin of the load has left is kept if it is the same: as many rows for each reason, from the same row on.
+    Else the rules have changed since, and it is taken back: a row of the load is in the table or in the quarantine.
+    """
+    said = sha256_of({reason: [number, first[reason].row] for reason, number in reasons.items()})
+    parts = [one for one in platform.lakehouse.loads(quarantine) if load_of(one.load_id) == load_id]
+    there = next((one for one in reversed(parts) if one.undone_by is None), None)
+    if there is not None:
+        if _is_the_same(there, said, sum(reasons.values())):
+            return None
+        why = {ACTOR_PROPERTY: operator(), REASON_PROPERTY: "its load had stopped, and was begun anew by other rules"}
+        platform.lakehouse.undo_load(quarantine, there.load_id, why)
+    if not reasons:
+        return None
+    part = load_id if not parts else f"{load_id}{_AGAIN}{len(parts) + 1}"
+    return {LOAD_PROPERTY: part, REASONS_PROPERTY: said}
+
+
+def _is_the_same(there: Load, said: str, rows: int) -> bool:
+    """Return whether quarantined rows are those of these reasons; of an earlier version it is known how many they are."""
+    return there.reasons == said if there.reasons else there.rows == rows
