@@ -28,9 +28,12 @@ from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking import imports as declared
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import check_products, find_products, imported_loader, installed
+from backfill_assets.declarations.target import PLATFORM_TABLES
+from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.operations import initialise as initialising
 from manifests.errors import DeclarationRefused, InputRefused
 from resources.settings import load_settings
+from resources.sinks import AUDIT_TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = ("team:metering",)
@@ -402,7 +405,7 @@ DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
         ({"reconciliations": (replace(OWN_GATE, level="STATE"),)}, "gate mine: level is 'STATE'"),  # type: ignore[type-var]
         (
             {"reconciliations": (replace(OWN_GATE, name="chunk_rules"),)},
-            "reconciliations: gate chunk_rules is declared 2 times",
+            "reconciliations: gate chunk_rules is the platform's own",
         ),
         ({"live": replace(LIVE, late_after_hours=0)}, "live: late_after_hours is 0"),
         ({"live": replace(LIVE, cron="daily at two")}, "live: cron is 'daily at two': "),
@@ -1042,6 +1045,53 @@ def test_small_slips_of_a_table_are_said_with_what_is_meant() -> None:
     assert said(replace(TARGET, corrections=nowhere)) == ["silver.daily: corrections: a table is named 'corrections'"]
 
 
+def test_names_that_are_no_columns_or_not_told_apart_are_refused() -> None:
+    class Named(ba.Published):
+        meter_id: str
+        Meter_ID: str
+        _queue: str
+        day: pl.Date
+        watt_hours: pl.Int64
+        run_id: pl.Int64  # type: ignore[assignment]
+
+    of_model = "silver.daily: model: "
+    found = [one.removeprefix(of_model) for one in said(replace(TARGET, model=Named)) if one.startswith(of_model)]
+    assert [one for one in found if "is not a name of module" not in one] == [
+        "_queue is no column: pandera takes no name that begins with _",
+        "column meter_id has the name of another",
+        "column Meter_ID has the name of another",
+        "column run_id is declared as Int64",
+    ]
+
+
+def test_code_that_computes_none_of_the_tables_is_refused() -> None:
+    product = ba.Product("mine", (INPUT, METERS), (TARGET,))
+    (problem,) = problems_of([replace(product, code=("json",))])
+    assert problem.what.startswith("code is json, and has none of ")
+    assert problems_of([replace(product, code=(__name__.partition(".")[0],))]) == problems_of([product]) == []
+
+
+def test_a_table_does_not_have_the_name_of_one_of_the_platforms() -> None:
+    assert {AUDIT_TABLE, EXCEPTIONS_TABLE} == PLATFORM_TABLES
+    for name in PLATFORM_TABLES:
+        (problem,) = problems_of([ba.Product("mine", (replace(METERS, name=name),), ())])
+        assert problem.what == f"{name} is a table of the platform's own"
+
+
+@pytest.mark.parametrize(
+    ("field", "meant"),
+    [
+        ("descripton='x'", "descripton; did you mean 'description'?"),
+        ("nullabel=True", "nullabel; did you mean 'nullable'?"),
+    ],
+)
+def test_a_misspelt_word_of_a_field_is_said_with_what_is_meant(folder: Path, field: str, meant: str) -> None:
+    model = f"import pandera.polars as pa\nclass M(pa.DataFrameModel):\n    x: str = pa.Field({field})\n"
+    (folder / "zzz_field.py").write_text(model)
+    (problem,) = refusal_of("zzz_field:PRODUCT")
+    assert problem.what == f"pa.Field has no {meant}"
+
+
 class Unlooked:
     """What cannot be looked at."""
 
@@ -1376,7 +1426,7 @@ def test_every_field_of_a_product_that_is_of_no_use_is_said_at_once() -> None:
 
 
 def test_lists_in_place_of_tuples_are_taken() -> None:
-    assert problems_of([ba.Product("metering", [INPUT, METERS], [TARGET], code=["json"])]) == []  # type: ignore[arg-type]
+    assert problems_of([ba.Product("metering", [INPUT, METERS], [TARGET], code=[__name__.partition(".")[0]])]) == []  # type: ignore[arg-type]
 
 
 def test_a_loader_that_is_none_is_refused() -> None:

@@ -1096,3 +1096,15 @@ def test_each_row_is_in_the_table_or_in_the_quarantine_also_where_the_rules_have
     assert len(again.lakehouse.loads(f"{READINGS}_quarantine")) == (parts if rejected or first != (0, 5) else 0)
     undo_load(again, READINGS, done.load.load_id, by="ada", reason="a try of the loads")
     assert held(again, READINGS) == held(again, f"{READINGS}_quarantine") == []
+
+
+def test_content_that_was_taken_back_is_not_new(platform: Platform, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("meter,read_at,watt_hours,price\nm1,2024-01-01T10:00:00Z,1,\n")
+    first = load_file(platform, READINGS, file, if_new=True)
+    undo_load(platform, READINGS, first.load.load_id, by="ada", reason="the wrong meter")
+    done = load_file(platform, READINGS, file, if_new=True)
+    assert (done.new, done.load.undone_by, held(platform, READINGS)) == (False, "ada", [])
+    assert load_file(platform, READINGS, file).new  # somebody says so
+    assert not load_file(platform, READINGS, file, if_new=True).new
+    assert len(held(platform, READINGS)) == 1

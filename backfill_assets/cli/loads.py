@@ -68,7 +68,11 @@ def _of_table(table: str) -> click.Command:
     @click.option(
         "--version", help="Name of this version of a reference table. Default: the start of its content's hash."
     )
-    @click.option("--if-new", is_flag=True, help="Do nothing, and succeed, if this content was loaded before.")
+    @click.option(
+        "--if-new",
+        is_flag=True,
+        help="Do nothing, and succeed, if this content was loaded before, also if it was taken back since.",
+    )
     @click.option(
         "--again", is_flag=True, help="Put content back into a reference table that another load has replaced since."
     )
@@ -83,7 +87,12 @@ def _of_table(table: str) -> click.Command:
         if as_json:
             say(done)
             return
-        if not done.new:
+        if done.load.undone_by is not None:
+            why = f" ({done.load.undone_because})" if done.load.undone_because else ""
+            click.echo(
+                f"{file.name}: loaded before, and taken back by {done.load.undone_by}{why}; nothing was appended"
+            )
+        elif not done.new:
             click.echo(f"{file.name}: loaded before, nothing was appended")
         else:
             click.echo(f"{file.name}: {done.load.rows:,} rows loaded, {done.load.quarantined:,} quarantined")

@@ -42,6 +42,7 @@ from resources.lakehouse.loads import (
     REASON_PROPERTY,
     REJECTED_PROPERTY,
     Load,
+    content_of,
     load_to_make,
     undoing,
 )
@@ -105,7 +106,7 @@ def load_file(
         table: the declared input table.
         path: the file.
         version: name of the new version of a reference table; the start of the content's hash unless given.
-        if_new: what was loaded before is left as it is, instead of being refused; also if it was replaced since.
+        if_new: what was loaded before is left as it is, instead of being refused; also if it was replaced or taken back since.
         again: a reference table takes content back that another load has replaced since.
 
     Raises:
@@ -124,9 +125,10 @@ def load_file(
     loads = platform.lakehouse.loads(declared.name)
     to_make = load_to_make(loads, content, replaces=declared.is_reference)
     load_id, before = to_make.load_id, to_make.before
+    ever = next((one for one in reversed(loads) if content_of(one.load_id) == content), None)
+    if if_new and ever is not None and not again:  # also if it was taken back: somebody had a reason
+        return FileLoaded(ever if before is None else before, {}, new=False)
     if before is not None and not (again and to_make.replaced_by is not None):
-        if if_new:
-            return FileLoaded(before, {}, new=False)
         raise _loaded_before(declared, path, loads, before, to_make.replaced_by)
     if version is not None:
         _require_new_version(platform, declared, version)

@@ -12,8 +12,9 @@ from typing import Any
 
 import polars as pl
 
+from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.names import texts
-from backfill_assets.declarations.checking.rules import ANY_ERROR, quietly, some_rows
+from backfill_assets.declarations.checking.rules import ANY_ERROR, cannot_be, quietly, some_rows
 from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.schema import dtypes
@@ -46,8 +47,13 @@ def _asked(
             fix = "correct the name"
             yield Problem(f"{field} raises {missing}", rule, fix, place(error, only_products=True) or where)
         return
-    except ANY_ERROR:
-        return  # it may have an answer for other values
+    except ANY_ERROR as error:
+        if cannot_be(error):  # else it may have an answer for other values
+            fix = "correct the name"
+            yield Problem(
+                f"{field} raises {python_words(error)[:_SAID]}", rule, fix, place(error, only_products=True) or where
+            )
+        return
     if wrong is not None:
         yield Problem(f"{field} returns {wrong}", rule, 'see "Own gates" in docs/adding-a-table.md', where)
 

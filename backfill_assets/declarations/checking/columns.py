@@ -124,4 +124,5 @@ def without_type(
         try:
             encode(name, kind)
         except (TypeError, ValueError) as error:
-            yield Problem(str(error), rule, "declare another type; money is a decimal", f"{table}: model")
+            fix = "an instant is `ba.Instant`" if kind == pl.Datetime else "declare another type; money is a decimal"
+            yield Problem(str(error), rule, fix, f"{table}: model")

@@ -108,7 +108,20 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
     yield from _of_defaults(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
     known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
-    for name, times in Counter([*known, CHUNK_GATE, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE]).items():
+    platforms = {
+        ALL_CHUNKS_GATE,
+        EXPECTED_ROWS_GATE,
+        CHUNK_GATE,
+        PUBLISHED_RULES_GATE,
+        ACCEPTED_ROWS_GATE,
+        OLD_DATA_GATE,
+    }
+    for name in dict.fromkeys(one for one in own if one in platforms):
+        where = f"{target.name}: reconciliations"
+        yield Problem(
+            f"gate {name} is the platform's own", "its name stands for that", "give yours another name", where
+        )
+    for name, times in Counter(one for one in own if one not in platforms).items():
         if times > 1:
             yield Problem(
                 f"gate {name} is declared {times} times",
@@ -140,7 +153,9 @@ def _of_asked_gates(target: TargetTable, known: Sequence[str]) -> Iterator[Probl
         for name in names or ():
             if name not in there:
                 yield Problem(
-                    f"{name!r} is no gate" + did_you_mean(name, there),
+                    f"{name!r} is a gate of a change, and what is published has not changed"
+                    if name in known
+                    else f"{name!r} is no gate" + did_you_mean(name, there),
                     f"gates are {', '.join(there)}",
                     "correct the name",
                     f"{target.name}: {field}",

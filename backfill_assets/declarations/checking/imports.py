@@ -33,6 +33,7 @@ _SECONDS = 60
 _IMPORTING = Path(import_module.__code__.co_filename)
 """Where Python's own function imports a product: the lines of the product come after it."""
 _NOT_IN_MODULE = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_NO_CHECK = re.compile(r"custom check '(\w+)' is not available")
 _NO_ARGUMENT = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
@@ -104,6 +105,10 @@ def python_words(error: BaseException) -> str:
         return f"{error.obj.__name__} has no {wanted}{did_you_mean(wanted, names)}: there are {', '.join(names)}"
     elif isinstance(error, AttributeError) and error.name:
         meant = did_you_mean(error.name, dir(error.obj))
+    elif found := _NO_CHECK.match(said):
+        import pandera.polars as pa  # noqa: PLC0415 - whoever imports products has it; the others do without
+
+        return f"pa.Field has no {found[1]}{did_you_mean(found[1], signature(pa.Field).parameters)}"
     elif isinstance(error, ImportError) and (found := _NOT_IN_MODULE.match(said)):
         meant = did_you_mean(found[1], dir(sys.modules.get(found[2])))
     elif isinstance(error, TypeError) and (found := _NO_ARGUMENT.match(said)):

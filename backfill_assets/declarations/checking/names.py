@@ -22,10 +22,11 @@ def texts(value: Any) -> tuple[Any, ...]:
 
 def no_tuple(where: str, what: str, value: str) -> Problem:
     """Return the problem that one text is given where several names are wanted."""
+    meant = tuple(part.strip() for part in value.split(",") if part.strip())
     return Problem(
         f"{what} the text {value!r}",
         "several names are a tuple; one name in brackets is no tuple",
-        f"write ({value!r},), with the comma",
+        f"write {meant!r}" + (", with the comma" if len(meant) == 1 else ""),
         where,
     )
 

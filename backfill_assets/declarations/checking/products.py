@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
 from backfill_assets.declarations.checking.fields import wrong_fields
@@ -44,6 +45,7 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
     references = {table.name for table in inputs if table.is_reference}
     for product in declared:
         yield from _of_paths(product)
+        yield from _of_code(product)
         for name in product.loaders:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 yield Problem(
@@ -56,6 +58,25 @@ def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
             yield from _in_words(own.name, of_input(own, columns))
         for target in product.targets:
             yield from _in_words(target.name, _of_target(target, columns, references))
+
+
+def _of_code(product: Product) -> Iterator[Problem]:
+    """Say that what counts as a product's code computes none of its tables: no change of those would void a plan."""
+    tables: list[Any] = [*product.inputs, *product.targets]
+    things = [table.model for table in tables]
+    things += [getattr(one, "function", None) for target in product.targets for one in target.versions.values()]
+    modules = {str(name) for one in things if (name := getattr(one, "__module__", None))}
+    if (
+        product.code
+        and modules
+        and not any(f"{one}.".startswith(f"{name}.") for one in modules for name in product.code)
+    ):
+        yield Problem(
+            f"code is {', '.join(product.code)}, and has none of {', '.join(sorted(modules))}",
+            "it names the packages and modules whose files compute the tables: a change of them voids a plan",
+            "name those, or leave `code` out",
+            f"product {product.name}",
+        )
 
 
 def _of_paths(product: Product) -> Iterator[Problem]:

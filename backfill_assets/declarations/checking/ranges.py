@@ -5,9 +5,11 @@ Put here what pandera takes, and a table cannot have. What is found by asking a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from inspect import get_annotations
 from itertools import islice
 from math import ceil, floor
 from typing import Any, get_type_hints
@@ -17,6 +19,7 @@ import polars as pl
 
 from backfill_assets.declarations.checking.columns import ColumnTypes
 from backfill_assets.declarations.pandera_private import is_built_in
+from backfill_assets.declarations.schema import Published
 from manifests.errors import Problem
 
 _OFFERED = 1000
@@ -32,6 +35,7 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
     where = f"{table}: model"
     says_digits, schema = _says_pandera_s_own_digits(model), model.to_schema()
     yield from _of_lenience(model, where)
+    yield from _of_names(model, where)
     for name, column in schema.columns.items():
         if not isinstance(column.description, (str, type(None))):
             what = f"description of column {name} is {column.description!r}"
@@ -76,6 +80,30 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
                 "correct the rules, or the column's type",
                 where,
             )
+
+
+def _of_names(model: type[pa.DataFrameModel], where: str) -> Iterator[Problem]:
+    """Say which names of a model are no columns, or not told apart by everybody, or are the platform's with another type."""
+    columns = model.to_schema().columns
+    own = [one for base in model.__mro__ if base is not pa.DataFrameModel for one in get_annotations(base)]
+    for name in own:
+        if name.startswith("_") and not name.startswith("__") and issubclass(model, pa.DataFrameModel):
+            what = f"{name} is no column: pandera takes no name that begins with _"
+            yield Problem(what, "each column of the table is declared", "give it another name, or an alias", where)
+    small = Counter(name.lower() for name in columns)
+    for name in (one for one in columns if small[one.lower()] > 1):
+        rule = "Spark and SQL do not tell capitals from small letters"
+        yield Problem(f"column {name} has the name of another", rule, "give one of them another name", where)
+    if issubclass(model, Published):
+        lineage = Published.to_schema().columns
+        for name in lineage:
+            if columns[name].dtype != lineage[name].dtype:
+                yield Problem(
+                    f"column {name} is declared as {columns[name].dtype}",
+                    f"it is the platform's, and says which run made a row: {lineage[name].dtype}",
+                    "take it out: the model inherits it",
+                    where,
+                )
 
 
 def _of_lenience(model: type[pa.DataFrameModel], where: str) -> Iterator[Problem]:

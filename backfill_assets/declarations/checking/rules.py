@@ -148,7 +148,9 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
     for frame in (none, _one_row(none.collect_schema())):
         try:
             answers = answers_of(check, frame, column)
-        except _NO_ANSWER:  # it may have one for other rows
+        except _NO_ANSWER as error:  # it may have one for other rows
+            if cannot_be(error):
+                raise
             return
         if answers is None:
             raise TypeError("it returns None")
@@ -181,6 +183,12 @@ def some_rows(kinds: pl.Schema, number: int = 12, nullable: Container[str] | Non
         values = [*_values(kind), None] if nullable is None or name in nullable else _values(kind)
         rows[name] = [chance.choice(values) for _ in range(number)]
     return pl.DataFrame(rows, schema=kinds, strict=False)
+
+
+def cannot_be(error: BaseException) -> bool:
+    """Return whether an error is of a name that there is not, or that no frame has: whatever the rows, it is raised."""
+    of_frames = (pl.DataFrame, pl.LazyFrame, pl.Series, pl.Expr, pa.PolarsData)
+    return isinstance(error, NameError) or (isinstance(error, AttributeError) and isinstance(error.obj, of_frames))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from backfill_assets.declarations.checking.columns import (
 )
 from backfill_assets.declarations.checking.names import texts
 from backfill_assets.declarations.checking.ranges import of_values
-from backfill_assets.declarations.target import InputTable, TargetTable
+from backfill_assets.declarations.target import PLATFORM_TABLES, InputTable, TargetTable
 from manifests.errors import Problem
 
 _OWNER = re.compile(r"team:.*\S.*|.*\S@\S.*")
@@ -66,4 +66,8 @@ def of_name(name: str, where: str) -> Iterator[Problem]:
             "a table's name is <namespace>.<table>, of letters, digits and underscores",
             "for example silver.meter_daily",
             where,
+        )
+    if name in PLATFORM_TABLES:
+        yield Problem(
+            f"{name} is a table of the platform's own", "a name stands for one table", "give it another", where
         )
