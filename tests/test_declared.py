@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import dagster as dg
 import pandera.polars as pa
@@ -1050,6 +1050,7 @@ def test_names_that_are_no_columns_or_not_told_apart_are_refused() -> None:
         meter_id: str
         Meter_ID: str
         _queue: str
+        _shared: ClassVar[dict[str, str]] = {}
         day: pl.Date
         watt_hours: pl.Int64
         run_id: pl.Int64  # type: ignore[assignment]

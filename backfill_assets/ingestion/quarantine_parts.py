@@ -36,7 +36,8 @@ def part_to_append(
     What an earlier begin of the load has left is kept if it is the same: as many rows for each reason, from the same row on.
     Else the rules have changed since, and it is taken back: a row of the load is in the table or in the quarantine.
     """
-    said = sha256_of({reason: [number, first[reason].row] for reason, number in reasons.items()})
+    begins = {reason: one.row for reason, one in first.items()}  # a product's own loader need not say it
+    said = sha256_of({reason: [number, begins.get(reason)] for reason, number in reasons.items()})
     parts = [one for one in platform.lakehouse.loads(quarantine) if load_of(one.load_id) == load_id]
     there = next((one for one in reversed(parts) if one.undone_by is None), None)
     if there is not None:

@@ -18,8 +18,8 @@ from backfill_assets.declarations.checking.columns import (
     of_unique,
     without_type,
 )
+from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import texts
-from backfill_assets.declarations.checking.ranges import of_values
 from backfill_assets.declarations.target import PLATFORM_TABLES, InputTable, TargetTable
 from manifests.errors import Problem
 

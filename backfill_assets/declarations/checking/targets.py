@@ -28,9 +28,9 @@ from backfill_assets.declarations.checking.columns import (
 )
 from backfill_assets.declarations.checking.functions import of_functions
 from backfill_assets.declarations.checking.gates import of_gates, of_needs
+from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
-from backfill_assets.declarations.checking.ranges import of_values
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
 from backfill_assets.declarations.schema import Corrections, Published, dtypes

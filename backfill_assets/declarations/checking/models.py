@@ -85,9 +85,9 @@ def of_values(table: str, model: type[pa.DataFrameModel], columns: ColumnTypes) 
 def _of_names(model: type[pa.DataFrameModel], where: str) -> Iterator[Problem]:
     """Say which names of a model are no columns, or not told apart by everybody, or are the platform's with another type."""
     columns = model.to_schema().columns
-    own = [one for base in model.__mro__ if base is not pa.DataFrameModel for one in get_annotations(base)]
-    for name in own:
-        if name.startswith("_") and not name.startswith("__") and issubclass(model, pa.DataFrameModel):
+    own = {name: kind for base in model.__mro__ for name, kind in get_annotations(base).items()}
+    for name, kind in own.items():
+        if name.startswith("_") and not name.startswith("__") and "ClassVar" not in str(kind):
             what = f"{name} is no column: pandera takes no name that begins with _"
             yield Problem(what, "each column of the table is declared", "give it another name, or an alias", where)
     small = Counter(name.lower() for name in columns)
