@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -15,9 +16,12 @@ from support import put_in_force
 from table_model import File, Row, Run
 from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
 
+from backfill_assets import faults
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication import accepting, requirements, undoing
 from backfill_assets.publication import publisher as publication
+from benchmarks.interleavings import Died, _no_lease_ends, bury
 from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
@@ -145,6 +149,32 @@ def test_a_reinstatement_puts_nobody_erased_back(it: Installation, way: str):
         undoing.reinstate(it.platform, "with-ann")
     assert state(it, "with-ann") is RunState.ROLLED_BACK
     assert names_of(it) == {"bob"}
+
+
+@pytest.mark.parametrize("action", ["publish", "reinstate"])
+def test_corrections_that_come_late_show_nobody_who_is_erased_by_then(it: Installation, action: str):
+    """The process died once the target had changed: what is left of the change is completed, and without her."""
+    published(it, "first", MODES["replace"], "ann", "bob")
+    if action == "publish":
+        a_run(it, "corrects", MODES["beside"], "bob", value=2)
+    else:
+        published(it, "corrects", MODES["beside"], "bob", value=2)
+        undoing.rollback(it.platform, "corrects")
+    point = f"{'publishing' if action == 'publish' else 'undoing'}.halfway"
+
+    def reach(name: str) -> None:
+        if name == point:
+            raise Died
+
+    with pytest.raises(Died), mock.patch.object(faults, "reach", reach), _no_lease_ends():
+        ACTIONS[action](it.platform, "corrects")
+    bury(it.platform)
+    assert (names_of(it), it.corrections()) == ({"bob"}, [])
+    forget(it, "ann")
+    ACTIONS[action](it.platform, "corrects")
+    assert state(it, "corrects") is RunState.PUBLISHED
+    assert (names_of(it), it.corrections()) == ({"bob"}, [])
+    assert [one.kind for one in examine(it.platform)] == ["corrections-missing"]
 
 
 def test_a_version_with_somebody_erased_is_not_accepted_nor_reinstated(it: Installation):

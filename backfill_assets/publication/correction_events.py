@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.publication.change import Change, Options
 from backfill_assets.publication.table_by_table import TableByTable
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
@@ -129,24 +130,24 @@ class ReplaceAndCorrect(AppendCorrections):
             table,
             [scope for scope, _ in self.scopes(change, table)],
             going=set(),
-            coming=self._coming(change, table),
+            coming=self._coming(change, table, PUBLISHING),
             at_snapshot_id=None,
             properties=change.properties(PUBLISH, 1, root),
             token=change.token,
             landed=partial(self.landed, change, table, PUBLISH, 1),
         )
 
-    def _coming(self, change: Change, table: str) -> list[StagedFile]:
-        """Return the run's own files of corrections that may come into a table, but for those that are gone or damaged; the doctor names these.
+    def _coming(self, change: Change, table: str, what: str) -> list[StagedFile]:
+        """Return the run's own files of corrections that may come into a table; the doctor names the others.
 
-        None where another program has written as many of the run's corrections into files of its own, as one does that
+        Not those that are gone or damaged, nor those of somebody who was erased once the target had changed. None where another program has written as many of the run's corrections into files of its own, as one does that
         compacts: readers see each correction once.
         """
         own = self.files(change, table)
         if _are_written_by_others(change, own):
             return []
         usable = change.platform.lakehouse.as_gated(table, own)
-        return [file for file in own if file.path in usable]
+        return [file for file in own if file.path in usable and not _holds_erased(change, file, what)]
 
     def take_announcement_back(self, change: Change) -> None:
         """Take back corrections of a change that the target never got; without them, change nothing.
@@ -200,12 +201,21 @@ class ReplaceAndCorrect(AppendCorrections):
             table,
             [scope for scope, _ in self.scopes(change, table)],
             going={file.path for file in own} if action == ROLLBACK else set(),
-            coming=() if action == ROLLBACK else self._coming(change, table),
+            coming=() if action == ROLLBACK else self._coming(change, table, f"the {action}"),
             at_snapshot_id=None if last is None else last.parent_snapshot_id,
             properties=change.properties(action, sequence, root),
             token=change.token,
             landed=partial(self.landed, change, table, action, sequence),
         )
+
+
+def _holds_erased(change: Change, file: StagedFile, what: str) -> bool:
+    """Return whether a file has a subject who is erased by today."""
+    try:
+        require_nobody_erased(change.platform, change.target, change.plan, [file.path], what)
+    except PublicationRefused:
+        return True
+    return False
 
 
 def _written_by_others(change: Change, own: Collection[StagedFile]) -> tuple[int, list[str]]:
