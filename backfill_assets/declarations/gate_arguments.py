@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from backfill_assets.declarations.checking.names import no_tuple
 from manifests.errors import Problem
 
 
@@ -36,8 +37,7 @@ def function(name: str, value: Any, *, optional: bool = False) -> Iterator[Probl
 def several(name: str, value: Any, *, some: bool = True) -> Iterator[Problem]:
     """Require a tuple of columns, each named once; of `some`, one or more."""
     if isinstance(value, str):
-        rule, fix = "several names are a tuple; one name in brackets is no tuple", f"write ({value!r},), with the comma"
-        yield Problem(f"{name} is the text {value!r}", rule, fix)
+        yield no_tuple("", f"{name} is", value)
     elif not isinstance(value, (tuple, list)) or not all(isinstance(one, str) for one in value):
         yield from unless(False, name, value, f"{name} is a tuple of columns", 'for example ("meter_id",)')
     else:
