@@ -246,13 +246,19 @@ def test_a_chunk_that_was_planned_anew_does_not_make_the_others_older_than_what_
 # --- accepted without rows --------------------------------------------------------------------------------------------
 
 
-def test_a_run_does_not_replace_what_live_has_found_empty_since(platform: Platform) -> None:
-    load(platform, "wrong", "2020-05-03")
-    ran(platform, "fill-may", kind="BACKFILL")
+def found_empty(platform: Platform) -> str:
+    """Take the load of May back, and have LIVE publish from May on what comes instead; return its run."""
     taken_back(platform, "wrong")
     load(platform, "june", "2020-06-03")
     by_live = live_ran(platform)
     publish(platform, by_live)
+    return by_live
+
+
+def test_a_run_does_not_replace_what_live_has_found_empty_since(platform: Platform) -> None:
+    load(platform, "wrong", "2020-05-03")
+    ran(platform, "fill-may", kind="BACKFILL")
+    by_live = found_empty(platform)
     with pytest.raises(PublicationRefused, match=f"= 2020-05, accepted from '{by_live}' since"):
         publish(platform, "fill-may")
     assert state(platform, "fill-may") is REJECTED
@@ -267,10 +273,7 @@ def test_a_run_is_not_reinstated_over_what_others_have_found_empty_since(platfor
     rollback(platform, "fill-may")
     reinstate(platform, "fill-may")  # nobody has been there
     rollback(platform, "fill-may")
-    taken_back(platform, "wrong")
-    load(platform, "june", "2020-06-03")
-    by_live = live_ran(platform)
-    publish(platform, by_live)
+    by_live = found_empty(platform)
     with pytest.raises(PublicationRefused, match=f"held by later run.s. {by_live}"):
         reinstate(platform, "fill-may")
     rollback(platform, by_live)

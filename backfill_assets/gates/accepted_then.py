@@ -31,9 +31,7 @@ def accepted_then(
     """
     if snapshot_id is None:
         return {}
-    held = platform.ledger.holdings(target)  # before what was committed is read: each of these came by one of those
-    committed = platform.ledger.committed(target)
-    past = past_before(platform.lakehouse.table(target), snapshot_id)
+    held, committed, past = _known_of(platform, target, snapshot_id)
     if past is None:
         raise InputRefused(
             Problem(
@@ -51,10 +49,17 @@ def held_then(platform: Platform, target: str, snapshot_id: int | None, keys: Co
     """Return the same, as far as it is on record; None where the snapshot is gone."""
     if snapshot_id is None:
         return {}
-    held = platform.ledger.holdings(target)
-    committed = platform.ledger.committed(target)
-    past = past_before(platform.lakehouse.table(target), snapshot_id)
+    held, committed, past = _known_of(platform, target, snapshot_id)
     return None if past is None else _holders(past, held, committed, keys)
+
+
+def _known_of(
+    platform: Platform, target: str, snapshot_id: int
+) -> tuple[Sequence[AcceptedVersion], Collection[PublicationRecord], Past | None]:
+    """Return who has held what, what was committed, and what led to a snapshot; None of a snapshot that is gone."""
+    held = platform.ledger.holdings(target)  # before what was committed is read: each of these came by one of those
+    committed = platform.ledger.committed(target)
+    return held, committed, past_before(platform.lakehouse.table(target), snapshot_id)
 
 
 def _holders(

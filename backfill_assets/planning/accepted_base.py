@@ -82,6 +82,8 @@ def _holders(platform: Platform, target: TargetTable, snapshot_id: int | None) -
     if snapshot_id is None or not ledger.interrupted_publications(target.name):
         return found
     past = past_before(platform.lakehouse.table(target.name), snapshot_id)
+    if past is None:  # it has expired since it was looked up
+        return found
     for run_id, action, _ in unrecorded(platform, target.name, past, ledger.committed(target.name)):
         if action != ROLLBACK:
             found |= dict.fromkeys((chunk.key for chunk in ledger.run(run_id).plan.chunks), run_id)
@@ -89,13 +91,13 @@ def _holders(platform: Platform, target: TargetTable, snapshot_id: int | None) -
 
 
 def unrecorded(
-    platform: Platform, target: str, past: Past | None, committed: Collection[PublicationRecord]
+    platform: Platform, target: str, past: Past, committed: Collection[PublicationRecord]
 ) -> Iterator[tuple[str, str, Problem]]:
     """Yield the run and the action of each change that led to a snapshot and is not on record, and that in words."""
     known = {(one.run_id, one.snapshot_id, one.action) for one in committed}
-    for _, run_id, action in platform.ledger.interrupted_publications(target) if past is not None else ():
+    for _, run_id, action in platform.ledger.interrupted_publications(target):
         written = PUBLISH if action == ACCEPT else action
-        for snapshot in past.snapshots if past is not None else ():
+        for snapshot in past.snapshots:
             if (said := snapshot.summary) is None:
                 continue
             is_its_own = said.get(RUN_PROPERTY) == run_id and said.get(ACTION_PROPERTY) == written
