@@ -105,6 +105,8 @@ APPROVED_OR_LATER = frozenset(S) - {S.DRAFT, S.PLANNED}
 """States in which manifest and plan are immutable."""
 COMPUTABLE = frozenset({S.APPROVED, S.RUNNING, S.STAGED, S.FAILED})
 """States in which chunks may be computed and gated."""
+ENDED = frozenset(state for state, after in TRANSITIONS.items() if not after)
+"""States that nothing follows, of runs that were never published."""
 WAS_PUBLISHED = frozenset({S.PUBLISHED, S.SUPERSEDED, S.ROLLED_BACK})
 """States of runs whose rows readers see, or have seen."""
 
@@ -124,7 +126,9 @@ def check_transition(run_id: str, current: RunState, wanted: RunState) -> None:
             if wanted is current
             else f"run '{run_id}' is {current} and cannot become {wanted}",
             f"after {current} comes {after}",
-            "see `backfill status` for what the run waits for; a new attempt at the same change is a new run id",
+            f"see `backfill status {run_id}`"
+            + ("" if current in ENDED else " for what it waits for")
+            + "; a new attempt at the same change is a new run id",
         )
     )
 

@@ -826,6 +826,12 @@ def test_a_module_of_a_package_that_was_imported_is_looked_for(folder: Path) -> 
         (pl.Int64, {"isin": range(3_000_000), "ge": 5_000_000}, True),  # too many to look at
         (pl.Int64, {"isin": pl.Series([1, 2])}, True),
         (pl.Int64, {"isin": pl.Series([1, 2]), "lt": 1}, False),
+        (pl.Int64, {"eq": 1, "ne": 1}, False),
+        (pl.Int64, {"eq": 1, "ne": 2}, True),
+        (pl.Int64, {"isin": [1, 2], "notin": [2, 1]}, False),
+        (pl.Int64, {"isin": [1, 2], "notin": [2], "ne": 1}, False),
+        (pl.Int64, {"isin": [1, 2], "notin": [2]}, True),
+        (str, {"isin": ["a"], "notin": "abc"}, True),  # a text is no list of values: pandera's to refuse
         (pl.Int64, {"ge": 2, "le": 1, "nullable": True}, True),  # NULL does
         (Annotated[pl.Decimal, 4, 2], {"ge": 0.1, "le": Decimal("0.1")}, True),
         (Annotated[pl.Decimal, 4, 2], {"ge": Decimal("NaN")}, True),
@@ -993,6 +999,7 @@ THERE = ba.keys("meters", eligible=lambda context: context.source, key=("meter_i
         (lambda: totals(measures=()), ["measures is ()"]),
         (lambda: totals(expected="rows"), ["expected is 'rows'"]),
         (lambda: totals(relative="yes", tolerance=3), ["relative is 'yes'", "tolerance is 3"]),
+        (lambda: totals(relative=True, tolerance=None), ["relative is True"]),
         (lambda: totals(entities=keys), ["entities is <function keys"]),
         (
             lambda: ba.Reconciliation("g", ba.Level.STATE, "x", first_rows, mistakes="none"),
@@ -1424,6 +1431,43 @@ def test_what_is_handed_in_for_a_product_is_one() -> None:
 def test_every_field_of_a_product_that_is_of_no_use_is_said_at_once() -> None:
     wrong: Any = {"name": "", "inputs": 3, "targets": None, "references": 3, "loaders": 3, "code": "os"}
     assert [one.what.split()[0] for one in problems_of([ba.Product(**wrong)])] == list(wrong)
+
+
+def test_a_field_of_no_use_hides_no_mistake_elsewhere() -> None:
+    """Of a table that cannot be looked into nothing else is said, nor of a name of it by others."""
+    unreadable = replace(INPUT, partition_by=3)  # type: ignore[arg-type]
+    wrong = replace(TARGET, key=("metre",), references=("reference.meters", "reference.rates"))
+    for product in (
+        ba.Product("metering", (unreadable, METERS), (wrong,), references="nowhere", code=(3,)),  # type: ignore[arg-type]
+        ba.Product("metering", (unreadable, replace(METERS, owners=3)), (wrong,), references="nowhere", code=(3,)),  # type: ignore[arg-type]
+    ):
+        found = [one.what.partition(";")[0] for one in problems_of([product])]
+        for what in (
+            "partition_by is 3",
+            "code has 3",
+            "references='nowhere'",
+            "'metre' is no column of silver.daily",
+            "no product declares the table 'reference.rates'",
+        ):
+            assert what in found
+        assert not [one for one in found if "bronze.readings" in one or "reference.meters" in one]
+
+
+def test_one_owner_without_a_comma_is_said_to_be_no_tuple() -> None:
+    owner: Any = "team:metering"
+    for found in (said(replace(TARGET, owners=owner)), said(TARGET, inputs=(replace(INPUT, owners=owner), METERS))):
+        assert [one.partition(": ")[2] for one in found] == ["owners: owners is the text 'team:metering'"]
+
+
+def test_what_has_no_type_in_a_model_is_said_with_what_pandera_is_told() -> None:
+    class Small(ba.Published):
+        meter_id: str
+        day: pl.Date
+
+        class config:  # noqa: N801 - the slip
+            unique = ("meter_id", "day")
+
+    assert "silver.daily: model: Small has no type for 'config'" in said(replace(TARGET, model=Small))
 
 
 def test_lists_in_place_of_tuples_are_taken() -> None:

@@ -12,14 +12,16 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import Parameter, signature
 from itertools import dropwhile, pairwise, product, takewhile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -28,6 +30,16 @@ from pydantic import BaseModel
 import backfill_assets
 from backfill_assets import _PLACES
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations.deliveries import Loader
+from backfill_assets.declarations.reconciliations import (
+    Comparison,
+    Entities,
+    Wrong,
+    keys,
+    outcome_level,
+    record_level,
+    state_level,
+)
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
@@ -240,12 +252,25 @@ def test_the_table_of_a_target_has_every_field() -> None:
     [
         ("concepts.md", LivePolicy),
         ("concepts.md", ReconciliationPolicy),
-        *(("adding-a-table.md", one) for one in (Product, InputTable, Reconciliation, Needs, Finding)),
+        *(
+            ("adding-a-table.md", one)
+            for one in (
+                Product,
+                InputTable,
+                Reconciliation,
+                Needs,
+                Finding,
+                Comparison,
+                Entities,
+                Wrong,
+                Loader,
+            )
+        ),
     ],
     ids=lambda one: getattr(one, "__name__", one),
 )
 def test_the_table_of_a_declaration_has_every_field_and_what_it_is_if_left_out(page: str, policy: type) -> None:
-    article = "an" if policy is InputTable else "a"
+    article = "an" if policy in {InputTable, Entities} else "a"
     rows = table(f"docs/{page}", f"| field of {article} `{policy.__name__}` |")
     assert {name for row in rows for name in coded(row[0])} == {field.name for field in fields(policy)}
     if_left_out = {name: row[2] for row in rows for name in coded(row[0])}
@@ -254,6 +279,16 @@ def test_the_table_of_a_declaration_has_every_field_and_what_it_is_if_left_out(p
     defaults = {one.name: one.default for one in fields(policy) if isinstance(one.default, (str, int))}
     written = {name: str(value) for name, value in defaults.items() if not isinstance(value, bool)}
     assert {name for name, text in written.items() if text not in if_left_out[name]} == set()
+
+
+@pytest.mark.parametrize("function", [keys, record_level, outcome_level, state_level], ids=lambda one: one.__name__)
+def test_the_table_of_a_piece_of_a_gate_has_every_argument(function: Callable[..., Any]) -> None:
+    piece = "record_level` and `outcome_level" if function in {record_level, outcome_level} else function.__name__
+    rows = table("docs/adding-a-table.md", f"| argument of `{piece}` |")
+    given = signature(function).parameters
+    assert [name for row in rows for name in coded(row[0])] == list(given)
+    required = {name for row in rows for name in coded(row[0]) if row[2] == "must be given"}
+    assert required == {name for name, one in given.items() if one.default is Parameter.empty}
 
 
 def test_the_table_of_a_context_has_every_field() -> None:

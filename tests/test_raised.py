@@ -12,13 +12,21 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 from test_pages import page
 from worlds import World, declare, make_world
 
-from backfill_assets.declarations.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation
+from backfill_assets.declarations.places import place as place_of
+from backfill_assets.declarations.target import (
+    EXCEPTION_COLUMNS,
+    Finding,
+    Level,
+    Reconciliation,
+    TargetTable,
+    TransformVersion,
+)
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.gates import exception_table
 from backfill_assets.operations.run_on_record import StepState
@@ -27,7 +35,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.staging import executor
-from backfill_assets.staging.raised import finding_of
+from backfill_assets.staging.raised import finding_of, words
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
 from manifests.lifecycle import RunState
@@ -43,9 +51,13 @@ def one_month(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_world(home, cases=30, start=date(2010, 1, 1), end=date(2010, 1, 31), gates=[GATE])
 
 
-def declared(monkeypatch: pytest.MonkeyPatch, check: Any) -> None:
+def with_gate(check: Any) -> TargetTable:
     gate = Reconciliation(GATE, Level.RECORD, "The meters agree.", check)
-    declare(monkeypatch, replace(CASE_SLA_DAILY, reconciliations=(*CASE_SLA_DAILY.reconciliations, gate)))
+    return replace(CASE_SLA_DAILY, reconciliations=(*CASE_SLA_DAILY.reconciliations, gate))
+
+
+def declared(monkeypatch: pytest.MonkeyPatch, check: Any) -> None:
+    declare(monkeypatch, with_gate(check))
 
 
 def raises(context: Any) -> Finding:
@@ -226,6 +238,50 @@ def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(tm
         assert said in html.unescape(shown)
         assert "see the gates below" not in shown
         small_table.closed(platform)
+
+
+def test_a_name_that_a_function_of_spark_s_workers_does_not_find_stops_the_run_at_the_first_batch(
+    one_month: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @F.udf(IntegerType())
+    def doubled(value: int) -> int:
+        return twice(value)  # type: ignore[name-defined,no-any-return] # noqa: F821 - the slip
+
+    @F.udf(IntegerType())
+    def divided(value: int) -> int:
+        return value // 0
+
+    def run_of(name: str, column: Any) -> tuple[str, Any]:
+        rows_of = CASE_SLA_DAILY.versions["3.1.0"].function
+        slip = TransformVersion(
+            lambda inputs, context: rows_of(inputs, context).withColumn("days_open", column("days_open"))
+        )
+        declare(monkeypatch, replace(with_gate(raises), versions={**CASE_SLA_DAILY.versions, "3.1.0": slip}))
+        run_id = one_month.approved(one_month.manifest(run_id=name)).run_id
+        return run_id, [chunk.key for chunk in one_month.platform.ledger.run(run_id).plan.chunks]
+
+    run_id, keys = run_of("slip", doubled)
+    with pytest.raises(
+        TransformRefused, match=r"raises NameError: name 'twice' is not defined \(tests/test_raised.py:\d+, in"
+    ):
+        executor.stage_chunks(one_month.platform, run_id, keys)
+    assert len(one_month.platform.ledger.attempts(run_id)) == 1
+    run_id, keys = run_of("rows", divided)  # which may well be one row's: it is looked for
+    assert set(executor.stage_chunks(one_month.platform, run_id, keys).failed) == set(keys)
+
+
+def test_a_value_that_an_expression_cannot_take_is_said_with_the_line_of_the_expression() -> None:
+    """Spark says the line where it has noted it: the words are those of 4.1."""
+    said = "[DIVIDE_BY_ZERO] Division by zero.\n== DataFrame ==\n"
+    written = f'{said}"__rtruediv__" was called from\n{__file__}:7\n'
+    assert words(PySparkException(written)).endswith("(tests/test_raised.py:7)")
+    # where it has not, no line of the platform is blamed, which has only started the job
+    unknown = f'{said}"cast" was called from\njava.base/jdk.internal.reflect.NativeMethodAccessorImpl.invoke0(Native Method)\n'
+    assert words(PySparkException(unknown)) == "PySparkException: [DIVIDE_BY_ZERO] Division by zero."
+    with pytest.raises(PySparkException) as raised:
+        exec(compile("raise error", executor.__file__, "exec"), {"error": PySparkException(unknown)})
+    assert raised.tb.tb_next is not None
+    assert place_of(raised.value.with_traceback(raised.tb.tb_next)) == ""
 
 
 def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) -> None:

@@ -167,6 +167,17 @@ def test_a_loader_that_raises_or_delivers_what_does_not_fit_is_refused_by_name(
     assert held(logged, "bronze.meter_readings") == []
 
 
+@pytest.mark.parametrize("table", [TARIFFS, "bronze.meter_readings_quarantine"])
+def test_a_loader_brings_rows_into_an_input_table_and_no_other(logged: Platform, tmp_path: Path, table: str) -> None:
+    """Its rejected rows would come into the reference table, which has no quarantine."""
+    file = tmp_path / "log.txt"
+    file.write_text("m1;noon;2\n")
+    loader, before = shown_loader()["LOADER"], held(logged, table)
+    with pytest.raises(InputRefused, match=f"{table} is (a reference table|the quarantine of bronze.meter_readings)"):
+        load_delivery(logged, table, delivered("readings-log", lambda: loader.from_file(file)), 1.0)
+    assert held(logged, table) == before
+
+
 def test_a_load_whose_taking_back_was_killed_halfway_is_not_loaded_a_second_time_beside(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

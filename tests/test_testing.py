@@ -230,6 +230,26 @@ def test_what_a_run_refuses_of_a_transform_is_refused(function: Callable[..., Da
         trial(function).rows()
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rows": [("m1", 3)]}, "the rows of bronze.readings have a tuple"),
+        ({"rows": "m1,3"}, "the rows of bronze.readings are a str"),
+        ({"rows": {"meter": "m1"}}, "the rows of bronze.readings are a dict"),
+        ({"rows": 3}, "the rows of bronze.readings are a int"),
+        ({"publish_range": "2024-01"}, "publish_range is '2024-01'"),
+        ({"publish_range": ("2024-01-01",)}, "publish_range is "),
+        ({"run_clock": "2024-01-01"}, "run_clock is '2024-01-01'"),
+        ({"run_clock": datetime(2024, 1, 1)}, "run_clock is a datetime"),  # noqa: DTZ001
+        ({"references": [3]}, "references is "),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_kind_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputRefused, match=said):
+        trial(**changes).rows()
+
+
 def test_what_the_planner_refuses_is_refused() -> None:
     def refused(kind: type[Exception], said: str, **changes: Any) -> None:
         with pytest.raises(kind, match=said):

@@ -32,7 +32,7 @@ from backfill_assets.evidence.refusals import in_words, refused
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
 from manifests.canonical import completed, plain, sha256_of
-from manifests.lifecycle import DecisionKind, PublicationState, RunState
+from manifests.lifecycle import ENDED, DecisionKind, PublicationState, RunState
 from manifests.plan import Plan
 from manifests.stages import in_commits
 from resources.evidence.store import INDEX
@@ -187,12 +187,22 @@ def _facts(
         "sinks": list(rows["sink_attempts"].values()),
         "amendments": list(rows["amendments"].values()),
         "attempts": list(rows["attempts"].values()),
+        "takes": _takes(run["state"], published=bool(done)),
         "before_runs": sorted({facts["run"] for facts in before.values()}),
         "totals": totals_of(slices, earlier),
         "by_slice": slices_of(slices, earlier),
         "slices": slices,
         "earlier": earlier,
     }
+
+
+def _takes(state: str, *, published: bool) -> str:
+    """Say whether a run takes the place of others' rows, has taken it once, or would have."""
+    if state == RunState.PUBLISHED:
+        return "takes"
+    if published:
+        return "took"
+    return "would take" if state not in ENDED else "would have taken"
 
 
 def _decisions(rows: Rows, records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -163,7 +163,11 @@ def _described(found: Policy) -> list[tuple[str, object]]:
             ("planning", rule.max_age_days.since_planning),
             ("approval", rule.max_age_days.since_approval),
         ):
-            said += [] if limit is None else [f"at most {limit:g} days from {since} to publication"]
+            said += (
+                []
+                if limit is None
+                else [f"at most {limit:g} day{'' if limit == 1 else 's'} from {since} to publication"]
+            )
         pairs.append((f"rule {number}", "; ".join(said)))
     for source in found.sources:
         said = [f"for {', '.join(source.targets)}"]
@@ -178,4 +182,4 @@ def _described(found: Policy) -> list[tuple[str, object]]:
 def shown_retention(retention: object) -> str:
     """Say in a few words what a retention keeps."""
     days, before = getattr(retention, "days", None), getattr(retention, "before", None)
-    return f"{days} days" if days is not None else f"from {before} on"
+    return f"{days} day{'' if days == 1 else 's'}" if days is not None else f"from {before} on"

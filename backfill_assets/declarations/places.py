@@ -19,6 +19,8 @@ ROOT = PACKAGE.parent
 PRODUCTS_FOLDER = PACKAGE / "products"
 _CORE = (PACKAGE, ROOT / "manifests", ROOT / "resources")
 _IN_WORKER = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
+_WRITTEN_IN = re.compile(r"was called from\s+(\S+?):(\d+)")
+"""How Spark says in which line of Python an expression was written that fails on some row."""
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -26,16 +28,17 @@ def place(error: BaseException, *, only_products: bool = False) -> str:
     """Return `file:line, in function` of the last line of a product that an error came from; nothing where none is known.
 
     Where no product's line is on its way, it is the platform's own last one, unless only those of products are wanted. Of
-    what a Python worker of Spark raised the worker's lines count.
+    what Spark raises the lines of its Python worker count, and those that Spark says an expression was written in: the
+    platform has only started the job.
     """
     found = [*_ways(error)]
     own = [one for one in found if is_own(one[0])]
-    if not (own or only_products):
+    if not (own or only_products or _is_of_spark(error)):
         own = [one for one in found if is_core(one[0])]
     if not own:
         return ""
     file, line, function = own[-1]
-    return f"{shown(Path(file))}:{line}, in {function}"
+    return f"{shown(Path(file))}:{line}" + (f", in {function}" if function else "")
 
 
 def is_core(name: str) -> bool:
@@ -54,15 +57,21 @@ def _ways(error: BaseException) -> Iterator[tuple[str, int, str]]:
     """Yield the lines that an error came through, the one that raised it last."""
     for frame in traceback.extract_tb(error.__traceback__):
         yield frame.filename, frame.lineno or 0, frame.name
-    if type(error).__module__.startswith("pyspark."):
+    if _is_of_spark(error):
+        for file, line in _WRITTEN_IN.findall(str(error)):
+            yield file, int(line), ""
         for file, line, function in _IN_WORKER.findall(str(error)):
             yield file, int(line), function
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 
 def raised_in_worker(error: BaseException) -> str:
     """Return what a Python worker of Spark raised, as Python words it; nothing of any other error."""
     *_, last = [None, *_IN_WORKER.finditer(str(error))]
-    if last is None or not type(error).__module__.startswith("pyspark."):
+    if last is None or not _is_of_spark(error):
         return ""
     below = str(error)[last.end() :].splitlines()[1:]
     return next((line.strip() for line in below if line and not line.startswith(" ")), "")

@@ -305,7 +305,10 @@ def state_level(
     elif entities is not None:
         made = "entities are those of `keys`, or an `Entities`"
         mistakes += unless(False, "entities", entities, made, "for example keys(...), or leave it out")
-    if tolerance is not None:
+    if tolerance is None:
+        rule = "relative says that a tolerance is in percent: without one, aggregates are equal"
+        mistakes += unless(relative is not True, "relative", relative, rule, "name the tolerance, or take relative out")
+    else:
         mistakes += text("tolerance", tolerance)
         needs = replace(needs, tolerances=texts((tolerance,)))
     return Reconciliation(name, Level.STATE, description, check, needs=needs, mistakes=tuple(mistakes))
@@ -343,7 +346,7 @@ def _totals_agree(
     within = "" if tolerance is None else f" by more than {limit:g}{'%' if relative else ''}"
     return Finding(
         not differing,
-        f"{said}; {len(failing)} of {len(everywhere)} slices by {' and '.join(slices)} differ{within}",
+        f"{said}; {_of_slices(len(failing), len(everywhere), slices)}{within}",
         {
             "totals": {measure: {"expected": one[0], "found": one[1]} for measure, one in sums.items()},
             "differing": len(failing),
@@ -355,6 +358,13 @@ def _totals_agree(
         slices=differing[:SLICES],
         exceptions=partial(_slice_exceptions, context, slices, differing, entities),
     )
+
+
+def _of_slices(failing: int, everywhere: int, columns: tuple[str, ...]) -> str:
+    """Say how many slices differ; without columns there is one, which is the whole."""
+    if columns:
+        return f"{failing} of {everywhere} slice{'' if everywhere == 1 else 's'} by {' and '.join(columns)} differ"
+    return "they differ" if failing else "they do not differ"
 
 
 def _totals(

@@ -18,6 +18,7 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
 from backfill_assets.declarations.deliveries import Counted, Delivery
 from backfill_assets.declarations.quarantine import WITHHELD, Rejections
+from backfill_assets.declarations.target import InputTable
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
@@ -52,10 +53,13 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
         limit: share of the rows that may be quarantined, 0 to 1.
 
     Raises:
-        InputRefused: if the load is damaged or too much of it cannot be classified; nothing is written then.
+        InputRefused: if the load is damaged or too much of it cannot be classified, or if the table is a quarantine, or a
+            reference table; nothing is written then.
         EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
     """
-    require_declared_columns(platform, platform.products.input(table))
+    declared = platform.products.input(table)
+    _require_appended_to(declared)
+    require_declared_columns(platform, declared)
     at = platform.ledger.now().replace(microsecond=0)
     counted = delivery.count(at)
     withheld = platform.policy.protects(table)
@@ -93,6 +97,22 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
     commit = _append(platform, table, delivery.source_file, rows, properties)
     snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table)
     return Loaded(commit is not None, counted, snapshot)
+
+
+def _require_appended_to(table: InputTable) -> None:
+    if not (table.is_reference or table.quarantine_of):
+        return
+    what = f"the quarantine of {table.quarantine_of}" if table.quarantine_of else "a reference table"
+    raise InputRefused(
+        Problem(
+            f"{table.name} is {what}",
+            "a loader brings rows into an input table: a quarantine is filled by loads of its table, and a reference table is "
+            "replaced whole, as a version",
+            f"correct the loader's table; `backfill load {table.name} FILE` replaces a reference table"
+            if table.is_reference
+            else f"correct the loader's table: {table.quarantine_of}",
+        )
+    )
 
 
 def _as_counted(batches: Iterator[pa.Table], rows: int, file: str, table: str) -> Iterator[pa.Table]:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
-from manifests.lifecycle import AttemptState, RunState
+from manifests.lifecycle import ENDED, AttemptState
 from manifests.plan import Plan
 from resources.ledger import launches, stops
 from resources.ledger.facade import (
@@ -26,8 +26,6 @@ from resources.ledger.facade import (
 )
 
 SHOWN = 10
-ENDED = frozenset({RunState.REJECTED, RunState.CANCELLED})
-PUBLISHED_STATES = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK})
 
 
 class StepState(StrEnum):

@@ -17,8 +17,6 @@ from backfill_assets.evidence.record_damage import harmed_of
 from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import lapsed
 from backfill_assets.operations.run_on_record import (
-    ENDED,
-    PUBLISHED_STATES,
     SHOWN,
     RunOnRecord,
     Said,
@@ -31,7 +29,7 @@ from backfill_assets.publication.modes import change_of, publication_in_words, s
 from backfill_assets.publication.requirements import shown_by_others, waits_for
 from backfill_assets.review.markdown import block, escaped
 from manifests.errors import Refused
-from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
+from manifests.lifecycle import ACCEPT, ENDED, PUBLISH, REINSTATE, ROLLBACK, WAS_PUBLISHED, RunState
 from manifests.model import OnConflict
 from manifests.series import step_id
 from resources.actors import Proof
@@ -236,7 +234,7 @@ class _Book(RunOnRecord):
             f"{gate} {'passed' if one.passed else said.get(gate, 'NOT PASSED')}: {one.summary}"
             for gate, one in found.items()
         ]
-        if self._state in {RunState.VALIDATED, *PUBLISHED_STATES}:
+        if self._state in {RunState.VALIDATED, *WAS_PUBLISHED}:
             return StepState.DONE, facts, []
         if self._state is RunState.FAILED and any(RAISED in one.details for one in self._failed_gates):
             facts.append(
@@ -277,7 +275,7 @@ class _Book(RunOnRecord):
         if self._state is RunState.VALIDATED:
             facts.append("requiresManualPublish: it is published when somebody says so")
             return StepState.NOW, facts, [self._command("diff"), self._command("review", "--by NAME"), self._reject]
-        if self._state in PUBLISHED_STATES:
+        if self._state in WAS_PUBLISHED:
             done = next((one for one in self._committed if one.action == PUBLISH), None)
             return StepState.DONE, [f"published by {done.actor}"] if done else [], []
         return self._later("requiresManualPublish: somebody looks before it is published")
@@ -307,7 +305,7 @@ class _Book(RunOnRecord):
         if self._state is RunState.PUBLISHED and strategy_of(self._plan).accepted_later and not accepted:
             facts.append(f"readers of main do not see it; its version is {self._plan.version}")
             return StepState.NOW, facts, [self._command("accept")]
-        if self._state in PUBLISHED_STATES:
+        if self._state in WAS_PUBLISHED:
             return StepState.DONE, facts, []
         if self._state is RunState.VALIDATED:
             return self._to_publish(facts)
@@ -385,7 +383,7 @@ class _Book(RunOnRecord):
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
         granted = self._record.manifest.safety.sinks
-        if self._state not in PUBLISHED_STATES:
+        if self._state not in WAS_PUBLISHED:
             return self._later(
                 f"the evidence and the sinks {', '.join(granted)}" if granted else "the evidence; no sink is granted"
             )
@@ -438,7 +436,7 @@ class _Book(RunOnRecord):
     def proven(self) -> Said:
         gated = sum(bool(one.digest) for one in self._chunks)
         facts = [f"{gated} of {len(self._chunks)} chunks have a recorded digest"]
-        published = self._state in PUBLISHED_STATES
+        published = self._state in WAS_PUBLISHED
         if published:
             try:
                 facts.append(
@@ -456,9 +454,7 @@ class _Book(RunOnRecord):
 
     def archived(self) -> Said:
         record, settings = self._record, self._platform.settings
-        facts = (
-            [f"evidence stays: {self._platform.evidence.folder / self._id}"] if self._state in PUBLISHED_STATES else []
-        )
+        facts = [f"evidence stays: {self._platform.evidence.folder / self._id}"] if self._state in WAS_PUBLISHED else []
         if self._state is RunState.PUBLISHED:
             facts.append("what it published and what it replaced is kept while it is accepted")
             return StepState.LATER, facts, [self._command("report")]

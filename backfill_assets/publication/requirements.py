@@ -23,7 +23,7 @@ from manifests.errors import (
     Refused,
     StateMoved,
 )
-from manifests.lifecycle import PUBLISH, DecisionKind, RunState
+from manifests.lifecycle import ENDED, PUBLISH, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.plan import Plan
 from manifests.policy import Role
@@ -52,7 +52,8 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
             Problem(
                 f"run '{run_id}' is {record.state}{why}",
                 "only a VALIDATED run is published",
-                f"see `backfill status {run_id}` for what it waits for",
+                f"see `backfill status {run_id}` for what "
+                + ("became of it, and plan the change under a new run id" if record.state in ENDED else "it waits for"),
             )
         )
     if not plan.publishes:

@@ -25,6 +25,7 @@ from backfill_assets.staging.rows import (
     inputs_of,
     read,
     read_window,
+    running,
 )
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
@@ -140,14 +141,15 @@ def compute_batch(
 
     Raises:
         TransformRefused: if its frame cannot be built, or its output does not have the declared columns, each of
-            its declared type or of one that widens to it without loss.
+            its declared type or of one that widens to it without loss; or if a function of it names what is not there.
     """
     inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
     context = transform_context(platform, plan, chunks)
     schema = platform.lakehouse.table(target.name).schema()
     rows = computed_rows(target, plan, chunks, inputs, context, schema)
     counted = Observation()
-    rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
+    with running(plan):
+        rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
     files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
     require_arrived(rows, _written(counted), files, prefix)
     return files

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.output_types import fits, way_out
-from backfill_assets.declarations.places import place
+from backfill_assets.declarations.places import place, raised_in_worker
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
@@ -182,6 +182,34 @@ def building(plan: Plan) -> Iterator[None]:
                 f"{str(error).strip().partition(chr(10))[0][:_LINE]}{f' ({at})' if (at := place(error)) else ''}",
                 "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
                 "correct the transform; its code is another one then, and the change is planned under a new run id",
+            )
+        ) from error
+
+
+_MISTAKES_OF_CODE = ("NameError: ", "ImportError: ", "ModuleNotFoundError: ")
+"""How what Python says of a name or a module that there is not begins: it is missing in every chunk's worker."""
+
+
+@contextmanager
+def running(plan: Plan) -> Iterator[None]:
+    """Refuse what a worker of Spark raises because a name or a module is not there: halving a batch would not find it.
+
+    Raises:
+        TransformRefused: with Python's words, and where in the code it was raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = raised_in_worker(error)
+        if not said.startswith(_MISTAKES_OF_CODE):
+            raise
+        raise TransformRefused(
+            Problem(
+                f"a Python function of {plan.transform} {plan.transform_version} raises {said[:_LINE]}"
+                + (f" ({at})" if (at := place(error)) else ""),
+                "what a function names is there, whatever its rows: no other chunk was tried",
+                "correct the transform, or install what it imports where Spark's workers run; its code is another one then, "
+                "and the change is planned under a new run id",
             )
         ) from error
 

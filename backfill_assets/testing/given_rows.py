@@ -24,8 +24,8 @@ def frame_of(name: str, model: type[pa.DataFrameModel], rows: Rows, *, complete:
     """Return rows as a frame of a model's columns, without those of lineage; nothing is parsed, rounded or guessed.
 
     Raises:
-        InputRefused: naming what is no column, or the column whose values are not of its type; with `complete` also columns
-            that are left out.
+        InputRefused: if they are no rows; naming what is no column, or the column whose values are not of its type; with
+            `complete` also columns that are left out.
     """
     kinds = {column: kind for column, kind in dtypes(model).items() if column not in LINEAGE_COLUMNS}
     if isinstance(rows, arrow.Table):
@@ -35,13 +35,35 @@ def frame_of(name: str, model: type[pa.DataFrameModel], rows: Rows, *, complete:
         there = [_cast(name, rows[column], kind) for column, kind in kinds.items() if column in rows.columns]
         missing = [pl.lit(None, kind).alias(column) for column, kind in kinds.items() if column not in rows.columns]
         return pl.DataFrame(there).with_columns(missing).select(*kinds)
-    found = [dict(row) for row in rows]
+    found = [_by_column(name, row) for row in _each(name, rows)]
     for row in found:
         _require_known(name, kinds, set(row), complete=complete)
     columns = {
         column: _column(name, column, kind, [row.get(column) for row in found]) for column, kind in kinds.items()
     }
     return pl.DataFrame(columns)
+
+
+def _each(name: str, rows: Any) -> list[Any]:
+    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
+        raise _no_rows(name, f"are a {type(rows).__name__}")
+    return list(rows)
+
+
+def _by_column(name: str, row: Any) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise _no_rows(name, f"have a {type(row).__name__}")
+    return dict(row)
+
+
+def _no_rows(name: str, what: str) -> InputRefused:
+    return InputRefused(
+        Problem(
+            f"the rows of {name} {what}",
+            "rows are mappings by column name, or a Polars or PyArrow table of the declared types",
+            'for example [{"meter_id": "m1", "kwh": 3}]',
+        )
+    )
 
 
 def _require_known(name: str, kinds: Mapping[str, Any], found: set[str], *, complete: bool) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.rules import rule_problems
+from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, InputTable, Product, TargetTable, TransformContext
@@ -110,6 +111,37 @@ class Trial:
     references: Mapping[str, Rows] = field(default_factory=dict)
     inputs: Sequence[InputTable] = ()
     run_clock: datetime = RUN_CLOCK
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could be planned with.
+
+        Raises:
+            InputRefused: naming each argument that is of another kind.
+        """
+        days: Any = self.publish_range
+        clock: Any = self.run_clock
+        problems = []
+        if not isinstance(self.target, TargetTable):
+            problems.append(
+                Problem(f"target is {in_words(self.target)}", "it is the TargetTable that is tested", "name it")
+            )
+        if not (isinstance(days, (tuple, list)) and [isinstance(day, (date, str)) for day in days] == [True, True]):
+            rule = "publish_range is a tuple of the first and the last day, both inclusive"
+            problems.append(
+                Problem(f"publish_range is {in_words(days)}", rule, 'for example ("2024-01-01", "2024-02-29")')
+            )
+        if not isinstance(clock, datetime) or clock.tzinfo is None:
+            rule = "run_clock is a datetime with a time zone"
+            problems.append(
+                Problem(f"run_clock is {in_words(clock)}", rule, "for example datetime(2030, 1, 1, tzinfo=UTC)")
+            )
+        if not isinstance(self.references, Mapping):
+            rule = "references has the rows of each reference table by its name"
+            problems.append(
+                Problem(f"references is {in_words(self.references)}", rule, "write references={name: rows}")
+            )
+        if problems:
+            raise InputRefused(problems)
 
     # --- what is asked of it ------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the t
 IN_MODEL = "correct the name, or declare the column in the model"
 ColumnTypes = Mapping[str, pl.DataType]
 _NOT_IN_CONFIG = re.compile(r"api\.checks\.Check'>' object has no attribute '(\w+)'")
+_WITHOUT_TYPE = re.compile(r"missing annotations: \[(.*)\]")
 _Config = pa.DataFrameModel.Config
 
 
@@ -62,6 +63,9 @@ def declared_columns(table: str, model: type[pa.DataFrameModel]) -> tuple[Column
             known = [name for name in dir(_Config) if not name.startswith("_")]
             what = f"Config of {model.__name__} has {unknown[1]}" + did_you_mean(unknown[1], known)
             rule = f"pandera takes it for a check of that name; what it knows itself is {', '.join(known)}"
+        if missing := _WITHOUT_TYPE.search(str(error)):
+            what = f"{model.__name__} has no type for {missing[1]}"
+            rule = "a column is declared with its type, `name: type = pa.Field(...)`; what pandera itself is told is a class named Config"
         return None, [Problem(what, rule, "correct the model", f"{table}: model")]
     if not columns:
         what = f"{model.__name__} declares no column"

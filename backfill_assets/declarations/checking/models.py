@@ -145,6 +145,7 @@ def _some_value_passes(kind: pl.DataType, checks: Sequence[pa.Check]) -> bool:
     """Return whether the bounds of a column, those of its type among them, leave a value, as far as they say."""
     lower, upper = _of_type(kind)
     offered: list[list[Any]] = []
+    barred: list[Any] = []
     for check in checks:
         said = check.statistics or {}
         match check.name:
@@ -157,15 +158,29 @@ def _some_value_passes(kind: pl.DataType, checks: Sequence[pa.Check]) -> bool:
                 upper.append((said.get("max_value"), said.get("include_max", True)))
             case "equal_to":
                 offered.append([said.get("value")])
+            case "not_equal_to":
+                barred.append(said.get("value"))
             case "isin" if not isinstance(said.get("allowed_values"), str):
                 with suppress(Exception):  # whatever can be iterated over
                     offered.append(list(islice(said["allowed_values"], _OFFERED)))
+            case "notin" if not isinstance(said.get("forbidden_values"), str):
+                with suppress(Exception):  # of a longer list, what is looked at is barred all the same
+                    barred += islice(said["forbidden_values"], _OFFERED)
     whole = kind.is_integer()
     if any(_apart(low, high, whole) for low in lower for high in upper):
         return False
     return all(
-        len(values) == _OFFERED or any(not _is_outside(value, lower, upper) for value in values) for values in offered
+        len(values) == _OFFERED
+        or any(not (_is_outside(value, lower, upper) or _is_barred(value, barred)) for value in values)
+        for values in offered
     )
+
+
+def _is_barred(value: Any, barred: Sequence[Any]) -> bool:
+    """Return whether a value is one of those of its own type that there may not be; False where nobody knows."""
+    with suppress(Exception):  # whatever is given
+        return any(type(value) is type(one) and value == one for one in barred)
+    return False
 
 
 def _of_type(kind: pl.DataType) -> tuple[list[_Bound], list[_Bound]]:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
-from backfill_assets.declarations.checking.fields import wrong_fields
+from backfill_assets.declarations.checking.fields import readable_part, wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.tables import of_input
@@ -26,26 +26,33 @@ from resources.code.sources import missing_of
 def problems_of(declared: Sequence[Product]) -> list[Problem]:
     """Return everything in the declarations of an installation's products that cannot be used.
 
-    Of a product with a field that holds something else than it is declared to hold, nothing but that is said.
+    Of a table with a field that holds something else than it is declared to hold, nothing but that is said.
     """
     wrong = [list(_in_words("a product", wrong_fields(product))) for product in declared]
-    usable = [product for product, problems in zip(declared, wrong, strict=True) if not problems]
-    return [*chain.from_iterable(wrong), *_in_words("the products", _problems(usable))]
+    readable = [readable_part(product) for product in declared if isinstance(product, Product)]
+    left_out = [table for _, tables in readable for table in tables]
+    return [
+        *chain.from_iterable(wrong),
+        *_in_words("the products", _problems([product for product, _ in readable], left_out)),
+    ]
 
 
-def _problems(declared: Sequence[Product]) -> Iterator[Problem]:
+def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | TargetTable]) -> Iterator[Problem]:
+    """Hold products together; of tables that are left out, it is known that they are there, and not what they have."""
     inputs = [table for product in declared for table in with_quarantines(product.inputs)]
     targets = [target for product in declared for target in product.targets]
-    columns: dict[str, ColumnTypes | None] = {}
+    columns: dict[str, ColumnTypes | None] = {table.name: None for table in left_out if isinstance(table.name, str)}
     tables: list[InputTable | TargetTable] = [*inputs, *targets]
     for table in tables:
         columns[table.name], problems = declared_columns(table.name, table.model)
         yield from problems
     yield from _twice(declared, inputs, targets)
     references = {table.name for table in inputs if table.is_reference}
+    references |= {table.name for table in left_out if isinstance(table, InputTable) and isinstance(table.name, str)}
     for product in declared:
         yield from _of_paths(product)
-        yield from _of_code(product)
+        if not left_out:
+            yield from _of_code(product)
         for name in product.loaders:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 yield Problem(

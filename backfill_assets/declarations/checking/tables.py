@@ -19,7 +19,7 @@ from backfill_assets.declarations.checking.columns import (
     without_type,
 )
 from backfill_assets.declarations.checking.models import of_values
-from backfill_assets.declarations.checking.names import texts
+from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.target import PLATFORM_TABLES, InputTable, TargetTable
 from manifests.errors import Problem
 
@@ -48,8 +48,11 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
 def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
     """Say what is wrong with the name or the owners of a table."""
     yield from of_name(table.name, f"{table.name}: name")
+    if isinstance(table.owners, str) and table.owners:
+        yield no_tuple(f"{table.name}: owners", "owners is", table.owners)
+        return
     wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
-    if wrong or isinstance(table.owners, str) or not table.owners:
+    if wrong or not table.owners:
         yield Problem(
             f"owners={table.owners!r}",
             "an owner is team:NAME or an e-mail address, and a table has one or more",
