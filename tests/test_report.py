@@ -198,7 +198,7 @@ def test_a_run_that_an_earlier_version_has_planned_has_a_report(
 def test_a_run_that_waits_for_its_publication_has_a_page_for_its_reviewer(world: World) -> None:
     page = Page(report(world.platform, "waiting"))
     assert "Not published (yet)." in page.text
-    assert "It takes the place of what fixed had published." in page.text
+    assert "It would take the place of what fixed had published." in page.text
     assert "No bundle is sealed yet" in page.text
 
 
