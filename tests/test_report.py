@@ -291,6 +291,7 @@ def test_a_kept_diff_is_shown_in_words_and_a_rollback_says_what_it_changed_back(
     after_publication(world.platform, run_id)
     back = Page(report(world.platform, run_id)).text
     assert f"the {diff.added:,} added rows are gone, the {diff.removed:,} removed are back" in back
+    assert "It took the place of what " in back
     reinstate(world.platform, run_id)
     assert "readers have what is shown as “after” again" in Page(report(world.platform, run_id)).text
     rollback(world.platform, run_id)
