@@ -21,7 +21,7 @@ from backfill_assets.planning.live_names import name_problems
 from backfill_assets.publication import accepting, ending, publisher, undoing
 from backfill_assets.publication.announcements import Published, changes_on_record
 from backfill_assets.publication.heads import keep
-from backfill_assets.staging.executor import require_young
+from backfill_assets.staging.executor import require_not_expired
 from backfill_assets.who_decides import (
     in_the_name_of,
     other_policy_problems,
@@ -119,7 +119,7 @@ def _approve(
         problems += role_problems(policy, rule, Role.APPROVER, by, record.target)
         problems += review_problems(platform, record, rule, by)
     require_none(problems)
-    require_young(platform, record)
+    require_not_expired(platform, record)
     platform.ledger.decide(
         run_id,
         approve=True,
@@ -224,7 +224,7 @@ def stop(platform: Platform, run_id: str, *, by: str, reason: str = "", through:
 
     Raises:
         InputRefused: if the ledger holds no such run.
-        TransitionRefused: if nothing of it could be under way, nobody is named, or the name is not that of who is logged in.
+        TransitionRefused: if nothing of it could be under way, no name is given, or the name is not that of who is logged in.
     """
     platform.ledger.run(run_id)
     decides, problems = who_decides(by)

@@ -70,7 +70,7 @@ def who_decides(by: str | None) -> tuple[Actor, list[Problem]]:
             )
         ]
     if not decides.name.strip() or same_name(decides.name) == same_name(SOMEBODY):
-        return decides, [Problem("nobody is named", "a decision has a name", "give `by`")]
+        return decides, [Problem("no name is given", "a decision has a name", "give `by`")]
     return decides, actors.no_name(decides.name)
 
 

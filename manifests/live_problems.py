@@ -69,7 +69,7 @@ def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseSta
     gaps = [gap for first, last in stretches if (gap := _uncovered(contract.chunking, first, last, base.accepted))]
     return [
         Problem(
-            f"the days {start} to {end} would be covered by nobody",
+            f"no run would cover the days {start} to {end}",
             f"{'LIVE' if is_live else 'a run with a cut line'} leaves no days out between it and what is complete in "
             f"{contract.table}, or its cut line",
             "widen target.publishRange over them, or publish them first",

@@ -172,7 +172,7 @@ def _said_by(command: tuple[str, ...]) -> str:
 def no_name(name: str) -> list[Problem]:
     """Say why nobody may decide under a name: there is none, or readers could take it for another."""
     if not name.strip():
-        return [Problem("nobody is named", "a decision has a name", "give --by")]
+        return [Problem("no name is given", "a decision has a name", "give --by")]
     if (wrong := not_a_name(name.strip())) is not None:
         return [Problem(f"{name[:200]!a} is no name: {wrong}", NAME_RULE, "give a name as people see it")]
     return []

@@ -401,7 +401,7 @@ BAD_COMMANDS = [
         ("approve", PLANNED, "--by", " ADA "),
         ("requested run", "the approver differs from the requester"),
     ),
-    Case("approved-by-nobody", ("approve", PLANNED, "--by", " "), ("nobody is named", "give --by")),
+    Case("approved-by-nobody", ("approve", PLANNED, "--by", " "), ("no name is given", "give --by")),
     command("approved-twice", f"approve {APPROVED} --by {APPROVER}", f"'{APPROVED}' is APPROVED already"),
     command(
         "approve-after-rejection", f"approve {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "it is final"
@@ -417,7 +417,7 @@ BAD_COMMANDS = [
     command("reject-unknown", f"reject no-such-run --by {APPROVER}", "run 'no-such-run' is unknown"),
     command("cancel-after-rejection", f"cancel {REJECTED} --by {APPROVER}", f"'{REJECTED}' is REJECTED", "it is final"),
     command("cancel-unknown", f"cancel no-such-run --by {APPROVER}", "run 'no-such-run' is unknown"),
-    Case("cancelled-by-nobody", ("cancel", SPARE, "--by", " "), ("nobody is named", "give --by")),
+    Case("cancelled-by-nobody", ("cancel", SPARE, "--by", " "), ("no name is given", "give --by")),
     command("run-before-approval", f"run {PLANNED}", f"'{PLANNED}' is PLANNED", "approve it first"),
     command(
         "run-after-rejection", f"run {REJECTED}", f"'{REJECTED}' is REJECTED", "chunks are computed for runs that are"

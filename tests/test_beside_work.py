@@ -19,7 +19,7 @@ from backfill_assets.evidence.record_damage import damaged_files
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor import examination
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication import ending
 from backfill_assets.publication.publisher import publish
@@ -318,7 +318,7 @@ def test_a_change_that_is_under_way_is_said_to_be_and_is_repaired_by_nobody(
         publish(platform, "feb")
         rollback(platform, "feb")
     assert found.keys() == set(AT_IT)
-    assert [one for all_ in found.values() for one in all_ if one.sure is not Sure.POSSIBLE or one.repair] == []
+    assert [one for all_ in found.values() for one in all_ if one.sure is not Confidence.POSSIBLE or one.repair] == []
     for point, action in (("publishing.committed", "publish"), ("undoing.committed", "rollback")):
         (one,) = found[point]
         assert (one.kind, one.where) == ("intent-in-doubt", "feb")
@@ -356,7 +356,7 @@ def test_the_doctor_beside_work_still_finds_a_lost_file(
     Path(local_path(file.path)).unlink()
     late(monkeypatch, "lost_files", lambda: work(platform))
     (found,) = examination.examine(platform)
-    assert (found.kind, found.sure) == ("DATA-LOSS", Sure.CERTAIN)
+    assert (found.kind, found.sure) == ("DATA-LOSS", Confidence.CERTAIN)
 
 
 def test_what_is_found_anew_at_each_look_is_asked_about(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,10 +365,10 @@ def test_what_is_found_anew_at_each_look_is_asked_about(platform: Platform, monk
 
     def something_else_each_time(platform: Platform) -> Iterator[Disagreement]:
         platform.ledger.policies.keep(f"{next(looks):064}", {"x": 1})
-        yield Disagreement("freeze-over", str(next(looks)), "it is over", Sure.CERTAIN, "end it", str)
+        yield Disagreement("freeze-over", str(next(looks)), "it is over", Confidence.CERTAIN, "end it", str)
         yield from real(platform)
 
     monkeypatch.setattr(examination, "freezes_over", something_else_each_time)
     (found,) = examination.examine(platform)
-    assert (found.sure, found.repair) == (Sure.POSSIBLE, None)
+    assert (found.sure, found.repair) == (Confidence.POSSIBLE, None)
     assert next(looks) < 20

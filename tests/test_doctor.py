@@ -24,7 +24,7 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.command import cli
 from backfill_assets.gates.judging import gate_chunks, gate_run
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.publisher import publish
@@ -310,7 +310,7 @@ def test_a_staged_file_that_could_not_be_read_just_now_is_reported_and_not_compu
 
     monkeypatch.setattr(Storage, "rows", stale)
     repaired, left = mend(world.platform)
-    assert (repaired, only(left).kind, only(left).sure) == ([], "file-unreadable", Sure.POSSIBLE)
+    assert (repaired, only(left).kind, only(left).sure) == ([], "file-unreadable", Confidence.POSSIBLE)
     assert state(world, "staged") is RunState.STAGED
 
 

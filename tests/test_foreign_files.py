@@ -33,7 +33,7 @@ __all__ = ["made", "platform"]
 
 LONG_AGO = -600, -25_000
 """A month and a day in it of which nothing is accepted, by their numbers since 1970."""
-UNPROVABLE = "is of nobody's run, and cannot be opened"
+UNPROVABLE = "belongs to no known run, and cannot be opened"
 MORE = "readers get other files than those accepted"
 
 

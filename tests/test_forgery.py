@@ -792,7 +792,7 @@ def test_a_file_that_nobody_of_this_project_has_put_there_is_named(platform: Pla
     file.write_text("approved")
     (problem,) = verify(platform).everything
     assert problem.where == name
-    assert problem.what.startswith("is what nobody of this project has put there")
+    assert problem.what.startswith("was not put there by this project")
     assert problem.found == "8 bytes"
 
 

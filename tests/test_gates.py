@@ -34,7 +34,7 @@ from backfill_assets.worker.gate_tasks import (
     GateSpec,
     GateTask,
 )
-from backfill_assets.worker.references import named, reference_to
+from backfill_assets.worker.references import import_path_of, imported_by_path
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused
@@ -42,13 +42,13 @@ from resources.spark.chunk_work import task_text, tasks_of
 
 unhurried = settings(deadline=None)
 SPEC = GateSpec(
-    model=reference_to(CaseSlaDaily),
+    model=import_path_of(CaseSlaDaily),
     key=("case_id", "clock", "business_date"),
     day_column="business_date",
     lineage=LINEAGE,
-    measure=reference_to(measure_case_sla_daily),
+    measure=import_path_of(measure_case_sla_daily),
 )
-OUTLINED = replace(SPEC, outline=reference_to(ends_of_clocks), outline_columns=ENDS)
+OUTLINED = replace(SPEC, outline=import_path_of(ends_of_clocks), outline_columns=ENDS)
 MARCH = (date(2012, 3, 1), date(2012, 3, 31))
 
 
@@ -164,10 +164,10 @@ def no_frame(rows: pl.DataFrame) -> Any:
     ],
 )
 def test_a_measure_or_outline_that_raises_is_named_and_hides_nothing(tmp_path: Path, function: Any, error: str) -> None:
-    both = replace(OUTLINED, measure=reference_to(function), outline=reference_to(function))
+    both = replace(OUTLINED, measure=import_path_of(function), outline=import_path_of(function))
     for spec, rules in (
-        (replace(SPEC, measure=reference_to(function)), [MEASURE_RULE]),
-        (replace(OUTLINED, outline=reference_to(function)), [OUTLINE_RULE]),
+        (replace(SPEC, measure=import_path_of(function)), [MEASURE_RULE]),
+        (replace(OUTLINED, outline=import_path_of(function)), [OUTLINE_RULE]),
         (both, [MEASURE_RULE, OUTLINE_RULE]),
     ):
         (result,) = gate_chunks(spec, [task(tmp_path, frame(good_rows(3)))])
@@ -492,8 +492,8 @@ def test_a_worker_gates_the_tasks_of_its_batches_and_sends_a_result_each(tmp_pat
 
 
 def test_a_worker_imports_what_it_needs_by_name() -> None:
-    assert named(reference_to(CaseSlaDaily)) is CaseSlaDaily
-    assert named(reference_to(measure_case_sla_daily)) is measure_case_sla_daily
+    assert imported_by_path(import_path_of(CaseSlaDaily)) is CaseSlaDaily
+    assert imported_by_path(import_path_of(measure_case_sla_daily)) is measure_case_sla_daily
 
 
 def test_what_a_worker_could_not_import_is_refused() -> None:
@@ -501,7 +501,7 @@ def test_what_a_worker_could_not_import_is_refused() -> None:
         return rows
 
     with pytest.raises((TypeError, AttributeError)):
-        reference_to(local)
+        import_path_of(local)
 
 
 # --- several chunks at once -------------------------------------------------------------------------------------------
@@ -622,7 +622,7 @@ def test_bundles_are_bounded_and_chunks_of_several_files_stand_alone(
 
 
 def test_a_rule_about_several_rows_is_never_applied_to_several_chunks(tmp_path: Path) -> None:
-    spec = GateSpec(reference_to(Summed), SPEC.key, SPEC.day_column, LINEAGE, None)
+    spec = GateSpec(import_path_of(Summed), SPEC.key, SPEC.day_column, LINEAGE, None)
 
     def chunk(*amounts: int) -> pl.DataFrame:
         rows = [{**sla_row(number), "amount": amount} for number, amount in enumerate(amounts)]

@@ -749,9 +749,9 @@ def test_a_decision_in_the_ui_carries_who_is_logged_in_and_no_typed_name_replace
         return "".join(str(one.user_failure_data or one.error) for one in failures)
 
     with world.dagster() as instance:
-        assert "nobody is named" in launch(instance, "", {})
+        assert "no name is given" in launch(instance, "", {})
         for typed in ("dagster/schedule_name", "dagster/sensor_name"):
-            assert "nobody is named" in launch(instance, "", {typed: "anything"})
+            assert "no name is given" in launch(instance, "", {typed: "anything"})
         assert "nothing but the name shows that 'bob' decides" in launch(instance, "bob", {})
         assert "'bob' was typed, and 'olga' is logged in" in launch(instance, "bob", {USER_TAG: "olga"})
         assert "'victor' is no approver" in launch(instance, "", {USER_TAG: "victor"})

@@ -179,7 +179,7 @@ def test_a_file_of_others_that_cannot_be_opened_is_named(platform: Platform) -> 
     (foreign,) = _foreign(platform)
     Path(foreign.place).write_bytes(b"nothing that anybody could read")
     assert said(platform, data=False) == []
-    where = f"{READINGS} {foreign.place}: is of nobody's run, and cannot be opened"
+    where = f"{READINGS} {foreign.place}: belongs to no known run, and cannot be opened"
     assert all(one.startswith(where) for one in said(platform))
     assert said(platform)
 

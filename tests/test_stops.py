@@ -925,7 +925,7 @@ def test_the_command_stop_needs_a_name_and_a_run_of_which_something_may_be_under
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     nameless = CliRunner().invoke(cli, ["stop", RUN])
     assert (nameless.exit_code, "--by" in nameless.output) == (2, True)
-    assert "nobody is named" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", " "]).exception)
+    assert "no name is given" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", " "]).exception)
     assert "is unknown" in str(CliRunner().invoke(cli, ["stop", "nobody-planned-it", "--by", "olga"]).exception)
     decisions.cancel(platform, RUN, by="grace")
     assert f"run '{RUN}' is CANCELLED" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", "olga"]).exception)
@@ -976,9 +976,9 @@ def test_the_job_stop_run_stops_a_run_in_the_name_of_who_asks(
 @pytest.mark.parametrize(
     ("typed", "tags", "why"),
     [
-        ("", {}, "nobody is named"),
+        ("", {}, "no name is given"),
         ("olga", {USER_TAG: "petra"}, "'olga' was typed, and 'petra' is logged in"),
-        ("", {"dagster/sensor_name": "anything"}, "nobody is named"),
+        ("", {"dagster/sensor_name": "anything"}, "no name is given"),
     ],
 )
 def test_the_job_stop_run_refuses_in_words_whom_nobody_names(

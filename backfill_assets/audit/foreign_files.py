@@ -24,7 +24,7 @@ _FILE_OF_A_BUNDLE = re.compile(r"[a-z_]+\.json(?:\.partial)?")
 _RECORD = re.compile(r"[^/]+\.json|\.partial-[0-9a-f]{32}")
 _REPORT = re.compile(rf"{re.escape(REPORT)}|\.{re.escape(REPORT)}\.[a-z0-9_]{{8}}\.partial")
 _SHOWN = 20
-_WHAT = "is what nobody of this project has put there: no index, link or interrupted write explains it"
+_WHAT = "was not put there by this project: no index, link or interrupted write explains it"
 
 
 def begun_bundles(store: EvidenceStore, run_id: str) -> set[tuple[str, str]]:

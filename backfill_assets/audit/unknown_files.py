@@ -22,7 +22,7 @@ from backfill_assets.audit.file_columns import columns_of
 from resources.lakehouse.snapshots import Days, Entry, Seen, day_at
 from resources.lakehouse.storage import Storage, place_of, store_of
 
-UNPROVABLE = "is of nobody's run, and cannot be opened: what readers get by it of accepted days cannot be proved"
+UNPROVABLE = "belongs to no known run, and cannot be opened: what readers get by it of accepted days cannot be proved"
 """What is said of a file about which there is trouble."""
 _PATH_FIELD = 2147483546
 _PATH_NAME = "file_path"

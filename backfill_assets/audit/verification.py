@@ -43,7 +43,7 @@ COVERED: Mapping[str, str] = {
     "how accepted files are listed (format, store, among rows), the base and the candidate of a run by name": "always",
     "metadata of the sources and references that were read": "always",
     "rows, bounds and counts that readers get; lineage of rewritten rows": "data",
-    "what files of nobody's run hold of accepted days, or in the name of a run's corrections": "data",
+    "what files of no known run hold of accepted days, or in the name of a run's corrections": "data",
     "files of sources and references: length, and SHA-256 where this project loaded them": "data",
     "outlines, and rows of the exception and audit tables": "data",
     "links cut off the end of the chain": "head",

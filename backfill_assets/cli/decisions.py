@@ -42,7 +42,7 @@ def named(_context: click.Context, option: click.Parameter, name: str | None) ->
     """Refuse a blank name: a variable that a script has left empty must not decide as somebody else."""
     if name is not None and not name.strip():
         fix = "give --by a name" + ("" if option.required else ", or leave it out")
-        raise InputRefused(Problem("nobody is named", "a decision has a name", fix))
+        raise InputRefused(Problem("no name is given", "a decision has a name", fix))
     return name
 
 
@@ -166,7 +166,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         say(found)
         return
     if not found:
-        click.echo("no decision is on record" if not break_glass else "nobody has broken the glass")
+        click.echo("no decision is on record" if not break_glass else "no break-glass decision is on record")
         return
     table = Table(title="decisions", title_justify="left")
     table.add_column("run", no_wrap=True)

@@ -43,7 +43,9 @@ def metrics(output: Path | None, listen: str | None, days: int, runs: int, as_js
     from backfill_assets.operations import metrics as figures
 
     if sum((output is not None, listen is not None, as_json)) > 1:
-        raise InputRefused(Problem("--output, --listen, --json", "there is one way out", "give one of them"))
+        raise InputRefused(
+            Problem("--output, --listen, --json", "these options exclude each other", "give one of them")
+        )
     with opened_platform() as platform:
         held = figures.registry(platform, days=days, most=runs)
         if as_json:
@@ -81,7 +83,7 @@ def runbook(run_id: str, markdown: bool, as_json: bool) -> None:
     from resources.ledger import launches
 
     if markdown and as_json:
-        raise InputRefused(Problem("--markdown and --json", "there is one way out", "give one of them"))
+        raise InputRefused(Problem("--markdown and --json", "these options exclude each other", "give one of them"))
     with opened_platform() as platform:
         record = platform.ledger.run(run_id)
         steps = book.steps(platform, run_id)

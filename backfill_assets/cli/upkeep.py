@@ -56,7 +56,9 @@ def doctor(repair: bool, as_json: bool) -> None:
 def _agreed(as_json: bool) -> bool:
     """Ask whether what was shown may be removed; refuse where nobody can be asked."""
     if as_json or not sys.stdin.isatty():
-        raise InputRefused(Problem("nobody can be asked here", "a removal is agreed to first", "add --yes to --delete"))
+        raise InputRefused(
+            Problem("there is no terminal to confirm on", "a removal is agreed to first", "add --yes to --delete")
+        )
     return click.confirm("Remove it for good?")
 
 
@@ -83,7 +85,11 @@ def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: 
     from resources.ledger.facade import operator
 
     if dry_run and delete:
-        raise InputRefused(Problem("--dry-run and --delete", "one looks, the other removes", "give one of them"))
+        raise InputRefused(
+            Problem(
+                "--dry-run and --delete", "these options exclude each other: --dry-run only lists", "give one of them"
+            )
+        )
     confirmed = None if today is None else today.date()
     with opened_platform() as platform:
         at = platform.ledger.now()

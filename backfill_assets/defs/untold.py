@@ -11,7 +11,7 @@ from functools import partial
 from backfill_assets.defs.changes import ReaderChange, is_told, recorded, summary, tell_changes, untold
 from backfill_assets.defs.launch import instance_at
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, not_checked
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, not_checked
 from manifests.errors import EnvironmentRefused
 from resources.ledger.cells import IllegibleRow
 
@@ -39,14 +39,14 @@ def dagster_disagreements(platform: Platform) -> Iterator[Disagreement]:
             "dagster-not-told",
             f"{change.run_id} {change.action} {change.number}",
             f"its {change.action} of {change.at:%Y-%m-%d %H:%M} UTC is not shown on {change.target}_published",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "the sensor tell_changes shows it, or `backfill doctor --repair`",
             partial(_tell, platform, change),
         )
 
 
 def _unreachable(platform: Platform, why: str, fix: str) -> Disagreement:
-    return Disagreement("dagster-unreachable", str(platform.settings.dagster_home), why, Sure.CERTAIN, fix)
+    return Disagreement("dagster-unreachable", str(platform.settings.dagster_home), why, Confidence.CERTAIN, fix)
 
 
 def _tell(platform: Platform, change: ReaderChange) -> str:

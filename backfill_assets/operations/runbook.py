@@ -154,7 +154,7 @@ class _Book(RunOnRecord):
         ]
         if self._state is RunState.PLANNED:
             by = ("--by NAME", "--comment WHY", f"--plan-hash {self._record.plan_hash}")
-            facts.append(f"nobody has decided; the approver is not {self._record.requested_by}")
+            facts.append(f"no decision yet; the approver cannot be {self._record.requested_by}")
             return StepState.NOW, facts, [self._command("approve", *by), self._command("reject", *by)]
         return (StepState.DONE, facts, []) if facts else self._later("not decided")
 
@@ -187,7 +187,7 @@ class _Book(RunOnRecord):
             ]
             if alive:
                 return StepState.DONE, facts, []
-            facts.append(str(self._waiting or "nobody is computing"))
+            facts.append(str(self._waiting or "no process is computing"))
             return StepState.NOW, facts, launch
         if self._state is RunState.FAILED and not self._failed_gates:
             facts += [
@@ -271,7 +271,7 @@ class _Book(RunOnRecord):
                 return StepState.NOW, facts, [self._command("status"), self._command("cancel", "--by NAME")]
             return self._later(f"its numbers are the result of a {self._plan.mode}")
         if not self._plan.manual_publish:
-            return StepState.NEVER, ["requiresManualPublish is not set: nobody is waited for"], []
+            return StepState.NEVER, ["requiresManualPublish is not set: no manual decision is needed"], []
         if self._state is RunState.VALIDATED:
             facts.append("requiresManualPublish: it is published when somebody says so")
             return StepState.NOW, facts, [self._command("diff"), self._command("review", "--by NAME"), self._reject]

@@ -13,7 +13,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
-from backfill_assets.staging.executor import require_young
+from backfill_assets.staging.executor import require_not_expired
 from manifests.chunks import in_words
 from manifests.errors import (
     EnvironmentRefused,
@@ -171,7 +171,7 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     if (stop := platform.ledger.stops.held(record.run_id)) is not None:
         problems += stops.refusal(stop).problems
     try:
-        require_young(platform, record)
+        require_not_expired(platform, record)
     except Refused as refusal:
         problems += refusal.problems
     policy = platform.policy

@@ -23,7 +23,7 @@ from backfill_assets.staging.rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.chunk_published import OutlineTask, judging, outline_batches
 from backfill_assets.worker.gate_tasks import GateResult, GateTask
-from backfill_assets.worker.references import reference_to
+from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.violations import require_read
 from manifests.plan import Plan
 from resources.files.kept_files import read_json
@@ -112,6 +112,6 @@ def outlines_of(platform: Platform, target: TargetTable, plan: Plan, published: 
     columns = spark_schema(schema, target.outline.columns, field_ids=False)
     tasks = [(OutlineTask(one.chunk, tuple(map(local_path, one.files))), one.rows) for one in published]
     function = partial(
-        outline_batches, reference_to(target.outline.rows), schema.model_dump_json(), to_arrow_schema(columns)
+        outline_batches, import_path_of(target.outline.rows), schema.model_dump_json(), to_arrow_schema(columns)
     )
     return SparkWorkers(platform.spark).spread(plan.mode, tasks).mapInArrow(function, columns)

@@ -49,7 +49,7 @@ def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedCh
     return context_of(plan, platform.products.target(plan.target), chunks, references, cores)
 
 
-def _unheard(_part: str, _read: PinnedRead) -> None:
+def _ignore_read(_part: str, _read: PinnedRead) -> None:
     """Hear nothing."""
 
 
@@ -58,7 +58,7 @@ def pinned_inputs(
     target: TargetTable,
     plan: Plan,
     chunks: Sequence[PlannedChunk],
-    on_read: Callable[[str, PinnedRead], None] = _unheard,
+    on_read: Callable[[str, PinnedRead], None] = _ignore_read,
 ) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
 
@@ -133,7 +133,7 @@ def compute_batch(
     plan: Plan,
     chunks: Sequence[PlannedChunk],
     prefix: str,
-    on_read: Callable[[str, PinnedRead], None] = _unheard,
+    on_read: Callable[[str, PinnedRead], None] = _ignore_read,
 ) -> dict[str, list[StagedFile]]:
     """Compute chunks in one Spark job and write them below `prefix`; return the files of each, by chunk key.
 

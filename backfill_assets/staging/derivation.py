@@ -26,7 +26,7 @@ from backfill_assets.worker.chunk_merge import (
     judging_merges,
 )
 from backfill_assets.worker.gate_tasks import GateSpec, GateTask
-from backfill_assets.worker.references import reference_to
+from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.sums import value_columns
 from backfill_assets.worker.violations import Violation, require_read
 from manifests.errors import EnvironmentRefused, Problem
@@ -181,7 +181,7 @@ def _judge_merge(
         own = tuple(local_path(file.path) for file in chunk.derived)
         seen = own + tuple(path for path in task.base if path not in gone)
         merged.append((MergedTask(task, seen, own), chunk.rows or 0))
-    measure = None if target.measure is None else reference_to(target.measure)
+    measure = None if target.measure is None else import_path_of(target.measure)
     spec = _spec(platform, target, plan)
     assert isinstance(spec, MergeSpec)
     verdicts = {}
@@ -201,7 +201,7 @@ def _judge_corrections(
     platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
 ) -> dict[str, DerivedVerdict]:
     assert target.corrections is not None
-    model = reference_to(target.corrections.model)
+    model = import_path_of(target.corrections.model)
     spec = GateSpec(model, ("correction_id",), target.day_column, lineage(plan), None)
     tasks = [
         GateTask(

@@ -106,11 +106,11 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
     if wrong := platform.ledger.ticks.problems(record.manifest):
         raise TransitionRefused(wrong)
     _require_same_code(platform, record)
-    require_young(platform, record)
+    require_not_expired(platform, record)
     return record
 
 
-def require_young(platform: Platform, record: RunRecord) -> None:
+def require_not_expired(platform: Platform, record: RunRecord) -> None:
     """Refuse a run that is older than its policy allows.
 
     Raises:
@@ -185,7 +185,7 @@ def _stage_chunks(
     if wanted and urlsplit(location).scheme in {"", "file"}:
         needed = _bytes_expected(platform, target, record, wanted)
         space.require_room(Path(local_path(location)), needed, f"computing {len(wanted)} chunk(s)")
-    platform.ledger.end_attempts_of_the_dead(run_id)
+    platform.ledger.fail_attempts_of_dead_processes(run_id)
     platform.ledger.resume(run_id, operator())
     edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):

@@ -34,7 +34,7 @@ from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.key_order import by_key, in_key_order
-from backfill_assets.worker.references import named
+from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
 from manifests.canonical import plain
@@ -110,9 +110,13 @@ class _Judge:
     def __init__(self, spec: GateSpec, task: GateTask, rows_pass: bool) -> None:
         self._spec, self._task = spec, task
         self._rows_pass = rows_pass
-        self._columns = digest_columns(named(spec.model))
+        self._columns = digest_columns(imported_by_path(spec.model))
         self._digest = RowDigest(
-            {name: kind for name, kind in dtypes(named(spec.model)).items() if name in (task.digest or self._columns)}
+            {
+                name: kind
+                for name, kind in dtypes(imported_by_path(spec.model)).items()
+                if name in (task.digest or self._columns)
+            }
         )
         self._measures: pl.DataFrame | None = None
         self._sums: dict[str, Any] = {}
@@ -144,10 +148,10 @@ class _Judge:
         self._sums = added(self._sums, sums_of(frame.lazy().select(value_columns(self._columns, spec.key))))
         if spec.measure is not None:
             with self._reported(MEASURE_RULE):
-                self._measures = merged_measures(self._measures, _measured(named(spec.measure)(frame)))
+                self._measures = merged_measures(self._measures, _measured(imported_by_path(spec.measure)(frame)))
         if spec.outline is not None:
             with self._reported(OUTLINE_RULE):
-                self._outlines.append(_frame_of(named(spec.outline)(frame)).select(spec.outline_columns))
+                self._outlines.append(_frame_of(imported_by_path(spec.outline)(frame)).select(spec.outline_columns))
 
     @contextmanager
     def _reported(self, rule: str) -> Iterator[None]:

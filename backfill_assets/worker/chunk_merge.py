@@ -29,7 +29,7 @@ from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.worker.chunk_gate import merged_measures
 from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.key_order import by_key
-from backfill_assets.worker.references import named
+from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, shown_row, unreadable
 from manifests.canonical import plain
@@ -474,7 +474,7 @@ def _judge_merges(spec: MergeSpec, measure: str | None, tasks: Iterable[MergedTa
             rows = scan_file(path, spec.schema).collect()
             seen += rows.height
             sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
-            slices = None if measure is None else merged_measures(slices, named(measure)(rows))
+            slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
         yield JudgedMerge(
             task.chunk,
             broken,

@@ -17,7 +17,7 @@ import pyarrow as arrow
 from backfill_assets.worker.chunk_gate import gate_chunks, merged_measures
 from backfill_assets.worker.columns import scan_file
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
-from backfill_assets.worker.references import named
+from backfill_assets.worker.references import imported_by_path
 from manifests.canonical import plain
 from resources.spark.chunk_work import ChunkWork, in_memory, tasks_of
 
@@ -59,7 +59,7 @@ def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
     for path in task.paths:
         try:
             rows = scan_file(path, spec.schema).collect()
-            measures = merged_measures(measures, named(spec.measure)(rows))
+            measures = merged_measures(measures, imported_by_path(spec.measure)(rows))
         except (OSError, pl.exceptions.PolarsError):
             continue  # the chunk's own verdict says that the file cannot be read, or lacks a column
     return [] if measures is None else list(plain(measures.to_dicts()))
@@ -75,5 +75,5 @@ def outline_batches(
     in_memory()
     for task in tasks_of(OutlineTask, batches):
         for path in task.paths:
-            rows = named(outline)(scan_file(path, table).collect()).select(schema.names)
+            rows = imported_by_path(outline)(scan_file(path, table).collect()).select(schema.names)
             yield from rows.to_arrow().cast(schema).to_batches()

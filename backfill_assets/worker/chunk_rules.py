@@ -19,7 +19,7 @@ from pandera.errors import SchemaError, SchemaErrors
 from backfill_assets.declarations.pandera_private import is_built_in
 from backfill_assets.declarations.schema import is_row_rule
 from backfill_assets.worker.gate_tasks import GateSpec
-from backfill_assets.worker.references import named
+from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_violation, shown_row
 
 _VALUE_CHECKS = frozenset(
@@ -62,7 +62,7 @@ def rule_name(rule: str) -> str:
 
 @cache
 def _base_schema(model: str) -> pa.DataFrameSchema:
-    declared: type[pa.DataFrameModel] = named(model)
+    declared: type[pa.DataFrameModel] = imported_by_path(model)
     return declared.to_schema()
 
 

@@ -11,7 +11,7 @@ from datetime import date
 from typing import Any
 
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.worker.references import reference_to
+from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.violations import Violation
 from resources.files.fingerprints import Fingerprint
 
@@ -88,11 +88,11 @@ class GateResult:
 def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
     """Return what the chunks of a target are held against, with the planned value of each lineage column."""
     return GateSpec(
-        model=reference_to(target.model),
+        model=import_path_of(target.model),
         key=target.key,
         day_column=target.day_column,
         lineage=lineage,
-        measure=None if target.measure is None else reference_to(target.measure),
-        outline=None if target.outline is None else reference_to(target.outline.rows),
+        measure=None if target.measure is None else import_path_of(target.measure),
+        outline=None if target.outline is None else import_path_of(target.outline.rows),
         outline_columns=() if target.outline is None else target.outline.columns,
     )

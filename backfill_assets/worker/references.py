@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def named(reference: str) -> Any:
+def imported_by_path(reference: str) -> Any:
     """Return what `module:attribute` names."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
-def reference_to(thing: type | Callable[..., Any]) -> str:
+def import_path_of(thing: type | Callable[..., Any]) -> str:
     """Return the `module:attribute` of a module-level class or function."""
-    if named(f"{thing.__module__}:{thing.__qualname__}") is not thing:
+    if imported_by_path(f"{thing.__module__}:{thing.__qualname__}") is not thing:
         raise TypeError(f"{thing!r} is not a module-level name: Spark's workers could not import it")
     return f"{thing.__module__}:{thing.__qualname__}"

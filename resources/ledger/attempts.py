@@ -185,7 +185,7 @@ class Attempts(Part):
         running = [one for one in self.attempts(run_id) if one.is_running and is_busy(one)]
         return [one.attempt for one in running if one.pid != os.getpid()]
 
-    def end_attempts_of_the_dead(self, run_id: str) -> None:
+    def fail_attempts_of_dead_processes(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
         gone = [one.attempt for one in self.attempts(run_id) if one.is_running and has_ended(one)]
         with self.engine.begin() as connection:

@@ -59,7 +59,7 @@ class Stops(Part):
         or taken its next step, since.
 
         Raises:
-            TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or nobody is named; or if
+            TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or no name is given; or if
                 a launch that has begun was asked for after `since`.
         """
         if problems := actors.no_name(by) + actors.no_reason(reason):

@@ -675,22 +675,20 @@ def test_live_goes_on_from_the_watermark_with_or_without_a_rewind_and_leaves_no_
     complete = {"accepted": QUARTER, "complete_until": date(2011, 12, 31)}
     assert live_gaps("2012-01-01", "2012-01-31", **complete) == []
     assert live_gaps("2011-11-01", "2012-01-31", **complete) == []
-    assert live_gaps("2012-03-01", "2012-03-31", **complete) == [
-        "the days 2012-01-01 to 2012-02-29 would be covered by nobody"
-    ]
+    assert live_gaps("2012-03-01", "2012-03-31", **complete) == ["no run would cover the days 2012-01-01 to 2012-02-29"]
     # what somebody else has published in between is covered; before the first publication nothing can be left out
     assert (
         live_gaps("2012-02-01", "2012-02-29", accepted=QUARTER | {"2012-01"}, complete_until=date(2011, 12, 31)) == []
     )
     assert live_gaps("2012-03-01", "2012-03-31") == []
     assert live_gaps("2012-03-01", "2012-03-31", accepted=QUARTER) == [
-        "the days 2012-01-01 to 2012-02-29 would be covered by nobody"
+        "no run would cover the days 2012-01-01 to 2012-02-29"
     ]
 
 
 def test_days_of_a_chunk_that_the_watermark_has_not_reached_are_a_gap() -> None:
     assert live_gaps("2012-01-01", "2012-01-31", accepted=QUARTER, complete_until=date(2011, 12, 20)) == [
-        "the days 2011-12-21 to 2011-12-31 would be covered by nobody"
+        "no run would cover the days 2011-12-21 to 2011-12-31"
     ]
 
 
@@ -710,11 +708,11 @@ def test_a_backfill_ends_at_its_cut_line() -> None:
 def test_a_backfill_with_a_cut_line_meets_what_is_complete_on_both_sides() -> None:
     manifest = a_manifest(cutLine="2012-06-01")
     assert reasons(refusal(manifest, base=BaseState(accepted=QUARTER - {"2011-12"}))) == [
-        "the days 2011-12-01 to 2011-12-31 would be covered by nobody",
-        "the days 2012-04-01 to 2012-05-31 would be covered by nobody",
+        "no run would cover the days 2011-12-01 to 2011-12-31",
+        "no run would cover the days 2012-04-01 to 2012-05-31",
     ]
     assert reasons(refusal(manifest, base=BaseState(accepted=QUARTER | {"2012-05"}))) == [
-        "the days 2012-04-01 to 2012-04-30 would be covered by nobody"
+        "no run would cover the days 2012-04-01 to 2012-04-30"
     ]
     # LIVE has begun at the cut line: its watermark is beyond the run, and says nothing about the days before
     beyond = BaseState(accepted=QUARTER | {"2012-04", "2012-05", "2012-06"}, complete_until=date(2012, 6, 30))
@@ -728,11 +726,11 @@ def test_the_steps_of_a_series_meet_each_other_and_only_the_last_the_cut_line() 
     for step in (first, middle, last):
         a_plan(step, base=before)
     assert reasons(refusal(first, base=BaseState(accepted=QUARTER - {"2011-12"}))) == [
-        "the days 2011-12-01 to 2011-12-31 would be covered by nobody"
+        "no run would cover the days 2011-12-01 to 2011-12-31"
     ]
     early = a_manifest("restate-2012", cutLine="2012-06-01", progressive={"chunksPerStep": 2})
     assert reasons(refusal(series_of(early, Chunking.MONTH)[-1], base=before)) == [
-        "the days 2012-04-01 to 2012-05-31 would be covered by nobody"
+        "no run would cover the days 2012-04-01 to 2012-05-31"
     ]
 
 

@@ -332,7 +332,7 @@ def test_a_requester_may_reject_their_own_run(ledger: Ledger) -> None:
 def test_a_move_has_a_name(ledger: Ledger) -> None:
     planned(ledger, RUN)
 
-    with pytest.raises(TransitionRefused, match="nobody is named"):
+    with pytest.raises(TransitionRefused, match="no name is given"):
         moved(ledger, RUN, RunState.CANCELLED, " ")
     assert states(ledger, RUN) == ["PLANNED"]
 

@@ -83,7 +83,7 @@ def test_records_of_older_code_name_host_and_number(dead: int) -> None:
     )
 
 
-@pytest.mark.parametrize("look", [Ledger.end_attempts_of_the_dead, Ledger.batches_under_way])
+@pytest.mark.parametrize("look", [Ledger.fail_attempts_of_dead_processes, Ledger.batches_under_way])
 def test_a_launch_in_another_container_of_the_same_host_name_keeps_its_attempt(
     ledger: Ledger, dead: int, look: Callable[[Ledger, str], Any]
 ) -> None:

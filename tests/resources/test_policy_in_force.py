@@ -235,7 +235,7 @@ def test_a_clock_that_was_set_back_decides_nothing(installed: Ledger, settings: 
 
 
 def test_nobody_decides_without_a_name(installed: Ledger, settings: Settings) -> None:
-    with pytest.raises(TransitionRefused, match="nobody is named"):
+    with pytest.raises(TransitionRefused, match="no name is given"):
         proposed(installed, settings, OPEN, by=" ")
 
 

@@ -194,7 +194,7 @@ def test_what_is_not_under_way_is_not_stopped(ledger: Ledger) -> None:
         stop(ledger)
     with pytest.raises(TransitionRefused, match="is unknown"):
         stop(ledger, "another")
-    with pytest.raises(TransitionRefused, match="nobody is named"):
+    with pytest.raises(TransitionRefused, match="no name is given"):
         stop(ledger, by=" ")
     assert ledger.stops.of_run("run") == []
 

@@ -46,7 +46,7 @@ def of_policies(target: TargetTable) -> Iterator[Problem]:
 
 
 def _of_names(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[Problem]:
-    """Say of whom a policy names that nobody is named so, or that they are one."""
+    """Say of whom a policy names that no name is given so, or that they are one."""
     wrong = False
     for name in ("requested_by", "approved_by"):
         value: Any = getattr(policy, name)

@@ -17,7 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import DateType
 
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, some
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, some
 from backfill_assets.operations.doctor.views import TableView
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import InputRefused
@@ -42,7 +42,7 @@ def accepted_files_that_differ(view: TableView) -> Iterator[Disagreement]:
             "rows-deleted",
             view.target.name,
             f"delete files take rows out of {len(deleted_from)} data file(s): {some(deleted_from)}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "no run writes delete files: find out who does, compact the table, and restate the chunks",
         )
     changing = {chunk.key for one in view.runs if one.run_id in view.at_it for chunk in one.plan.chunks}
@@ -61,7 +61,7 @@ def accepted_files_that_differ(view: TableView) -> Iterator[Disagreement]:
                 f"{view.target.name} chunk {key}",
                 f"the ledger has it accepted from run {run_id}; the table lacks {len(missing)} of the run's files and "
                 f"holds {len(extra)} others: {some(changes)}",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "see who wrote the table's snapshots since, and restate the chunk with a new run",
             )
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome
 from backfill_assets.operations.doctor.views import legible_runs
 from resources.ledger.facade import PROCESS_ENDED, RunRecord
 from resources.processes import has_ended, is_busy
@@ -36,7 +36,7 @@ def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement
                 "attempt-of-dead-process",
                 where,
                 f"it is RUNNING (the run is {record.state}), and its process {attempt.pid} on {attempt.host} is no more",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 f"record that it ended; `backfill run {record.run_id}` goes on from what is staged",
                 partial(_end_attempt, platform, record.run_id, number),
             )
@@ -45,7 +45,7 @@ def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement
                 "attempt-elsewhere",
                 where,
                 f"it is RUNNING on {attempt.host} since {attempt.started_at.isoformat(timespec='seconds')}",
-                Sure.POSSIBLE,
+                Confidence.POSSIBLE,
                 f"run `backfill doctor` on {attempt.host}: only there can be seen whether process {attempt.pid} lives",
             )
 

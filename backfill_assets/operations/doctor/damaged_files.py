@@ -13,7 +13,7 @@ from functools import partial
 
 from pyarrow import ArrowException
 
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, data_loss, outcome, some
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, data_loss, outcome, some
 from backfill_assets.operations.doctor.views import TableView
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
@@ -40,7 +40,7 @@ def damaged_staged_files(view: TableView, record: RunRecord) -> Iterator[Disagre
             "staged-file-damaged",
             f"{record.run_id} chunk {chunk.chunk}",
             f"{chunk.state} in the ledger; {some(why)}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             f"plan the chunk again; `backfill run {record.run_id}` computes it"
             if again
             else f"the run was judged with these files: `backfill cancel {record.run_id}`, and plan it under a new run id",
@@ -84,7 +84,7 @@ def lost_files(view: TableView) -> Iterator[Disagreement]:
             "DATA-LOSS",
             f"{view.name} {f'run {run_id}' if run_id else 'files of no accepted run'}",
             f"DATA LOSS: readers of main meet {len(whys)} damaged file(s): {some(whys)}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "restore the files from a backup, byte by byte; if there is none, restate the chunks with a new run",
         )
     if older:
@@ -92,7 +92,7 @@ def lost_files(view: TableView) -> Iterator[Disagreement]:
             "DATA-LOSS",
             f"{view.name} older snapshots",
             f"DATA LOSS: {len(older)} file(s) that only older snapshots reference are damaged: {some(older.values())}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "restore the files from a backup: without them a rollback, and queries of the past, fail",
         )
 
@@ -147,6 +147,6 @@ def _unread(where: str, whys: Mapping[str, str]) -> Iterator[Disagreement]:
             "file-unreadable",
             where,
             f"{len(whys)} file(s): {some(whys.values())}",
-            Sure.POSSIBLE,
+            Confidence.POSSIBLE,
             "look again when the storage can be read; if it stays so, find out why it cannot",
         )

@@ -18,7 +18,7 @@ from resources.ledger.cells import IllegibleRow
 _SHOWN = 10
 
 
-class Sure(StrEnum):
+class Confidence(StrEnum):
     """How sure a finding is."""
 
     CERTAIN = "certain"
@@ -42,7 +42,7 @@ class Disagreement:
     kind: str
     where: str
     what: str
-    sure: Sure
+    sure: Confidence
     fix: str
     repair: Callable[[], str] | None = field(default=None, compare=False, repr=False)
 
@@ -63,25 +63,25 @@ class Repaired:
 def not_checked(where: str, refusal: IllegibleRow) -> Disagreement:
     """Return the finding of cells that keep the doctor from looking. Which they are, and what was there, the journal says."""
     fix = "put right first what was changed by hand, then look again"
-    return Disagreement("not-checked", where, refusal.problems[0].what, Sure.CERTAIN, fix)
+    return Disagreement("not-checked", where, refusal.problems[0].what, Confidence.CERTAIN, fix)
 
 
 def data_loss(where: str, refusal: UnreadableMetadata) -> Disagreement:
     """Return the finding of metadata without which files that readers need cannot be found."""
     (problem,) = refusal.problems
-    return Disagreement("DATA-LOSS", where, problem.what, Sure.CERTAIN, problem.fix)
+    return Disagreement("DATA-LOSS", where, problem.what, Confidence.CERTAIN, problem.fix)
 
 
 def damaged_metadata(where: str, refusal: UnreadableMetadata) -> Disagreement:
     """Return the finding of metadata that keeps the doctor from looking."""
     (problem,) = refusal.problems
-    return Disagreement("metadata-damaged", where, problem.what, Sure.CERTAIN, problem.fix)
+    return Disagreement("metadata-damaged", where, problem.what, Confidence.CERTAIN, problem.fix)
 
 
 def table_missing(where: str, refusal: InputRefused) -> Disagreement:
     """Return the finding of a declared table that the catalog does not have."""
     fix = "`backfill init`, or restore the catalog"
-    return Disagreement("table-missing", where, refusal.problems[0].what, Sure.CERTAIN, fix)
+    return Disagreement("table-missing", where, refusal.problems[0].what, Confidence.CERTAIN, fix)
 
 
 def some(items: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from resources.ledger.instants import CLOCK_TOLERANCE
 
 
@@ -24,7 +24,7 @@ def clock_behind(platform: Platform) -> Iterator[Disagreement]:
             socket.gethostname(),
             f"the ledger has records of {at.isoformat(timespec='seconds')} ({name}); this machine's clock says "
             f"{here.isoformat(timespec='seconds')}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "correct this machine's clock, or find the machine whose clock was ahead; leases and retention depend on it",
         )
 
@@ -33,4 +33,4 @@ def policy_file_that_differs(platform: Platform) -> Iterator[Disagreement]:
     """A file that proposes another policy than is in force: somebody may take it for what counts."""
     if said := platform.ledger.policies.disagreement(platform.settings):
         fix = "`backfill policy propose --by NAME`, and somebody else adopts it; or make the file say what is in force"
-        yield Disagreement("policy-file", "policy", said, Sure.CERTAIN, fix)
+        yield Disagreement("policy-file", "policy", said, Confidence.CERTAIN, fix)

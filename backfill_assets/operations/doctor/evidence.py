@@ -15,7 +15,7 @@ from backfill_assets.evidence.record_damage import harmed, harmed_of
 from backfill_assets.evidence.record_order import name_of, planted
 from backfill_assets.evidence.record_writing import catch_up, is_behind, untold
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome
 from backfill_assets.operations.doctor.views import legible_runs
 from backfill_assets.publication.recording import tell_again
 from backfill_assets.review.kept_diffs import due, keep_diff
@@ -48,7 +48,7 @@ def untold_changes(platform: Platform, record: RunRecord) -> Iterator[Disagreeme
             "evidence-not-told",
             record.run_id,
             f"its {action} is recorded in the ledger, and {folder / names[0]}.json is missing",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             f"`backfill {last} {record.run_id}` writes it, and tells the sinks that were not told",
             partial(_tell_again, platform, record.run_id, last, number),
         )
@@ -65,7 +65,7 @@ def records_behind(platform: Platform, record: RunRecord) -> Iterator[Disagreeme
             "evidence-behind",
             record.run_id,
             what,
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "complete its records and their links in the chain",
             partial(_complete, platform, record.run_id),
         )
@@ -108,7 +108,7 @@ def damaged_bundles(platform: Platform) -> Iterator[Disagreement]:
             continue  # of a table, found as such; or somebody writes the ledger, and may be about to link a record
         except Refused as refusal:
             yield Disagreement(
-                "evidence-damaged", record.run_id, refusal.problems[0].what, Sure.CERTAIN, refusal.problems[0].fix
+                "evidence-damaged", record.run_id, refusal.problems[0].what, Confidence.CERTAIN, refusal.problems[0].fix
             )
             continue
         except OSError as error:
@@ -116,7 +116,7 @@ def damaged_bundles(platform: Platform) -> Iterator[Disagreement]:
                 "evidence-damaged",
                 record.run_id,
                 f"its evidence cannot be read: {error}",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "make the evidence folder readable, or restore it",
             )
             continue
@@ -125,7 +125,7 @@ def damaged_bundles(platform: Platform) -> Iterator[Disagreement]:
                 "record-planted",
                 record.run_id,
                 f"record {name} has no link in the chain, and says other things than the ledger's rows do",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 f"move {platform.evidence.records(record.run_id) / name}.json out of the folder, keep it, and find out who has "
                 "put it there",
             )
@@ -134,7 +134,7 @@ def damaged_bundles(platform: Platform) -> Iterator[Disagreement]:
                 "evidence-replaced",
                 record.run_id,
                 f"its bundle has the root {root}; the ledger has {', '.join(sorted(recorded))}",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 f"the bundle was made anew by somebody: compare with {EVIDENCE_PROPERTY} in the target's history",
             )
 
@@ -147,7 +147,7 @@ def damaged_records(platform: Platform) -> Iterator[Disagreement]:
     found = harmed(platform, links)
     for one in found:
         where = f"{one.run_id} record {one.name}"
-        yield Disagreement("record-damaged", where, one.what, Sure.CERTAIN, one.fix)
+        yield Disagreement("record-damaged", where, one.what, Confidence.CERTAIN, one.fix)
     named = {one.file for one in found}
     for record in legible_runs(platform):
         for file in sorted(set(platform.evidence.records(record.run_id).glob("*.json")) - named):
@@ -157,7 +157,7 @@ def damaged_records(platform: Platform) -> Iterator[Disagreement]:
                 continue
             except EnvironmentRefused as refusal:
                 where = f"{record.run_id} record {visible(file.stem)}"
-                yield Disagreement("record-damaged", where, refusal.problems[0].what, Sure.CERTAIN, _UNREADABLE)
+                yield Disagreement("record-damaged", where, refusal.problems[0].what, Confidence.CERTAIN, _UNREADABLE)
 
 
 _UNREADABLE = (
@@ -178,7 +178,7 @@ def missing_diffs(platform: Platform) -> Iterator[Disagreement]:
                 "diff-missing",
                 record.run_id,
                 "it is published, and the diff that is kept of each publication is not on record",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "have its rows compared; nothing is published again, and readers see what they see",
                 partial(_keep_diff, platform, record.run_id),
             )

@@ -16,8 +16,8 @@ from backfill_assets.operations.doctor.accepted_files import accepted_files_that
 from backfill_assets.operations.doctor.attempts import attempts_not_running
 from backfill_assets.operations.doctor.damaged_files import damaged_staged_files, lost_files
 from backfill_assets.operations.doctor.disagreements import (
+    Confidence,
     Disagreement,
-    Sure,
     damaged_metadata,
     data_loss,
     not_checked,
@@ -118,7 +118,7 @@ def _undeclared(name: str, runs: Sequence[RunRecord]) -> Disagreement:
         "undeclared-target",
         name,
         f"{len(runs)} run(s) of the ledger are for a target that no product declares",
-        Sure.CERTAIN,
+        Confidence.CERTAIN,
         "use code that declares it, or restore the declaration: nothing was checked of it",
     )
 

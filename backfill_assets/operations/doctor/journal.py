@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome
 from backfill_assets.operations.doctor.settling import AGAIN_SECONDS
 from resources.evidence.chain import Link
 from resources.ledger import journal as journals
@@ -26,7 +26,7 @@ def unexplained_changes(platform: Platform) -> Iterator[Disagreement]:
             "chain-damaged",
             f"chain {damage.name}",
             f"{damage.what}: {damage.found}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             f"find out who has changed it; put back what belongs there, from a backup of {platform.evidence.chain.folder}",
         )
     with platform.ledger.reading() as moment:  # one moment of journal and rows
@@ -40,7 +40,7 @@ def unexplained_changes(platform: Platform) -> Iterator[Disagreement]:
             kind,
             one.where,
             one.what,
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
         )
     if journal.length > journal.linked and not _is_linked_soon(platform, journal.length, links):
@@ -48,7 +48,7 @@ def unexplained_changes(platform: Platform) -> Iterator[Disagreement]:
             "journal-unlinked",
             f"ledger journal {journal.linked + 1}",
             "has no link in the chain: a process ended before it could append it",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "append it: what the journal explains is vouched for, nothing else",
             lambda: outcome(platform.ledger.journal.catch_up(), "appended the link"),
         )

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome
 from resources.processes import is_busy
 
 _CLOCKS_APART = timedelta(days=1)
@@ -24,7 +24,7 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
             "lease-damaged",
             f"lease {number}",
             what,
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             f"find out who has changed it; {_END_LEASE}"
             if is_open
             else "find out who has changed it, and put back what was there; it has ended, and holds nobody up",
@@ -39,7 +39,7 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
                 f"run {held.run_id} holds {held.start_day} to {held.end_day} until "
                 f"{held.expires_at.isoformat(timespec='seconds')} ({held.host}, process {held.pid}); a lease lasts "
                 f"{platform.settings.lease_seconds} s, unless its holder asks for more",
-                Sure.LIKELY,
+                Confidence.LIKELY,
                 "its process lives, and ends it; where a clock was ahead and was put right, leases last until then"
                 if is_busy(held)
                 else f"find out who has written it, and that no such process lives; {_END_LEASE}",
@@ -52,7 +52,7 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
                 f"run {held.run_id} held {held.start_day} to {held.end_day} until "
                 f"{held.expires_at.isoformat(timespec='seconds')} ({held.host}, process {held.pid}) "
                 "and did not give it back",
-                Sure.LIKELY,
+                Confidence.LIKELY,
                 f"nothing: it no longer holds anybody up; see what became of run {held.run_id}",
             )
 
@@ -73,7 +73,7 @@ def freezes_over(platform: Platform) -> Iterator[Disagreement]:
                 f"{freeze.target} freeze {freeze.id}",
                 f"run {freeze.run_id} froze {freeze.start_day} to {freeze.end_day} until "
                 f"{freeze.until_at.isoformat(timespec='seconds')}, and it is not ended",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "end it",
                 partial(_end_freeze, platform, freeze.id),
             )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from backfill_assets.operations.doctor.views import legible_runs
 from backfill_assets.planning.pinned_loads import MAY_BE_SHOWN, pinned, taken_back
 from manifests.lifecycle import RunState
@@ -36,7 +36,7 @@ def loads_taken_back(platform: Platform) -> Iterator[Disagreement]:
             "load-taken-back",
             run_id,
             f"it is {state}, and its plan reads load {load.load_id} of {table}, which {load.undone_by} has taken back{why}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "restate what it has published, or roll it back"
             if state is RunState.PUBLISHED
             else f"`backfill cancel {run_id}`, and plan the change again, under a new run id",

@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.evidence.collected import collected_snapshots, collections
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, outcome, some
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome, some
 from backfill_assets.operations.doctor.views import TableView, properties_of
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
@@ -125,7 +125,7 @@ def _not_in_history(view: TableView, record: RunRecord, snapshot_id: int) -> Dis
     if f"{view.name} snapshot {snapshot_id}" in collected:
         what += ": a collection of garbage has removed it, as policy allows of a run that others have superseded"
         fix = "its rows are what readers see, and nothing is lost; to take them back restate its scope with a new run"
-    return Disagreement("publication-not-in-history", record.run_id, what, Sure.CERTAIN, fix)
+    return Disagreement("publication-not-in-history", record.run_id, what, Confidence.CERTAIN, fix)
 
 
 def _ledger_behind(view: TableView, record: RunRecord, action: str, shown: Snapshot) -> Disagreement:
@@ -134,7 +134,7 @@ def _ledger_behind(view: TableView, record: RunRecord, action: str, shown: Snaps
         record.run_id,
         f"snapshot {shown.snapshot_id} of {view.name} is its {action}, and the ledger lacks what came before that, too: the "
         "ledger is older than the table",
-        Sure.CERTAIN,
+        Confidence.CERTAIN,
         "restore the newest ledger: nothing of this run is recorded, published or taken back by this one; where it is lost, "
         "restate the run's scope with a new run",
     )
@@ -145,7 +145,7 @@ def _taken_back(platform: Platform, record: RunRecord, entry: PublicationRecord)
         "intent-left-open",
         f"{record.run_id} publication {entry.id}",
         f"the intent to {entry.action} is open, and the table shows that the run was rolled back since",
-        Sure.CERTAIN,
+        Confidence.CERTAIN,
         "close it as refused: readers see nothing of it; then the run can be cancelled",
         partial(_close_intent, platform, record.run_id, entry.id, entry.action),
     )
@@ -165,7 +165,7 @@ def _unrecorded(view: TableView, record: RunRecord, landed: _Landed, *, begun: b
             record.run_id,
             f"snapshot {snapshot} of {view.name} is what its {action} would show; the ledger says {record.state}, and nobody has "
             f"set out to {action} it: another program shows it, or the ledger is older than the table",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             f"find out who shows it, and have the table's references put back to what they were; {_DECIDED[action]} where the "
             "ledger came from a backup, restore a newer one",
         )
@@ -173,7 +173,7 @@ def _unrecorded(view: TableView, record: RunRecord, landed: _Landed, *, begun: b
         "publication-unrecorded",
         record.run_id,
         f"its {action} is snapshot {snapshot} of {view.name}; the ledger says {record.state}",
-        Sure.CERTAIN,
+        Confidence.CERTAIN,
         f"`backfill {action} {record.run_id}` records it"
         if can
         else f"readers see what a {record.state} run wrote: restate its scope with a new run",
@@ -196,7 +196,7 @@ def _under_way(view: TableView, record: RunRecord, landed: _Landed, held: LeaseR
         record.run_id,
         f"its {landed.action} is under way: it is snapshot {landed.snapshot.snapshot_id} of {view.name}, and process "
         f"{held.pid} on {held.host} is about to record it",
-        Sure.POSSIBLE,
+        Confidence.POSSIBLE,
         f"look again when that is done; if the process dies first, `backfill {landed.action} {record.run_id}` records it",
     )
 
@@ -212,7 +212,7 @@ def _open_intent(
             "intent-left-open",
             f"{record.run_id} publication {number}",
             f"the intent to {action} is open; entry {recorded[-1].id} recorded snapshot {recorded[-1].snapshot_id}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "close it, naming the entry that records what happened",
             close,
         )
@@ -221,8 +221,8 @@ def _open_intent(
             "intent-left-open",
             f"{record.run_id} publication {number}",
             f"the intent to {action} is open, nothing landed, and "
-            + (f"the run is {record.state}" if record.state is not before else "nobody is at it any more"),
-            Sure.CERTAIN,
+            + (f"the run is {record.state}" if record.state is not before else "no process is working on it"),
+            Confidence.CERTAIN,
             "close it as refused: it changed nothing",
             close,
         )
@@ -230,7 +230,7 @@ def _open_intent(
         "intent-in-doubt",
         f"{record.run_id} publication {number}",
         f"the intent to {action} since {entry.started_at.isoformat(timespec='seconds')} is open; nothing landed so far",
-        Sure.POSSIBLE,
+        Confidence.POSSIBLE,
         f"somebody may be at it; if not, `backfill {action} {record.run_id}` brings it to an end",
     )
 
@@ -253,7 +253,7 @@ def unprotected_bases(view: TableView, record: RunRecord) -> Iterator[Disagreeme
                 "base-tag-missing",
                 record.run_id,
                 f"no tag {tag} protects snapshot {base} of {view.target.name}, the run's base",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "tag the snapshot, so that no expiry takes it",
                 partial(_tag_again, view.platform, record.run_id),
             )
@@ -262,7 +262,7 @@ def unprotected_bases(view: TableView, record: RunRecord) -> Iterator[Disagreeme
                 "base-tag-moved",
                 record.run_id,
                 f"tag {tag} of {view.target.name} names snapshot {reference.snapshot_id}, the run's base is {base}",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "find out who moved it; a tag of this project is never moved",
             )
 
@@ -291,9 +291,9 @@ def corrections_left(views: Mapping[str, TableView], record: RunRecord) -> Itera
             record.run_id,
             f"it is {record.state}, and {rows:,} of its corrections are in {view.name} still: another program has written them "
             f"into files of its own: {some(files)}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             f"have that program take the rows whose run_id is {record.run_id} out of {view.name}, and leave files of runs "
-            "as they are; nobody waits for it",
+            "as they are; nothing waits for it",
         )
 
 
@@ -320,7 +320,7 @@ def corrections_missing(views: Mapping[str, TableView], record: RunRecord) -> It
                 record.run_id,
                 f"{len(missing)} file(s) of its corrections were gone or damaged when its {said[ACTION_PROPERTY]} was brought to an end, and "
                 f"are not in {table}: {some(missing)}",
-                Sure.CERTAIN,
+                Confidence.CERTAIN,
                 "find out what removes or changes staged files; take the run back, and restate its scope with a new run",
             )
         return

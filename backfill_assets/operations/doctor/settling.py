@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from manifests.errors import InputRefused, StateMoved
 from resources.lakehouse.metadata import UnreadableMetadata
 
@@ -49,7 +49,8 @@ def settled(
     if found is None:
         return list(look())
     return [
-        one if one in (earlier or ()) else replace(one, sure=Sure.POSSIBLE, fix=_MOVES, repair=None) for one in found
+        one if one in (earlier or ()) else replace(one, sure=Confidence.POSSIBLE, fix=_MOVES, repair=None)
+        for one in found
     ]
 
 

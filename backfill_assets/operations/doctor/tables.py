@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Disagreement, Sure, table_missing
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, table_missing
 from backfill_assets.operations.doctor.views import TableView, properties_of
 from manifests.errors import InputRefused
 from manifests.text import visible
@@ -27,7 +27,7 @@ def columns_that_differ(view: TableView) -> Iterator[Disagreement]:
     corrections = view.target.corrections
     model = corrections.model if corrections is not None and view.name == corrections.name else view.target.model
     for one in column_problems(view.table, iceberg_schema(model)):
-        yield Disagreement("columns-differ", view.name, one.what, Sure.CERTAIN, one.fix)
+        yield Disagreement("columns-differ", view.name, one.what, Confidence.CERTAIN, one.fix)
 
 
 def input_columns_that_differ(platform: Platform, table: InputTable) -> Iterator[Disagreement]:
@@ -41,7 +41,7 @@ def input_columns_that_differ(platform: Platform, table: InputTable) -> Iterator
         yield table_missing(table.name, refusal)
         return
     for one in column_problems(found, iceberg_schema(table.model)):
-        yield Disagreement("columns-differ", table.name, one.what, Sure.CERTAIN, one.fix)
+        yield Disagreement("columns-differ", table.name, one.what, Confidence.CERTAIN, one.fix)
 
 
 def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
@@ -52,7 +52,7 @@ def redirected_file_access(view: TableView) -> Iterator[Disagreement]:
             view.name,
             f"its metadata says how its files are opened ({', '.join(map(visible, found))}): other programs that go by it may "
             "read other bytes, or run other code; this project goes by the catalog's properties alone",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "find out who has set them, put what is meant into the properties of the catalog, and remove them from the table",
         )
 
@@ -67,7 +67,7 @@ def planted_fences(platform: Platform, name: str) -> Iterator[Disagreement]:
             "fence-unknown",
             f"{name} tag {fence_of(token)}",
             f"it fences lease {token}, which this ledger has not given yet: the publisher who gets that lease will be kept out",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "restore the ledger that has given it; or, once no process of another ledger can still be at the table, remove the tag",
         )
 
@@ -79,12 +79,12 @@ def foreign_snapshots(view: TableView) -> Iterator[Disagreement]:
         if run_id in view.known:
             continue
         when = committed_at(view.table, snapshot).isoformat(timespec="seconds")
-        what = "by nobody's run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
+        what = "by no known run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
         yield Disagreement(
             "foreign-write" if run_id is None else "unknown-run",
             f"{view.name} snapshot {snapshot.snapshot_id}",
             f"written at {when} {what}",
-            Sure.CERTAIN,
+            Confidence.CERTAIN,
             "find out who writes past this project; a restatement of what it touched makes the table a run's again"
             if run_id is None
             else "restore the ledger that knows the run, or find out whose installation shares this table",
