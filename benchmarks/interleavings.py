@@ -17,7 +17,6 @@ finds what once was wrong is shown by `taken_back`.
 from __future__ import annotations
 
 import argparse
-import logging
 import multiprocessing
 import os
 import random
@@ -28,8 +27,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -41,14 +39,10 @@ from unittest import mock
 import pyarrow as arrow
 import pyarrow.parquet as pq
 import sqlalchemy as sa
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
-from pyiceberg.manifest import ManifestFile
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import MonthTransform
-from pyiceberg.utils.concurrent import ExecutorFactory
 from rich.console import Console
 from rich.table import Table
 
@@ -61,7 +55,6 @@ from backfill_assets.declarations.schema import dtypes
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
-from backfill_assets.operations.doctor import evidence as doctor_of_evidence
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import accepting, ending, undoing
@@ -74,35 +67,38 @@ from benchmarks.small_table import (
     READINGS,
     SOURCE,
     closed,
-    declared,
     initialise,
     manifest,
     opened,
     planned,
     staged,
 )
+from benchmarks.stopped_actors import (
+    DIES,
+    EXPIRED,
+    FATES,
+    PAUSED,
+    Died,
+    Stage,
+    bury,
+    expire,
+    no_lease_ends,
+    staged_world,
+)
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
-from resources.ledger.leases import Leases
 from resources.ledger.tables import leases as leases_table
 from resources.ledger.tables import publications
-from resources.processes import name_of
 
-NOBODY = 2**22 + 1
-"""A process id above every real one."""
 PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 BEFORE, RUNNING_LIMIT = "history", 100
 MAY = ("2020-05-01", "2020-05-31")
 MEMORY = Path("/dev/shm")
 THOROUGHLY = 7
 """Of so many schedules that come to rest by themselves the doctor, the verification and the end of each run are tried in one."""
-
-
-class Died(BaseException):
-    """The actor's process ends here."""
 
 
 # --- the actors -------------------------------------------------------------------------------------------------------
@@ -245,15 +241,9 @@ def _judged_and_landed(world: World, platform: Platform) -> None:
         if point == "publishing.committed":
             raise Died
 
-    with _no_lease_ends(), mock.patch.object(faults, "reach", die), suppress(Died):
+    with no_lease_ends(), mock.patch.object(faults, "reach", die), suppress(Died):
         publication.publish(platform, world.run)
     bury(platform)
-
-
-@contextmanager
-def _no_lease_ends() -> Iterator[None]:
-    with mock.patch.multiple(Leases, release=mock.DEFAULT, lose=mock.DEFAULT):
-        yield
 
 
 def _twice_as_many(*arguments: Any) -> Any:
@@ -637,10 +627,10 @@ class Site:
     def _step(self, case: Case, before: str, state: str, act: str, point: str) -> None:
         """Make one state out of another: the actor dies at a point, if it gets there; the next run is planned on it."""
         world = self.world(case, self.kept(case, before))
-        stage = Stage(world)
+        stage = Stage(world.platform)
         with stage.of_the_first():
             stage.dies_at = f"point {point}"
-            died = stage.act(ACTS[act])
+            died = stage.act(partial(ACTS[act], world))
         if point and not died:
             closed(world.platform)
             return
@@ -676,9 +666,9 @@ class Site:
         key = (case.run_id, state, act)
         if key not in self.lengths:
             world = self.world(case, self.kept(case, state))
-            stage = Stage(world)
+            stage = Stage(world.platform)
             with stage.of_the_first():
-                stage.act(ACTS[act])
+                stage.act(partial(ACTS[act], world))
             closed(world.platform)
             self.lengths[key] = (stage.passed, stage.commits)
         return self.lengths[key]
@@ -735,122 +725,6 @@ def _renamed(row: tuple[Any, ...], old: str, new: str) -> tuple[Any, ...]:
     return tuple(new if value == old else value for value in row)
 
 
-# --- one after, or inside, the other ----------------------------------------------------------------------------------
-
-
-@dataclass
-class Stage:
-    """Runs an actor, counts what it passes, and stops it where it should be stopped."""
-
-    world: World
-    stops_at: int | None = None
-    meanwhile: Callable[[], None] | None = None
-    dies: bool = False
-    dies_at: str = ""
-    unanswered: int | None = None
-    fate: str = ""
-    passed: list[str] = field(default_factory=list)
-    commits: int = 0
-    late: Callable[[], Any] | None = None
-    quiet: bool = True
-    died: bool = False
-
-    def reach(self, name: str) -> None:
-        """Pass a boundary."""
-        if self.quiet or self.world.platform.ledger.engine.pool.checkedout():  # type: ignore[attr-defined]
-            return  # in a transaction: everybody else would have to wait
-        self.passed.append(name)
-        if len(self.passed) - 1 == self.stops_at:
-            self.quiet = True
-            try:
-                if self.meanwhile is not None:
-                    self.meanwhile()
-            finally:
-                self.quiet = False
-            if self.dies:
-                raise Died
-        if name == self.dies_at:
-            raise Died
-
-    def answer(self, commit: Callable[[], Any]) -> Any:
-        """Commit, and say so; or be lost in one of the ways in which an answer can be."""
-        if self.quiet:
-            return commit()
-        self.reach("catalog commit")
-        number, self.commits = self.commits, self.commits + 1
-        if number != self.unanswered:
-            return commit()
-        if self.fate == "landed":
-            commit()
-        elif self.fate == "late":
-            self.late = commit
-        raise CommitStateUnknownException("the connection was lost")
-
-    @contextmanager
-    def of_the_first(self) -> Iterator[None]:
-        """See all that the first actor does; the second one, and everybody later, is not stopped."""
-        load, commit = SqlCatalog.load_table, SqlCatalog.commit_table
-
-        def load_table(catalog: SqlCatalog, *arguments: Any) -> Any:
-            self.reach("catalog read")
-            return load(catalog, *arguments)
-
-        def commit_table(catalog: SqlCatalog, *arguments: Any) -> Any:
-            return self.answer(partial(commit, catalog, *arguments))
-
-        def unless_dead(release: Callable[..., None]) -> Callable[..., None]:
-            return lambda *arguments: None if self.died else release(*arguments)
-
-        def connect(engine: sa.Engine) -> sa.Connection:
-            if engine is self.world.platform.ledger.engine:
-                self.reach("ledger transaction")
-            return begin(engine)
-
-        begin = sa.Engine.connect
-        with (
-            mock.patch.object(SqlCatalog, "load_table", load_table),
-            mock.patch.object(SqlCatalog, "commit_table", commit_table),
-            mock.patch.object(sa.Engine, "connect", connect),
-            mock.patch.object(faults, "reach", lambda point: self.reach(f"point {point}")),
-            ExitStack() as ends,
-        ):
-            for end in ("release", "lose"):  # what becomes of a lease when its holder is done: not if it died
-                if hasattr(Leases, end):
-                    ends.enter_context(mock.patch.object(Leases, end, unless_dead(getattr(Leases, end))))
-            yield
-
-    def act(self, act: Act) -> bool:
-        """Let the first actor act; return whether it died. A refusal is an answer, and no failure."""
-        self.quiet = False
-        try:
-            act(self.world, self.world.platform)
-        except Refused:
-            pass
-        except Died:
-            self.died = True
-            bury(self.world.platform)
-        finally:
-            self.quiet = True
-        return self.died
-
-    # the lease of an actor that died is left: it was of a process that is no more
-
-
-def bury(platform: Platform) -> None:
-    """Let the open leases be those of a process that has ended."""
-    _edit_leases(platform, pid=NOBODY, process=name_of(NOBODY))
-
-
-def expire(platform: Platform) -> None:
-    """Let the open leases be over: their holders were paused for too long."""
-    _edit_leases(platform, expires_at=datetime.now(UTC) - timedelta(seconds=1))
-
-
-def _edit_leases(platform: Platform, **values: Any) -> None:
-    with platform.ledger.engine.begin() as connection:
-        connection.execute(leases_table.update().where(leases_table.c.ended_at.is_(None)).values(**values))
-
-
 # --- a schedule -------------------------------------------------------------------------------------------------------
 
 
@@ -883,8 +757,6 @@ class Schedule:
 
 STILL = frozenset({"doctor", "collect", "collect later", "judge", "prepare", "cancel", "reject", "load"})
 """Who never changes what readers of main see; but that the doctor completes a change of two tables that is half there."""
-PAUSED, EXPIRED, DIES = "paused", "paused beyond its lease", "dies"
-FATES = ("landed", "late", "never")
 
 
 def draw(site: Site, chance: random.Random, only: str = "", places: int = 0) -> Schedule:
@@ -942,7 +814,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
         heads.extend([world.head] if still else [])
 
     unanswered = schedule.how.startswith("commit ")
-    stage = Stage(world, dies=schedule.how == DIES, meanwhile=meanwhile)
+    stage = Stage(world.platform, dies=schedule.how == DIES, meanwhile=meanwhile)
     if unanswered:
         stage.unanswered, stage.fate = schedule.at, schedule.how.removeprefix("commit ")
     else:
@@ -951,7 +823,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
         with mock.patch.object(publication, "_PREPARING_SECONDS", -1.0), mock.patch.object(time, "sleep", _no_sleep):
             with stage.of_the_first():
                 try:
-                    stage.act(ACTS[schedule.first])
+                    stage.act(partial(ACTS[schedule.first], world))
                 except Exception:  # noqa: BLE001 - a command ends with a refusal or is done
                     wrong.append(f"{schedule.first} failed:\n{traceback.format_exc()}")
             heads.extend([world.head] if still else [])
@@ -1129,60 +1001,6 @@ class Tally:
     played: Counter[str] = field(default_factory=Counter)
     boundaries: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-
-
-@contextmanager
-def staged_world() -> Iterator[None]:
-    """Make the small table this process's only product, also the collector's; read what never changes once.
-
-    A metadata file and a manifest are written once, under a name of their own: what was read of them is kept.
-    """
-    logging.disable(logging.CRITICAL)
-    metadata: dict[str, Any] = {}
-    entries: dict[str, list[Any]] = {}
-    parse, fetch = FromInputFile.table_metadata, ManifestFile.fetch_manifest_entry
-
-    def parsed(file: Any, *arguments: Any, **named: Any) -> Any:
-        if file.location not in metadata:
-            metadata[file.location] = parse(file, *arguments, **named)
-        elif not file.exists():
-            raise FileNotFoundError(file.location)
-        return metadata[file.location]
-
-    def fetched(manifest: ManifestFile, io: Any, discard_deleted: bool = True) -> list[Any]:
-        key = f"{discard_deleted} {manifest.manifest_path}"
-        if key not in entries:
-            entries[key] = fetch(manifest, io, discard_deleted)
-        elif not io.new_input(manifest.manifest_path).exists():
-            raise FileNotFoundError(manifest.manifest_path)
-        return list(entries[key])
-
-    with (
-        declared(),
-        mock.patch.object(FromInputFile, "table_metadata", staticmethod(parsed)),
-        mock.patch.object(ManifestFile, "fetch_manifest_entry", fetched),
-        mock.patch.object(ExecutorFactory, "get_or_create", staticmethod(_InTurn)),
-        mock.patch.object(
-            doctor_of_evidence, "COMPARING", timedelta(days=1)
-        ),  # no diff is kept here: none is late on a slow machine
-    ):
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
-
-
-class _InTurn(Executor):
-    """Does what it is given at once: other threads would only cost time here."""
-
-    def submit(self, do: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """Do it."""
-        done: Future[Any] = Future()
-        try:
-            done.set_result(do(*arguments, **named))
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-            done.set_exception(error)
-        return done
 
 
 def campaign(

@@ -28,7 +28,14 @@ from backfill_assets.declarations import finding
 from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
 from backfill_assets.declarations.sources import sources_of
-from backfill_assets.declarations.target import CorrectionsTable, Outline, Product, TargetTable, TransformVersion
+from backfill_assets.declarations.target import (
+    CorrectionsTable,
+    LivePolicy,
+    Outline,
+    Product,
+    TargetTable,
+    TransformVersion,
+)
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
@@ -43,6 +50,7 @@ from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
 from resources.code.identity import code_identity
 from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse, local_path
+from resources.lakehouse.loads import ACTOR_PROPERTY, REASON_PROPERTY
 from resources.ledger.facade import RunRecord
 from resources.settings import load_settings
 from resources.spark.chunk_work import ThisProcess
@@ -106,6 +114,9 @@ def first_readings(rows: pl.DataFrame) -> pl.DataFrame:
 
 OUTLINED = replace(TARGET, outline=Outline(("meter", "day"), first_readings))
 """The same table, of whose chunks a gate keeps an outline."""
+GATES = ("all_chunks_staged", "rows_within_expected")
+WITH_LIVE = replace(TARGET, live=LivePolicy(transform_version="2", rewind_days=0, development=True, gates=GATES))
+"""The same table, kept by LIVE; what is known of a month is its source's events: see `compute_events`."""
 
 
 def rows_of(version: str, start: date, end: date) -> list[dict[str, Any]]:
@@ -151,6 +162,46 @@ def compute(
     return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
 
 
+def events_at(platform: Platform, snapshot_id: int) -> list[tuple[str, date]]:
+    """Return the events of the source at a snapshot, each with its day; a snapshot is read once."""
+    if snapshot_id not in _EVENTS:
+        found = platform.lakehouse.table(SOURCE).scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        _EVENTS[snapshot_id] = [(one["id"], one["at"].date()) for one in found]
+    return _EVENTS[snapshot_id]
+
+
+_EVENTS: dict[int, list[tuple[str, date]]] = {}
+
+
+def compute_events(
+    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str, *_: Any
+) -> dict[str, list[StagedFile]]:
+    """Compute a row for each source event of the plan's pinned snapshot: so that rows tell what their run has known."""
+    schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
+    events = events_at(platform, plan.source_snapshot_id)
+    Path(local_path(prefix)).mkdir(parents=True, exist_ok=True)
+    for chunk in chunks:
+        own = [(name, day) for name, day in events if chunk.start <= day <= chunk.end]
+        found = [{"meter": name, "day": day, "value": 1} | lineage(plan) for name, day in own]
+        if found:
+            folder = Path(local_path(prefix)) / f"{CHUNK_FOLDER}={chunk.start}"
+            folder.mkdir(parents=True, exist_ok=True)
+            pq.write_table(arrow.Table.from_pylist(found, schema=schema), folder / "part-0.parquet")
+    return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
+
+
+def load_events(platform: Platform, name: str, *days: str) -> None:
+    """Load a file into the source that has an event a day."""
+    schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
+    found = [{"id": f"{name}-{day}", "at": datetime.fromisoformat(day).replace(tzinfo=UTC)} for day in days]
+    platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist(found, schema=schema)], {LOAD_PROPERTY: name})
+
+
+def take_load_back(platform: Platform, name: str) -> None:
+    """Take the file of a load out of the source."""
+    platform.lakehouse.undo_load(SOURCE, name, {ACTOR_PROPERTY: "ada", REASON_PROPERTY: "the wrong file"})
+
+
 def here() -> Any:
     """Have this process do what installations have Spark's workers do: a patch."""
     return mock.patch.object(Platform, "workers", ThisProcess())
@@ -162,11 +213,11 @@ def serves(*products: Product) -> Callable[[Sequence[str] | None], Products]:
 
 
 @contextmanager
-def declared(target: TargetTable = TARGET) -> Iterator[None]:
+def declared(target: TargetTable = TARGET, computed: Callable[..., Any] = compute) -> Iterator[None]:
     """Make the table this process's only product, and leave Spark out."""
     with (
         mock.patch.object(finding, "find_products", serves(replace(PRODUCT, targets=(target,)))),
-        mock.patch.object(executor, "compute_batch", compute),
+        mock.patch.object(executor, "compute_batch", computed),
         here(),
     ):
         yield

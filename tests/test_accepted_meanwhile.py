@@ -7,70 +7,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as arrow
-import pyarrow.parquet as pq
 import pytest
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from backfill_assets import faults, live
 from backfill_assets.audit.verification import verify
-from backfill_assets.declarations.target import LivePolicy, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import accepted_base
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
-from backfill_assets.staging import executor
-from backfill_assets.staging.compute import staged_files
-from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
-from benchmarks.interleavings import Died, _no_lease_ends, bury
-from benchmarks.small_table import READINGS, SOURCE, TARGET, closed, declared, initialise, manifest_data, opened
+from benchmarks.small_table import (
+    READINGS,
+    SOURCE,
+    WITH_LIVE,
+    closed,
+    compute_events,
+    declared,
+    initialise,
+    load_events,
+    manifest_data,
+    opened,
+    take_load_back,
+)
 from benchmarks.small_table import planned as planned_from
 from benchmarks.small_table import staged as gated
+from benchmarks.stopped_actors import Died, bury, no_lease_ends
 from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
-from manifests.plan import Plan, PlannedChunk
 from manifests.reading import manifest_from
-from manifests.staged_file import StagedFile
-from resources.lakehouse.facade import LOAD_PROPERTY, local_path
-from resources.lakehouse.loads import ACTOR_PROPERTY, REASON_PROPERTY
 from resources.ledger.facade import RunRecord
 
 HISTORY, MAY = ("2020-01-01", "2020-04-30"), ("2020-05-01", "2020-05-31")
-GATES = ("all_chunks_staged", "rows_within_expected")
-WITH_LIVE = replace(TARGET, live=LivePolicy(transform_version="2", rewind_days=0, development=True, gates=GATES))
 PUBLISHED, REJECTED, ROLLED_BACK = RunState.PUBLISHED, RunState.REJECTED, RunState.ROLLED_BACK
-
-
-def compute(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: list[PlannedChunk], prefix: str, *_: Any
-) -> dict[str, list[StagedFile]]:
-    schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
-    events = platform.lakehouse.table(SOURCE).scan(snapshot_id=plan.source_snapshot_id).to_arrow().to_pylist()
-    Path(local_path(prefix)).mkdir(parents=True, exist_ok=True)
-    for chunk in chunks:
-        own = [one for one in events if chunk.start <= one["at"].date() <= chunk.end]
-        rows = [{"meter": one["id"], "day": one["at"].date(), "value": 1} | lineage(plan) for one in own]
-        if rows:
-            folder = Path(local_path(prefix)) / f"{CHUNK_FOLDER}={chunk.start}"
-            folder.mkdir(parents=True, exist_ok=True)
-            pq.write_table(arrow.Table.from_pylist(rows, schema=schema), folder / "part-0.parquet")
-    return staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
 
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[Platform]:
     """A table with four months of history, published from a source that has events of these and no others."""
-    with declared(WITH_LIVE), mock.patch.object(executor, "compute_batch", compute):
+    with declared(WITH_LIVE, compute_events):
         opened_here = opened(tmp_path / "home")
         initialise(opened_here)
-        taken_back(opened_here, "events")
+        take_load_back(opened_here, "events")
         load(opened_here, "base", "2020-01-02", "2020-02-02", "2020-03-02", "2020-04-30")
         published(opened_here, "history", HISTORY, kind="BOOTSTRAP")
         yield opened_here
@@ -79,9 +60,7 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 
 def load(platform: Platform, name: str, *days: str) -> int:
     """Load an event a day into the source; return its snapshot."""
-    schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
-    rows = [{"id": f"{name}-{day}", "at": datetime.fromisoformat(day).replace(tzinfo=UTC)} for day in days]
-    platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist(rows, schema=schema)], {LOAD_PROPERTY: name})
+    load_events(platform, name, *days)
     return snapshot_of(platform)
 
 
@@ -89,10 +68,6 @@ def snapshot_of(platform: Platform) -> int:
     found = platform.lakehouse.snapshot_id(SOURCE)
     assert found is not None
     return found
-
-
-def taken_back(platform: Platform, name: str) -> None:
-    platform.lakehouse.undo_load(SOURCE, name, {ACTOR_PROPERTY: "ada", REASON_PROPERTY: "the wrong file"})
 
 
 def planned(
@@ -136,7 +111,7 @@ def dies_at(platform: Platform, point: str) -> Iterator[None]:
         if name == point:
             raise Died
 
-    with pytest.raises(Died), mock.patch.object(faults, "reach", reach), _no_lease_ends():
+    with pytest.raises(Died), mock.patch.object(faults, "reach", reach), no_lease_ends():
         yield
     bury(platform)
 
@@ -248,7 +223,7 @@ def test_a_chunk_that_was_planned_anew_does_not_make_the_others_older_than_what_
 
 def found_empty(platform: Platform) -> str:
     """Take the load of May back, and have LIVE publish from May on what comes instead; return its run."""
-    taken_back(platform, "wrong")
+    take_load_back(platform, "wrong")
     load(platform, "june", "2020-06-03")
     by_live = live_ran(platform)
     publish(platform, by_live)
@@ -294,7 +269,7 @@ def test_of_two_live_runs_that_two_ticks_have_made_the_older_is_not_published_ov
     def overtaken(*of: Any, **named: Any) -> Any:
         found = real(*of, **named)
         monkeypatch.setattr(live, "_next", real)
-        taken_back(platform, "wrong")
+        take_load_back(platform, "wrong")
         load(platform, "june", "2020-06-03")
         ticks.append(live_ran(platform))
         return found

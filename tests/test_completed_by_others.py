@@ -41,8 +41,8 @@ from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.ending import cancel
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
-from benchmarks.interleavings import Died, bury, expire
 from benchmarks.small_table import CORRECTIONS, READINGS, closed, opened, rows
+from benchmarks.stopped_actors import Died, bury, expire
 from manifests.errors import LeaseLost, PublicationRefused
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, RunState
 from resources.lakehouse.commits import commit_replacement

@@ -21,7 +21,7 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication import accepting, requirements, undoing
 from backfill_assets.publication import publisher as publication
-from benchmarks.interleavings import Died, _no_lease_ends, bury
+from benchmarks.stopped_actors import Died, bury, no_lease_ends
 from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
@@ -166,7 +166,7 @@ def test_corrections_that_come_late_show_nobody_who_is_erased_by_then(it: Instal
         if name == point:
             raise Died
 
-    with pytest.raises(Died), mock.patch.object(faults, "reach", reach), _no_lease_ends():
+    with pytest.raises(Died), mock.patch.object(faults, "reach", reach), no_lease_ends():
         ACTIONS[action](it.platform, "corrects")
     bury(it.platform)
     assert (names_of(it), it.corrections()) == ({"bob"}, [])

@@ -35,7 +35,6 @@ from backfill_assets.reconciliation import verdicts
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
 from benchmarks import small_table
-from benchmarks.interleavings import Died, _no_lease_ends, bury
 from benchmarks.small_table import (
     HISTORY,
     READINGS,
@@ -48,6 +47,7 @@ from benchmarks.small_table import (
     planned,
     staged,
 )
+from benchmarks.stopped_actors import Died, bury, no_lease_ends
 from manifests.errors import EnvironmentRefused, PublicationDeferred
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
@@ -180,7 +180,7 @@ def test_whose_rows_a_snapshot_has_is_known_through_publications_rollbacks_and_e
 def test_what_has_landed_and_is_not_on_record_is_no_base_to_judge_against(platform: Platform) -> None:
     validated(platform, "dead", scope=FEBRUARY, computed_by="1")
     with (
-        _no_lease_ends(),
+        no_lease_ends(),
         mock.patch.object(type(platform.ledger), "accept", side_effect=Died),
         pytest.raises(Died),
     ):

@@ -17,8 +17,8 @@ from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import small_table
-from benchmarks.interleavings import expire
 from benchmarks.small_table import closed, declared, initialise, opened, planned, staged
+from benchmarks.stopped_actors import expire
 from manifests.errors import LeaseLost, PublicationDeferred, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import interleavings
-from benchmarks.interleavings import CASES, DIES, EXPIRED, MEMORY, PAUSED, Schedule, Site, draw, play
+from benchmarks.interleavings import CASES, MEMORY, Schedule, Site, draw, play
 from benchmarks.kills import Case
+from benchmarks.stopped_actors import DIES, EXPIRED, FATES, PAUSED, staged_world
 
 BY_NAME = {case.name: case for case in CASES}
 REPLACE, VERSIONED, MERGE = BY_NAME["REPLACE_PARTITIONS"], BY_NAME["VERSIONED"], BY_NAME["MERGE_BY_KEY"]
@@ -22,7 +23,7 @@ LEDGER, READ, COMMIT = "ledger transaction", "catalog read", "catalog commit"
 def site() -> Iterator[Site]:
     with (
         tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder,
-        interleavings.staged_world(),
+        staged_world(),
     ):
         yield Site(Path(folder))
 
@@ -59,7 +60,7 @@ def test_whoever_is_stopped_and_goes_on_later_undoes_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("second", ["cancel", "reject", "doctor"])
-@pytest.mark.parametrize("fate", interleavings.FATES)
+@pytest.mark.parametrize("fate", FATES)
 def test_a_commit_whose_answer_is_lost_is_seen_of_a_published_run_or_not_at_all(
     site: Site, second: str, fate: str
 ) -> None:

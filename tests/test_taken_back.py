@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import interleavings, taken_back
-from benchmarks.interleavings import CASES, PAUSED, Schedule
+from benchmarks.interleavings import CASES, Schedule
+from benchmarks.stopped_actors import PAUSED
 from benchmarks.taken_back import MENDS, ROOT, Edit, Mend, NotFoundOnce, Outcome, Trial, in_short, outcome_of, without
 
 TRACEBACK = 'load failed:\nTraceback (most recent call last):\n  File "x.py", line 1, in <module>\n{error}: what\n'

@@ -37,7 +37,6 @@ from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import small_table
-from benchmarks.interleavings import Died, _no_lease_ends, bury, expire
 from benchmarks.small_table import (
     CORRECTIONS,
     HISTORY,
@@ -51,6 +50,7 @@ from benchmarks.small_table import (
     rows,
     staged,
 )
+from benchmarks.stopped_actors import Died, bury, expire, no_lease_ends
 from manifests.errors import PublicationDeferred, PublicationRefused, StateMoved
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
 from manifests.model import Conflict, OnConflict
@@ -153,7 +153,7 @@ def dying_at(platform: Platform, point: str) -> Iterator[None]:
         if reached == point:
             raise Died
 
-    with _no_lease_ends(), mock.patch.object(faults, "reach", die), pytest.raises(Died):
+    with no_lease_ends(), mock.patch.object(faults, "reach", die), pytest.raises(Died):
         yield
     bury(platform)
 

@@ -17,8 +17,8 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.ending import cancel
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.recording import close_intent
-from benchmarks.interleavings import expire
 from benchmarks.small_table import READINGS, closed, opened
+from benchmarks.stopped_actors import expire
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from resources.lakehouse import commits
