@@ -7,11 +7,13 @@ catalog, which is all that processes share. An actor publishes, prepares, judges
 rejects, loads, writes past the project, collects garbage or is the doctor. The second one meets the first one's lease alive
 or expired. Instead of being stopped, an actor may get no answer to one of its commits, which has landed, never lands, or
 lands after the second one is done. A schedule is one such order of events in one publish mode and state of a run; they are
-drawn at random from a seed. After each the operator gives interrupted commands again and lets the doctor repair. Then the
-table holds exactly the rows of the runs that the ledger names as holders, in full and once; corrections and versions are
-those of published runs; nothing waits for ever; and the evidence verifies. Only Spark is left out (`small_table`); the
-tables are real, in memory where the system has /dev/shm. Prints a line a state; ends with 1 if anything was wrong. That it
-finds what once was wrong is shown by `taken_back`.
+drawn at random from a seed. One in three is of `known`: runs beside LIVE read different snapshots of a source from which loads
+are taken back, and several things are done before one actor is stopped; `--only known` plays no others.
+
+After each the operator gives interrupted commands again and lets the doctor repair. Then the table holds exactly the rows of
+the runs that the ledger names as holders, in full and once; corrections and versions are those of published runs; nothing waits
+for ever; and the evidence verifies. Only Spark is left out (`small_table`); the tables are real, in memory where the system has
+/dev/shm. Prints a line a state; ends with 1 if anything was wrong. That it finds what once was wrong is shown by `taken_back`.
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as arrow
-import pyarrow.parquet as pq
-import sqlalchemy as sa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.table import Table as IcebergTable
@@ -51,16 +51,14 @@ sys.path.insert(0, ROOT)
 
 from backfill_assets import decisions, faults
 from backfill_assets.audit.verification import verify
-from backfill_assets.declarations.schema import dtypes
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
-from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
 from backfill_assets.staging import compute, executor
-from benchmarks import kills, small_table
+from benchmarks import kills, known, small_table
 from benchmarks.kills import CASES, Case
 from benchmarks.small_table import (
     CORRECTIONS,
@@ -71,6 +69,7 @@ from benchmarks.small_table import (
     manifest,
     opened,
     planned,
+    seen,
     staged,
 )
 from benchmarks.stopped_actors import (
@@ -80,7 +79,9 @@ from benchmarks.stopped_actors import (
     PAUSED,
     Died,
     Stage,
+    at_rest,
     bury,
+    collect,
     expire,
     no_lease_ends,
     staged_world,
@@ -90,13 +91,13 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
-from resources.ledger.tables import leases as leases_table
-from resources.ledger.tables import publications
 
 PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 BEFORE, RUNNING_LIMIT = "history", 100
 MAY = ("2020-05-01", "2020-05-31")
 MEMORY = Path("/dev/shm")
+SHARE = 3
+"""One of so many schedules is of those in which runs know different things: see `known`."""
 THOROUGHLY = 7
 """Of so many schedules that come to rest by themselves the doctor, the verification and the end of each run are tried in one."""
 
@@ -185,12 +186,6 @@ def _load(_: World, platform: Platform) -> None:
     schema = schema_to_pyarrow(platform.lakehouse.table(SOURCE).schema())
     rows_ = [{"id": "twice", "at": datetime(2020, 1, 2, tzinfo=UTC)}]
     platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist(rows_, schema=schema)], {LOAD_PROPERTY: "twice"})
-
-
-def _collect(_: World, platform: Platform, *, later: timedelta) -> None:
-    at = datetime.now(UTC) + later
-    listed = garbage.find(platform, at=at)
-    garbage.collect(platform, listed, by="ada", at=at)
 
 
 def _expire(_: World, platform: Platform) -> None:
@@ -307,8 +302,8 @@ ACTS: dict[str, Act] = {
     "restate": _restate,
     "restate unseen": _restate_unseen,
     "doctor": lambda _, platform: mend(platform),
-    "collect": partial(_collect, later=timedelta()),
-    "collect later": partial(_collect, later=timedelta(days=3)),
+    "collect": lambda _, platform: collect(platform, later=timedelta()),
+    "collect later": lambda _, platform: collect(platform, later=timedelta(days=3)),
     "live": _append_live,
     "load": _load,
     "judge, publish": _then("judge", "publish"),
@@ -685,30 +680,6 @@ def _write_rows_of_nobody(table: IcebergTable) -> None:
     commit_replacement(table, scope.filter, old, list(_dataframe_to_data_files(table.metadata, rows, table.io)), {})
 
 
-def seen(platform: Platform, table: str = READINGS, ref: str = "main") -> list[tuple[Any, ...]]:
-    """Return what `small_table.rows` does; of a file that was read before only its size and time are looked at again."""
-    loaded = platform.lakehouse.table(table)
-    snapshot = loaded.snapshot_by_name(ref)
-    if snapshot is None:
-        return []
-    columns = list(dtypes(small_table.Reading if table == READINGS else small_table.Correction))
-    columns.remove("produced_at")
-    found: list[tuple[Any, ...]] = []
-    for task in loaded.scan(snapshot_id=snapshot.snapshot_id).plan_files():
-        assert not task.delete_files
-        path = local_path(task.file.file_path)
-        stat = Path(path).stat()
-        key = (path, stat.st_size, stat.st_mtime_ns)
-        if key not in _ROWS:
-            values = pq.read_table(path, columns=columns, partitioning=None).select(columns).to_pylist()
-            _ROWS[key] = [tuple(row.values()) for row in values]
-        found += _ROWS[key]
-    return sorted(found, key=repr)
-
-
-_ROWS: dict[tuple[str, int, int], list[tuple[Any, ...]]] = {}
-
-
 def _last_month(scope: tuple[str, str]) -> tuple[str, str]:
     return f"{scope[1][:7]}-01", scope[1]
 
@@ -834,7 +805,7 @@ def play(site: Site, schedule: Schedule) -> list[str]:
                     with suppress(CommitFailedException, ValueError):  # it cannot be done any more
                         stage.late()
                 wrong += _attempt(world, world.others, schedule.first)
-            if schedule.state in INTERRUPTED and not _at_rest(world.others):
+            if schedule.state in INTERRUPTED and not at_rest(world.others):
                 wrong += _attempt(world, world.others, INTERRUPTED[schedule.state])
             wrong += settled(site, world, thoroughly=schedule.at % THOROUGHLY == 0, odd=schedule.state in ODD)
     except Exception:  # noqa: BLE001 - what cannot even be looked at is wrong
@@ -877,7 +848,7 @@ def settled(site: Site, world: World, *, thoroughly: bool, odd: bool = False) ->
     In a table that was written by others, too (or is `odd`), the doctor and `verify` find that, and rightly.
     """
     platform = world.others
-    if not thoroughly and _at_rest(platform):
+    if not thoroughly and at_rest(platform):
         return _agreement(site, world, "at rest")
     wrong = _agreement(site, world, "before the doctor")
     try:
@@ -899,14 +870,6 @@ def settled(site: Site, world: World, *, thoroughly: bool, odd: bool = False) ->
             if one.kind not in allowed
         ]
     return wrong
-
-
-def _at_rest(platform: Platform) -> bool:
-    """Whether nothing is on record as under way."""
-    with platform.ledger.engine.connect() as connection:
-        opened_ = sa.select(sa.func.count()).select_from(publications).where(publications.c.state == "INTENT")
-        held = sa.select(sa.func.count()).select_from(leases_table).where(leases_table.c.ended_at.is_(None))
-        return not connection.execute(opened_).scalar_one() + connection.execute(held).scalar_one()
 
 
 def _ends(world: World, run_id: str) -> list[str]:
@@ -1012,14 +975,19 @@ def campaign(
     say: Callable[[Tally, Sequence[str]], None] | None = None,
 ) -> Tally:
     """Draw and play schedules."""
-    chance, tally, site = random.Random(seed), Tally(), Site(folder)
+    chance, tally, site, site_of_known = random.Random(seed), Tally(), Site(folder), known.Site(folder / known.NAME)
     with staged_world():
         for number in range(schedules):
-            schedule = draw(site, chance, only, places)
-            found = play(site, schedule)
-            tally.played[schedule.state] += 1
-            tally.boundaries[schedule.where] += 1
-            said = [f"seed {seed}, number {number}: {schedule}: {one}" for one in found]
+            if only.startswith(known.NAME) or (not only and number % SHARE == SHARE - 1):
+                of_known = known.draw(seed, number if only else number // SHARE, only)
+                name, found = str(of_known), known.play(site_of_known, of_known)
+                tally.played[known.NAME] += 1
+            else:
+                schedule = draw(site, chance, only, places)
+                name, found = str(schedule), play(site, schedule)
+                tally.played[schedule.state] += 1
+                tally.boundaries[schedule.where] += 1
+            said = [f"seed {seed}, number {number}: {name}: {one}" for one in found]
             tally.wrong += said
             if say is not None and (said or number % 100 == 99):
                 say(tally, said)

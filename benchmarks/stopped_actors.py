@@ -25,11 +25,13 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
+from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor import evidence as doctor_of_evidence
 from benchmarks.small_table import declared
 from manifests.errors import Refused
 from resources.ledger.leases import Leases
 from resources.ledger.tables import leases as leases_table
+from resources.ledger.tables import publications
 from resources.processes import name_of
 
 NOBODY = 2**22 + 1
@@ -162,6 +164,21 @@ def expire(platform: Platform) -> None:
 def _edit_leases(platform: Platform, **values: Any) -> None:
     with platform.ledger.engine.begin() as connection:
         connection.execute(leases_table.update().where(leases_table.c.ended_at.is_(None)).values(**values))
+
+
+def at_rest(platform: Platform) -> bool:
+    """Whether nothing is on record as under way."""
+    with platform.ledger.engine.connect() as connection:
+        opened_ = sa.select(sa.func.count()).select_from(publications).where(publications.c.state == "INTENT")
+        held = sa.select(sa.func.count()).select_from(leases_table).where(leases_table.c.ended_at.is_(None))
+        return not connection.execute(opened_).scalar_one() + connection.execute(held).scalar_one()
+
+
+def collect(platform: Platform, *, later: timedelta) -> None:
+    """Collect the garbage that there will be in a while."""
+    at = datetime.now(UTC) + later
+    listed = garbage.find(platform, at=at)
+    garbage.collect(platform, listed, by="ada", at=at)
 
 
 @contextmanager
