@@ -79,8 +79,11 @@ def _ends(platform: Platform, run_id: str) -> Iterator[str]:
 
 
 def _live_goes_on(platform: Platform) -> Iterator[str]:
-    """Load a newer event, and have LIVE publish it: where something is complete, nothing keeps LIVE from going on."""
-    load_events(platform, "afterwards", "2020-08-02")
+    """Load newer events, and have LIVE publish them: where something is complete, nothing keeps LIVE from going on.
+
+    The source has something of each month again: of one in which it holds no day LIVE publishes nothing, and says so.
+    """
+    load_events(platform, "afterwards", *(f"2020-{month:02}-28" for month in range(1, 9)))
     held = platform.ledger.accepted(READINGS)
     try:
         found = live.tick(platform, platform.products.target(READINGS))

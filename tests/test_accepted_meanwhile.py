@@ -310,3 +310,15 @@ def test_live_leaves_no_days_out_that_were_rolled_back_since_it_was_planned(plat
     else:
         assert "names no first day" in live.tick(platform, platform.products.target(READINGS)).why
     assert agrees(platform)
+
+
+def test_live_goes_on_from_the_month_that_it_holds_though_those_before_it_were_rolled_back(platform: Platform) -> None:
+    load(platform, "may", "2020-05-03")
+    publish(platform, live_ran(platform))
+    rollback(platform, "history")
+    load(platform, "more", "2020-05-04")
+    by_live = live_ran(platform)
+    publish(platform, by_live)
+    assert platform.ledger.accepted(READINGS) == {"2020-05": by_live}
+    assert seen_of(platform, 5) == {"may-2020-05-03", "more-2020-05-04"}
+    assert agrees(platform)

@@ -58,7 +58,6 @@ def test_rows_that_their_holder_has_not_known_are_found(world: World) -> None:
 
 def test_who_has_taken_what_it_must_not_is_found(world: World) -> None:
     """The guards are silenced one by one: what they keep away is found by who looks at the ledger alone."""
-    act(world, Step("plan", 4, kind="RESTATEMENT", back=3), world.platform)
     silent = mock.patch("backfill_assets.publication.publisher.problems_by_now", return_value=[])
     known_before = mock.patch("manifests.planner.live_problems", return_value=[])
     kinds = mock.patch("manifests.planner.kind_problems", return_value=[])
