@@ -7,7 +7,7 @@ catalog, which is all that processes share. An actor publishes, prepares, judges
 rejects, loads, writes past the project, collects garbage or is the doctor. The second one meets the first one's lease alive
 or expired. Instead of being stopped, an actor may get no answer to one of its commits, which has landed, never lands, or
 lands after the second one is done. A schedule is one such order of events in one publish mode and state of a run; they are
-drawn at random from a seed. One in three is of `known`: runs beside LIVE read different snapshots of a source from which loads
+drawn at random from a seed. One in four is of `known`: runs beside LIVE read different snapshots of a source from which loads
 are taken back, and several things are done before one actor is stopped; `--only known` plays no others.
 
 After each the operator gives interrupted commands again and lets the doctor repair. Then the table holds exactly the rows of
@@ -96,7 +96,7 @@ PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
 BEFORE, RUNNING_LIMIT = "history", 100
 MAY = ("2020-05-01", "2020-05-31")
 MEMORY = Path("/dev/shm")
-SHARE = 3
+SHARE = 4
 """One of so many schedules is of those in which runs know different things: see `known`."""
 THOROUGHLY = 7
 """Of so many schedules that come to rest by themselves the doctor, the verification and the end of each run are tried in one."""

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -185,12 +186,15 @@ def _done_or_dead(world: World, step: Step) -> None:
 
 
 def draw(seed: int, number: int, only: str = "") -> Schedule:
-    """Draw a schedule: the same of a seed and a number. Several in a row begin alike, but where `only` some are wanted."""
+    """Draw a schedule: the same of a seed and a number. Several in a row begin alike, but where `only` some are wanted.
+
+    `only` is a part of what they are called, in which `*` stands for anything.
+    """
     chance = random.Random(f"{seed}, {number}")
     while True:
         before = chance if only not in {"", NAME} else random.Random(f"{seed}, {number // IN_A_ROW}")
         rewind, prelude = before.choice(REWINDS), list[Step]()
-        for place in range(before.choice((1, 2, 3, 3, 4, 4))):
+        for place in range(before.choice((1, 2, 3, 3, 4, 4, 5))):
             is_news = place == 0 and before.random() < NEWS
             prelude.append(drawn(before, place, prelude, mortal=True, what="load" if is_news else ""))
         alike = chance if only not in {"", NAME} else random.Random(f"{seed}, {number // ALIKE}, first")
@@ -201,7 +205,7 @@ def draw(seed: int, number: int, only: str = "") -> Schedule:
             how = f"commit {chance.choice(FATES)}"
         thoroughly = number % THOROUGHLY == 0
         found = Schedule(rewind, tuple(prelude), first, second, chance.random(), how, thoroughly)
-        if only in found.name:
+        if fnmatchcase(found.name, f"*{only}*"):
             return found
 
 

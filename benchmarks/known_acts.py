@@ -253,6 +253,8 @@ _WEIGHTS = {
 }
 _NEEDS = {"publish": "plan", "cancel": "plan", "reject": "plan", "reinstate": "rollback", "accept": "VERSIONED"}
 """What must have been done before, so that a step has something to do; "plan" stands for a live run as well."""
+TOGETHER = 0.4
+"""So many steps are over the months of an earlier one."""
 _KINDS = ("RESTATEMENT",) * 4 + ("BACKFILL",) * 3 + ("REPLAY", "REPAIR")
 _MODES = ("REPLACE_PARTITIONS",) * 7 + ("VERSIONED", "VERSIONED", "SHADOW_SWAP", "APPEND_ONLY")
 
@@ -266,6 +268,9 @@ def drawn(
     what = what or chance.choices(whats, [_WEIGHTS[one] for one in whats])[0]
     first = chance.choices((3, 4, 5, 6), (1, 2, 4, 2))[0]
     months = (first, first + (chance.random() < 0.35))
+    if before and chance.random() < TOGETHER:
+        months = chance.choice([*before]).months
+        first = months[0]
     dies = chance.choice(_POINTS) if mortal and chance.random() < 0.15 else ""
     nth = chance.choice((0, 0, 0, 1, 1, 2))
     if not what.startswith("plan"):

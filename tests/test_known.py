@@ -13,7 +13,7 @@ from backfill_assets.publication.publisher import publish
 from benchmarks import known, known_rules
 from benchmarks.interleavings import MEMORY
 from benchmarks.known import Site, draw, on_the_table, play
-from benchmarks.known_acts import HISTORY, Step, World, act
+from benchmarks.known_acts import HISTORY, Step, World
 from benchmarks.small_table import events_at, manifest_data, planned, staged
 from benchmarks.stopped_actors import staged_world
 from manifests.reading import manifest_from
@@ -41,7 +41,7 @@ def test_a_share_of_the_campaign_finds_nothing_wrong(site: Site, number: int) ->
 def test_a_schedule_is_the_same_each_time_it_is_drawn() -> None:
     assert [draw(3, number) for number in range(20)] == [draw(3, number) for number in range(20)]
     assert len({draw(3, number).prelude for number in range(20)}) == 4
-    assert "take back: " in draw(3, 0, "take back: ").name
+    assert "take back: rollback" in draw(3, 0, "known*take back: rollback").name
 
 
 def test_rows_that_their_holder_has_not_known_are_found(world: World) -> None:

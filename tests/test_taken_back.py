@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import interleavings, taken_back
+from benchmarks import interleavings, known, taken_back
 from benchmarks.interleavings import CASES, Schedule
 from benchmarks.stopped_actors import PAUSED
 from benchmarks.taken_back import MENDS, ROOT, Edit, Mend, NotFoundOnce, Outcome, Trial, in_short, outcome_of, without
@@ -27,6 +27,9 @@ def test_each_mend_is_where_its_edits_say(mend: Mend) -> None:
 
 @pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
 def test_there_are_schedules_that_concern_each_mend(mend: Mend) -> None:
+    if mend.only.startswith(known.NAME):
+        assert known.draw(1, 0, mend.only)
+        return
     assert [
         f"{case.name}, {state}: {first} | {second}"
         for case in CASES
