@@ -25,7 +25,6 @@ from backfill_assets.publication import ending
 from backfill_assets.publication.publisher import publish
 from benchmarks.known_acts import OPEN, PAST, World, brought_on
 from benchmarks.small_table import READINGS, Reading, events_at, load_events, seen, staged
-from benchmarks.stopped_actors import at_rest
 from manifests.errors import Refused
 from manifests.kinds import FIRST_OUTPUT
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, RunState
@@ -48,8 +47,8 @@ def settled(world: World, *, thoroughly: bool) -> list[str]:
     except Refused as refusal:
         return [f"the doctor was refused: {refusal}"]
     wrong = [f"the doctor finds {one.kind}: {one.where}: {one.what}" for one in left if one.kind not in allowed]
-    if not at_rest(platform):
-        wrong.append("something is on record as under way, and nobody is at it")
+    for _, run_id, action in platform.ledger.interrupted_publications(READINGS):
+        wrong.append(f"the {action} of {run_id} is on record as under way, and nobody is at it")
     wrong += [f"{one} (after the doctor)" for one in disagreements(world)]
     for record in platform.ledger.runs(target=READINGS, states=OPEN):
         wrong += _ends(platform, record.run_id)
