@@ -173,9 +173,9 @@ def _done_or_dead(world: World, step: Step) -> None:
         if point == step.dies:
             raise Died
 
-    with mock.patch.object(faults, "reach", die), no_lease_ends() if step.dies else nullcontext():
-        with suppress(Refused, Died):
-            act(world, step, world.platform)
+    leases = no_lease_ends() if step.dies else nullcontext()
+    with suppress(Refused, Died), mock.patch.object(faults, "reach", die), leases:
+        act(world, step, world.platform)
     if step.dies:  # at that point, or at its end
         bury(world.platform)
 
