@@ -52,6 +52,28 @@ IN_A_ROW, ALIKE = 6, 3
 """So many schedules begin alike, so that what they begin with is done once; and so many disturb the same step."""
 THOROUGHLY = 4
 """In one of so many schedules the evidence is verified, too, and LIVE is to go on."""
+OF_OLD = 0.25
+"""So many schedules begin as one of these that were wrong once, which chance alone would seldom draw."""
+_RESTATED = Step("plan", 2, kind="RESTATEMENT", anew=True)
+ONCE_WRONG = (
+    (Step("load", 0), Step("live, publish", 1, dies="publishing.committed")),
+    (Step("load", 0, (6, 6)), Step("plan", 1, kind="BACKFILL"), Step("live, publish", 2)),
+    (
+        Step("load", 0, (6, 6)),
+        Step("plan, publish", 1, kind="BACKFILL"),
+        Step("rollback", 2),
+        Step("live, publish", 3),
+    ),
+    (Step("load", 0), Step("live, publish", 1), _RESTATED, Step("load", 3), Step("live, publish", 4)),
+    (
+        Step("load", 0),
+        Step("live, publish", 1),
+        _RESTATED,
+        Step("plan, publish", 3, kind="RESTATEMENT"),
+        Step("load", 4),
+    ),
+)
+"""What is not on record, found empty, or planned anew."""
 NEWS = 0.7
 """In so many schedules something new is loaded first: else few runs know anything that others do not."""
 REWINDS = (0, 0, 40)
@@ -192,7 +214,9 @@ def draw(seed: int, number: int, only: str = "") -> Schedule:
     while True:
         before = chance if only not in {"", NAME} else random.Random(f"{seed}, {number // IN_A_ROW}")
         rewind, prelude = before.choice(REWINDS), list[Step]()
-        for place in range(before.choice((1, 2, 3, 3, 4, 4, 5))):
+        if before.random() < OF_OLD:
+            prelude = [*before.choice(ONCE_WRONG)]
+        for place in range(len(prelude), before.choice((1, 2, 3, 3, 4, 4, 5))):
             is_news = place == 0 and before.random() < NEWS
             prelude.append(drawn(before, place, prelude, mortal=True, what="load" if is_news else ""))
         alike = chance if only not in {"", NAME} else random.Random(f"{seed}, {number // ALIKE}, first")

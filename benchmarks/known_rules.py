@@ -35,13 +35,13 @@ from resources.ledger.facade import PublicationRecord, RunRecord
 
 _FOREIGN = frozenset({"foreign-write", "accepted-files-differ", "unknown-run"})
 """What the doctor rightly finds in a table that was written past the project."""
-_TAKEN_BACK = frozenset({"load-taken-back"})
-"""What it rightly finds where loads were taken back: runs that have read them."""
+_RIGHTLY = frozenset({"load-taken-back", "lease-expired"})
+"""What it rightly finds, and has nothing to repair: runs that have read what was taken back, leases of those that died."""
 
 
 def settled(world: World, *, thoroughly: bool) -> list[str]:
     """Return what is wrong once the doctor has been, and every run has been brought to its end; `thoroughly`, once LIVE has gone on."""
-    platform, allowed = world.others, _TAKEN_BACK | (_FOREIGN if world.appended else frozenset())
+    platform, allowed = world.others, _RIGHTLY | (_FOREIGN if world.appended else frozenset())
     try:
         _, left = mend(platform)
     except Refused as refusal:

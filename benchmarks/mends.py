@@ -356,17 +356,21 @@ MENDS = (
     Mend(
         "K2",
         "what LIVE has shown, and is not on record yet, is unknown to a plan and its publication: older knowledge replaces it",
-        "known*load*; live, publish (dies at publishing.committed): plan RESTATEMENT * back | *",
+        "known*load 5; live, publish (dies at publishing.committed): plan RESTATEMENT * back |",
         24,
         (
             Edit(BASE, "    for run_id, action, _ in unrecorded(", "    for run_id, action, _ in () and unrecorded("),
-            Edit(ASKED_AGAIN, "    return list(dict.fromkeys(found))\n", "    return []\n"),
+            Edit(
+                ASKED_AGAIN,
+                "    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)\n",
+                "",
+            ),
         ),
     ),
     Mend(
         "K3",
         "a chunk that others have accepted without rows since is taken from them, as its files are the same",
-        "known*load 6*; plan RESTATEMENT 5*; live, publish*: ",
+        "known*load 6; plan BACKFILL 5; live, publish: publish |",
         12,
         (
             Edit(
@@ -374,19 +378,20 @@ MENDS = (
                 "found |= {key: today[key] for key in keys if key in today and then.get(key) != today[key]}",
                 "found |= {}",
             ),
+            Edit(ASKED_AGAIN, "    return list(dict.fromkeys(found))\n", "    return []\n"),
         ),
     ),
     Mend(
         "K4",
         "a run that was rolled back is reinstated over what others have accepted without rows since",
-        "known*plan, publish BACKFILL 5*; rollback*; live, publish*: reinstate |",
+        "known*load 6; plan, publish BACKFILL 5; rollback; live, publish: reinstate |",
         12,
         (Edit(UNDOING, "        _require_left_alone(platform, change)\n", ""),),
     ),
     Mend(
         "K5",
         "a chunk that was planned anew counts by the source of the first plan: what is older than it is let in",
-        "known*plan RESTATEMENT*REPLAN*load*publish*: plan, publish RESTATEMENT * back | *",
+        "known*plan RESTATEMENT 5 REPLAN; plan, publish RESTATEMENT 5; load 5: publish | plan, publish RESTATEMENT 5* back",
         60,
         (
             Edit(
