@@ -161,6 +161,21 @@ class Known:
             snapshot_id = parents[snapshot_id]
         return found
 
+    def held_at(self, snapshot_id: int | None) -> dict[str, str] | None:
+        """Return who held which chunk when main was a snapshot, whatever was recorded late; None if that is not known any more."""
+        before, here = self.led_to(snapshot_id), {one.snapshot_id for one in self.table.snapshots()}
+        if before is None:
+            return None
+        found: dict[str, str] = {}
+        for one in self.holdings:
+            began = self.entry_at(one.accepted_at).snapshot_id
+            ended = None if one.ended_at is None else self.entry_at(one.ended_at).snapshot_id
+            if began not in here or (ended is not None and ended not in here):
+                return None
+            if began in before and ended not in before:
+                found[one.chunk] = one.run_id
+        return found
+
 
 def _rows(world: World, known: Known) -> Iterator[str]:
     """Hold each month that readers see against the events of the snapshot that its holder has read."""
@@ -238,22 +253,10 @@ def _over(known: Known, held: AcceptedVersion, before: AcceptedVersion) -> Itera
 
 def _unseen(known: Known, held: AcceptedVersion, before: AcceptedVersion) -> Iterator[str]:
     """Say that a run has taken a chunk from one that did not hold it in the snapshot that its plan was made on."""
-    base = known.led_to(known.plans[held.run_id][held.chunk].base_snapshot_id)
-    here = {one.snapshot_id for one in known.table.snapshots()}
-    if base is None:
-        return
-    then: str | None = None
-    for one in known.holdings:
-        began = known.entry_at(one.accepted_at).snapshot_id
-        ended = None if one.ended_at is None else known.entry_at(one.ended_at).snapshot_id
-        if one.chunk != held.chunk:
-            continue
-        if began not in here or (ended is not None and ended not in here):
-            return  # it has expired: nobody knows
-        if began in base and ended not in base:
-            then = one.run_id
-    if then != before.run_id:
-        yield f"{held.run_id} has taken {held.chunk} from {before.run_id}, and was planned on what {then} held"
+    then = known.held_at(known.plans[held.run_id][held.chunk].base_snapshot_id)
+    if then is not None and then.get(held.chunk) != before.run_id:
+        was = then.get(held.chunk)
+        yield f"{held.run_id} has taken {held.chunk} from {before.run_id}, and was planned on what {was} held"
 
 
 def _reinstated(known: Known, held: AcceptedVersion) -> Iterator[str]:
@@ -267,10 +270,12 @@ def _reinstated(known: Known, held: AcceptedVersion) -> Iterator[str]:
 
 
 def _gap(known: Known, run_id: str, at: datetime, first: str) -> Iterator[str]:
-    """Say that LIVE has left days out between it and what was complete, or that nothing was."""
-    held = {
-        one.chunk for one in known.holdings if one.accepted_at < at and (one.ended_at is None or one.ended_at >= at)
-    }
+    """Say that LIVE has left days out between it and what was complete when it landed, or that nothing was."""
+    by_id = {one.snapshot_id: one for one in known.table.snapshots()}
+    landed = by_id.get(known.entry_at(at).snapshot)
+    held = None if landed is None else known.held_at(landed.parent_snapshot_id)
+    if held is None:
+        return
     if not held:
         yield f"{run_id} has begun at {first}, and nothing was complete before"
     before = {chunk for chunk in held if chunk < first}
