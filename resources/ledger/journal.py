@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -411,6 +412,7 @@ def unexplained(
     """Return the rows of a run (of some tables, if given) that are not as the journal's entries left them."""
     wrong = list(found.broken.get(run_id, ()))
     expected = found.runs.get(run_id, {})
+    present = JOURNALED if run_id == INSTALLATION else _with_rows_of(connection, run_id)
     for name in sorted(JOURNALED if tables is None else JOURNALED & set(tables)):
         table = metadata.tables[name]
         if run_id != INSTALLATION and "run_id" not in table.c:
@@ -418,6 +420,8 @@ def unexplained(
         if run_id == INSTALLATION and "run_id" in table.c:
             continue
         rows = expected.get(name, {})
+        if not rows and name not in present:
+            continue
         here: set[str] = set()
         for columns in {of for _, of in rows.values()} | {tuple(columns_of(table))}:
             known = tuple(column for column in columns if column in table.c)
@@ -442,6 +446,21 @@ def unexplained(
         ]
         wrong += _texts(connection, table, run_id)
     return wrong
+
+
+@lru_cache(maxsize=1)
+def _which_have_rows() -> sa.Select[Any]:
+    """Return the query that tells of each table whether the run that its parameter `one_run` names has rows in it."""
+    of_runs = [table for name in sorted(JOURNALED) if "run_id" in (table := metadata.tables[name]).c]
+    return sa.select(
+        *(sa.exists().where(table.c.run_id == sa.bindparam("one_run")).label(table.name) for table in of_runs)
+    )
+
+
+def _with_rows_of(connection: sa.Connection, run_id: str) -> set[str]:
+    """Return the tables that have rows of a run: a question to all of them at once, of which most have none."""
+    found = connection.execute(_which_have_rows(), {"one_run": run_id}).mappings().one()
+    return {name for name, has in found.items() if has}
 
 
 def of_nobody(connection: sa.Connection, found: Explained) -> Iterator[Unexplained]:
