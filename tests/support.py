@@ -7,7 +7,6 @@ Everything is small and real; nothing is mocked.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,6 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from backfill_assets.installation import Platform
-from benchmarks import small_table
 from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
 from manifests.facts import ReferenceState, SourceFile, SourceState, TargetContract
@@ -58,26 +56,6 @@ def at_a_tick(context: Evaluation) -> Evaluation:
     """Return the context in which Dagster's daemon evaluates a sensor or a schedule; Dagster builds that of a trial."""
     context._log_key = ["__repository__", "its name", "1"]
     return context
-
-
-# --- an installation that is put back -----------------------------------------------------------------------------------
-
-
-def set_aside(home: Path) -> Path:
-    """Keep a copy of an installation for `put_back`; return its home."""
-    shutil.copytree(home, home.with_name("kept"))
-    return home
-
-
-@contextmanager
-def put_back(home: Path) -> Iterator[Platform]:
-    """Yield the installation of the small table at `home`, as it was when it was set aside."""
-    shutil.rmtree(home)
-    shutil.copytree(home.with_name("kept"), home)
-    with small_table.declared():
-        opened = small_table.opened(home)
-        yield opened
-        small_table.closed(opened)
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import NestedField, StringType, TimestamptzType
+from small_worlds import copy_of
 from table_model import Event, File, Row, Run
 
 from backfill_assets import faults
@@ -51,7 +52,6 @@ from resources.lakehouse.facade import LOAD_PROPERTY, Scope, local_path
 from resources.ledger import judged
 from resources.ledger.facade import GatedChunk, Verdict
 from resources.ledger.tables import leases as leases_table
-from resources.settings import load_settings
 
 DAYS, EVENTS, SOURCE = "silver.days", "silver.days_corrections", "bronze.day_events"
 MONTHS = ("2020-01", "2020-02", "2020-03", "2020-04")
@@ -111,24 +111,26 @@ def scope_of(month: str) -> Scope:
     return Scope("day", first, first.replace(day=monthrange(first.year, first.month)[1]))
 
 
+def initialise(platform: Platform) -> None:
+    """Make ledger, catalog and tables; the source has an event a month."""
+    platform.settings.home.mkdir(parents=True, exist_ok=True)
+    platform.lakehouse.create_catalog()
+    make_ledger(platform)
+    for name, model in ((DAYS, Day), (EVENTS, DayCorrection)):
+        schema = iceberg_schema(model)
+        platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)
+    events = Schema(NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False))
+    platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), TABLE_PROPERTIES)
+    rows = [{"id": month, "at": datetime.fromisoformat(f"{month}-05").replace(tzinfo=UTC)} for month in MONTHS]
+    load = arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(events))
+    platform.lakehouse.append(SOURCE, [load], {LOAD_PROPERTY: "events"})
+
+
 class Installation:
     """A real installation of one small table, and what its operators, LIVE and Spark would do."""
 
-    def __init__(self, home: Path) -> None:
-        self.platform = Platform.of(load_settings(home=home))
-        home.mkdir(parents=True, exist_ok=True)
-        self.platform.lakehouse.create_catalog()
-        make_ledger(self.platform)
-        for name, model in ((DAYS, Day), (EVENTS, DayCorrection)):
-            schema = iceberg_schema(model)
-            self.platform.lakehouse.ensure(name, schema, _spec(schema, "day", Chunking.MONTH), TABLE_PROPERTIES)
-        events = Schema(
-            NestedField(1, "id", StringType(), required=False), NestedField(2, "at", TimestamptzType(), False)
-        )
-        self.platform.lakehouse.ensure(SOURCE, events, _spec(events, "at", Chunking.MONTH), TABLE_PROPERTIES)
-        rows = [{"id": month, "at": datetime.fromisoformat(f"{month}-05").replace(tzinfo=UTC)} for month in MONTHS]
-        load = arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(events))
-        self.platform.lakehouse.append(SOURCE, [load], {LOAD_PROPERTY: "events"})
+    def __init__(self, platform: Platform | None = None) -> None:
+        self.platform = platform or copy_of(initialise)
         self.arrow_schema = schema_to_pyarrow(self.platform.lakehouse.table(DAYS).schema())
         self.killed = False
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from small_worlds import copy_of
 
 from backfill_assets import faults, live
 from backfill_assets.audit.verification import verify
@@ -30,7 +30,6 @@ from benchmarks.small_table import (
     initialise,
     load_events,
     manifest_data,
-    opened,
     take_load_back,
 )
 from benchmarks.small_table import planned as planned_from
@@ -46,16 +45,19 @@ PUBLISHED, REJECTED, ROLLED_BACK = RunState.PUBLISHED, RunState.REJECTED, RunSta
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     """A table with four months of history, published from a source that has events of these and no others."""
     with declared(WITH_LIVE, compute_events):
-        opened_here = opened(tmp_path / "home")
-        initialise(opened_here)
-        take_load_back(opened_here, "events")
-        load(opened_here, "base", "2020-01-02", "2020-02-02", "2020-03-02", "2020-04-30")
-        published(opened_here, "history", HISTORY, kind="BOOTSTRAP")
+        opened_here = copy_of(with_history)
         yield opened_here
         closed(opened_here)
+
+
+def with_history(platform: Platform) -> None:
+    initialise(platform)
+    take_load_back(platform, "events")
+    load(platform, "base", "2020-01-02", "2020-02-02", "2020-03-02", "2020-04-30")
+    published(platform, "history", HISTORY, kind="BOOTSTRAP")
 
 
 def load(platform: Platform, name: str, *days: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import put_back, set_aside
+from small_worlds import put_back, set_aside
 
 from backfill_assets import faults
 from backfill_assets.audit import verification

@@ -12,6 +12,7 @@ from unittest import mock
 
 import dagster as dg
 import pytest
+from small_worlds import copy_of
 
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
@@ -28,13 +29,16 @@ PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 
 
 @pytest.fixture
-def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     with small_table.declared():
-        platform = small_table.opened(tmp_path / "home")
-        small_table.initialise(platform)
-        initialise_instance(platform.settings)
+        platform = copy_of(with_instance)
         yield platform
         small_table.closed(platform)
+
+
+def with_instance(platform: Platform) -> None:
+    small_table.initialise(platform)
+    initialise_instance(platform.settings)
 
 
 def launched(platform: Platform, run_id: str, **changes: object) -> tuple[str, dict[str, str], list[str], list[str]]:

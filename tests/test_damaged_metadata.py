@@ -18,7 +18,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import clear_manifest_cache
-from support import put_back, set_aside
+from small_worlds import put_back, set_aside
 
 from backfill_assets.audit.conditions import conditions_of
 from backfill_assets.audit.explain import explain

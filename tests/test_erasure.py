@@ -6,7 +6,6 @@ Every test publishes rows of `ann`, forgets her, and tries to show her again. Th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -21,6 +20,7 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication import accepting, requirements, undoing
 from backfill_assets.publication import publisher as publication
+from benchmarks.small_table import closed
 from benchmarks.stopped_actors import Died, bury, no_lease_ends
 from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -44,11 +44,11 @@ ACTIONS = {
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Installation]:
+def it() -> Iterator[Installation]:
     with only_this_table():
-        installation = Installation(tmp_path / "home")
+        installation = Installation()
         yield installation
-        installation.platform.ledger.engine.dispose()
+        closed(installation.platform)
 
 
 def forget(it: Installation, *names: str, **erasure: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pandera.polars as pa
@@ -18,6 +17,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.types import IntegerType, StringType
 from pyspark.sql import DataFrame
+from small_worlds import copy_of
 from worlds import SPARK
 
 from backfill_assets import Inputs, TransformContext
@@ -67,16 +67,19 @@ EVOLVED = replace(TARGET, model=ReadingWithStatus)
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     """A table whose four months are published."""
     with small_table.declared():
-        found = small_table.opened(tmp_path / "home", spark=SPARK)
-        small_table.initialise(found)
-        planned(found, manifest("before", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
-        staged(found, "before")
-        publish(found, "before")
+        found = copy_of(with_history, spark=SPARK)
         yield found
         small_table.closed(found)
+
+
+def with_history(platform: Platform) -> None:
+    small_table.initialise(platform)
+    planned(platform, manifest("before", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
+    staged(platform, "before")
+    publish(platform, "before")
 
 
 def evolve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

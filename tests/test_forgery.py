@@ -23,7 +23,8 @@ from checkouts import git
 from click.testing import CliRunner
 from pyiceberg.table import update
 from servers import Postgres
-from support import at_once, put_back, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket, set_aside
+from small_worlds import put_back, set_aside
+from support import at_once, put_folder, put_link, put_link_to_nothing, put_pipe, put_socket
 
 from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report

@@ -34,6 +34,7 @@ from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import collecting_lease, leases_of
 from backfill_assets.publication.recording import record_landed, tell_again
+from benchmarks.small_table import closed
 from manifests.errors import (
     EnvironmentRefused,
     InputRefused,
@@ -63,11 +64,11 @@ ACTS: dict[str, Any] = {
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Installation]:
+def it() -> Iterator[Installation]:
     with only_this_table():
-        installation = Installation(tmp_path / "home")
+        installation = Installation()
         yield installation
-        installation.platform.ledger.engine.dispose()
+        closed(installation.platform)
 
 
 def staged(it: Installation, run_id: str, *, judged: bool = True, value: int = 1, **options: Any) -> Run:
@@ -834,10 +835,11 @@ def test_a_session_that_the_server_ends_puts_no_record_in_the_place_of_others(
 ) -> None:
     """PostgreSQL ends a transaction that stands still for a minute; here it is told to."""
     url = postgres_server.database()
-    monkeypatch.setattr(table_world, "load_settings", lambda home: load_settings(home=home, ledger_url=url))
     idle = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
     with only_this_table():
-        it = Installation(tmp_path / "home")
+        platform = Platform.of(load_settings(home=tmp_path / "home", ledger_url=url))
+        table_world.initialise(platform)
+        it = Installation(platform)
         publish(it, staged(it, "one"))
         two = staged(it, "two", value=2)
         other = Platform.of(load_settings(home=tmp_path / "home", ledger_url=url))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,6 +17,7 @@ import polars as pl
 import pyarrow as arrow
 import pytest
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
+from small_worlds import copy_of
 from test_taking_back import FEBRUARY, agree, published, readers, state, validated
 
 from backfill_assets.declarations.standard_gates import change_gate
@@ -43,7 +43,6 @@ from benchmarks.small_table import (
     closed,
     declared,
     initialise,
-    opened,
     planned,
     staged,
 )
@@ -54,6 +53,7 @@ from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import LOAD_PROPERTY, Scope
 from resources.ledger.facade import Verdict
+from resources.spark.sessions import ModeSpark
 
 MARCH = ("2020-03-01", "2020-03-31")
 CHANGE = "change_within_tolerance"
@@ -81,19 +81,22 @@ class _NoTransform:
 
 
 @pytest.fixture
-def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """A table with rows of four months, whose runs have a gate against large changes; no Spark."""
     for name in ("history_until_end", "staged_frame"):
         monkeypatch.setattr(judging, name, lambda *_, **__: None)
     monkeypatch.setattr(judging, "transform_context", lambda *_, **__: _NoTransform())
     monkeypatch.setattr(verdicts, "keep", lambda *_, **__: {})
     with declared(GATED):
-        opened_here = opened(tmp_path / "home")
-        monkeypatch.setattr(type(opened_here.spark), "session", lambda *_, **__: None)
-        initialise(opened_here)
-        published(opened_here, "base-run", scope=HISTORY, computed_by="1")
+        monkeypatch.setattr(ModeSpark, "session", lambda *_, **__: None)
+        opened_here = copy_of(with_history)
         yield opened_here
         closed(opened_here)
+
+
+def with_history(platform: Platform) -> None:
+    initialise(platform)
+    published(platform, "base-run", scope=HISTORY, computed_by="1")
 
 
 @pytest.fixture

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -29,6 +27,7 @@ from table_world import DAYS, MONTHS, NAMES, NOBODY, Installation, day_of, only_
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication import publisher as publication
+from benchmarks.small_table import closed
 from manifests.errors import LeaseHeld, PlanRefused, PublicationRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, OnConflict, PublishMode
@@ -51,8 +50,7 @@ class TableUnderChange(RuleBasedStateMachine):
         super().__init__()
         self.scene = only_this_table()
         self.scene.__enter__()
-        self.folder = tempfile.TemporaryDirectory()
-        self.it = Installation(Path(self.folder.name) / "home")
+        self.it = Installation()
         self.model = Model(MONTHS)
         self.numbers = count(1)
         self.live_files: list[tuple[str, File]] = []
@@ -60,8 +58,7 @@ class TableUnderChange(RuleBasedStateMachine):
         self.seen = (0, self.it.platform.lakehouse.snapshot_id(DAYS))
 
     def teardown(self) -> None:
-        self.it.platform.ledger.engine.dispose()
-        self.folder.cleanup()
+        closed(self.it.platform)
         self.scene.__exit__(None, None, None)
 
     # --- helpers --------------------------------------------------------------------------------------------------

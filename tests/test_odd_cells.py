@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support import put_back, set_aside
+from small_worlds import put_back, set_aside
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.defs.untold import dagster_disagreements

@@ -17,6 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from small_worlds import copy_of
 from test_own_changes import file_of_another, is_shown, said_of, written_by_another
 from test_taking_back import (
     APRIL,
@@ -38,6 +39,7 @@ from test_taking_back import (
     shown_by_another_program,
     state,
     validated,
+    with_history,
 )
 
 from backfill_assets import faults
@@ -48,7 +50,7 @@ from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.undoing import reinstate, rollback
-from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, closed, declared, initialise, opened, rows
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, rows
 from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
 from resources.lakehouse import commits
@@ -67,12 +69,10 @@ from resources.lakehouse.live_files import all_files
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[Platform]:
+def history() -> Iterator[Platform]:
     """A table with rows of four months, published by the run `base-run`."""
     with declared():
-        platform = opened(tmp_path / "home", **NO_RETENTION)
-        initialise(platform)
-        published(platform, "base-run", scope=HISTORY, computed_by="1")
+        platform = copy_of(with_history, **NO_RETENTION)
         yield platform
         closed(platform)
 

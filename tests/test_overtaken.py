@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from small_worlds import copy_of
 from support import put_in_force
-from test_taking_back import FEBRUARY, HISTORY, LATER, agree, dying_at, entries, published, readers, state, validated
+from test_taking_back import (
+    FEBRUARY,
+    LATER,
+    agree,
+    dying_at,
+    entries,
+    published,
+    readers,
+    state,
+    validated,
+    with_history,
+)
 
 from backfill_assets import decisions, faults
 from backfill_assets.installation import Platform
@@ -17,7 +28,7 @@ from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks import small_table
-from benchmarks.small_table import closed, declared, initialise, opened, planned, staged
+from benchmarks.small_table import closed, declared, planned, staged
 from benchmarks.stopped_actors import expire
 from manifests.errors import LeaseLost, PublicationDeferred, StateMoved, TransitionRefused
 from manifests.lifecycle import RunState
@@ -25,12 +36,10 @@ from manifests.model import Conflict, OnConflict
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[Platform]:
+def history() -> Iterator[Platform]:
     """A table with rows of four months, published by the run `base-run`."""
     with declared():
-        platform = opened(tmp_path / "home")
-        initialise(platform)
-        published(platform, "base-run", scope=HISTORY, computed_by="1")
+        platform = copy_of(with_history)
         yield platform
         closed(platform)
 

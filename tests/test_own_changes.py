@@ -20,6 +20,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from small_worlds import copy_of
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
@@ -39,17 +40,20 @@ WAITING = [("SHADOW_SWAP", {}), ("VERSIONED", {"version": "v2"}), ("VERSIONED", 
 
 
 @pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def history(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """An installation with a published history."""
     monkeypatch.setenv("BACKFILL_OPERATOR", "ops")
     with small_table.declared():
-        platform = small_table.opened(tmp_path / "home")
-        small_table.initialise(platform)
-        planned(platform, manifest("history", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
-        staged(platform, "history")
-        publish(platform, "history")
+        platform = copy_of(with_history)
         yield platform
         small_table.closed(platform)
+
+
+def with_history(platform: Platform) -> None:
+    small_table.initialise(platform)
+    planned(platform, manifest("history", "REPLACE_PARTITIONS", HISTORY, computed_by="1"))
+    staged(platform, "history")
+    publish(platform, "history")
 
 
 def validated(platform: Platform, run_id: str, mode: str, **options: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import LongType
+from small_worlds import copy_of
 from worlds import SPARK
 
 from backfill_assets import decisions
@@ -41,30 +42,34 @@ from resources.ledger.transactions import system_clock as now
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     """A published run that has told the audit table."""
     with small_table.declared():
-        found = small_table.opened(tmp_path / "home")
-        small_table.initialise(found)
-        planned(
-            found,
-            manifest_from(manifest_data("one", "REPLACE_PARTITIONS", HISTORY) | {"safety": {"sinks": ["run_audit"]}}),
-        )
-        staged(found, "one")
-        publish(found, "one")
+        found = copy_of(with_a_run_that_told)
         yield found
         small_table.closed(found)
 
 
+def with_a_run_that_told(platform: Platform) -> None:
+    _published(platform, safety={"sinks": ["run_audit"]})
+
+
+def with_a_run(platform: Platform) -> None:
+    _published(platform)
+
+
+def _published(platform: Platform, **more: Any) -> None:
+    small_table.initialise(platform)
+    planned(platform, manifest_from(manifest_data("one", "REPLACE_PARTITIONS", HISTORY) | more))
+    staged(platform, "one")
+    publish(platform, "one")
+
+
 @pytest.fixture
-def outlined(tmp_path: Path) -> Iterator[Platform]:
+def outlined() -> Iterator[Platform]:
     """A published run that has left an outline of each chunk beside its table."""
     with small_table.declared(small_table.OUTLINED):
-        found = small_table.opened(tmp_path / "home", keep_snapshots_days=365)
-        small_table.initialise(found)
-        planned(found, manifest_from(manifest_data("one", "REPLACE_PARTITIONS", HISTORY)))
-        staged(found, "one")
-        publish(found, "one")
+        found = copy_of(with_a_run, keep_snapshots_days=365)
         yield found
         small_table.closed(found)
 

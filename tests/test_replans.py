@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as arrow
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from small_worlds import copy_of
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
@@ -39,17 +39,19 @@ SLOW, OTHER = "slow", "other"
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     with small_table.declared():
-        platform = small_table.opened(tmp_path / "home")
-        small_table.initialise(platform)
-        small_table.planned(
-            platform, small_table.manifest("history", REPLACE, ("2020-01-01", "2020-04-30"), computed_by="1")
-        )
-        small_table.staged(platform, "history")
-        publication.publish(platform, "history")
+        platform = copy_of(with_history)
         yield platform
         small_table.closed(platform)
+
+
+def with_history(platform: Platform) -> None:
+    small_table.initialise(platform)
+    contract = small_table.manifest("history", REPLACE, ("2020-01-01", "2020-04-30"), computed_by="1")
+    small_table.planned(platform, contract)
+    small_table.staged(platform, "history")
+    publication.publish(platform, "history")
 
 
 def two_runs(platform: Platform, mode: str = REPLACE, scope: tuple[str, str] = SCOPE) -> None:

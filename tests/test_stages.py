@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
@@ -15,6 +14,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.execution import Execution
 from backfill_assets.publication.modes import STRATEGIES, stages_of, strategy_of
 from backfill_assets.reconciliation.reconcile import reconcile
+from benchmarks.small_table import closed
 from manifests.errors import PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Corrections, PublishMode
@@ -60,11 +60,11 @@ COMMITS = ("replace", "point")
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Installation]:
+def it() -> Iterator[Installation]:
     with only_this_table():
-        installation = Installation(tmp_path / "home")
+        installation = Installation()
         yield installation
-        installation.platform.ledger.engine.dispose()
+        closed(installation.platform)
 
 
 def a_run(it: Installation, mode: PublishMode, **options: Any) -> Run:

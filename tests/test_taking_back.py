@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,6 +21,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table.update import SetSnapshotRefUpdate
+from small_worlds import copy_of
 from support import put_in_force
 
 from backfill_assets import decisions, faults
@@ -45,7 +45,6 @@ from benchmarks.small_table import (
     closed,
     declared,
     initialise,
-    opened,
     planned,
     rows,
     staged,
@@ -69,21 +68,27 @@ PUBLISHED, ROLLED_BACK = RunState.PUBLISHED, RunState.ROLLED_BACK
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     """A table without rows, of an installation that keeps nothing longer than it must."""
     with declared():
-        opened_here = opened(tmp_path / "home", **NO_RETENTION)
-        initialise(opened_here)
+        opened_here = copy_of(initialise, **NO_RETENTION)
         yield opened_here
         closed(opened_here)
 
 
 @pytest.fixture
-def history(platform: Platform) -> Platform:
-    """The same with rows of four months, published by the run `base`."""
-    validated(platform, "base-run", scope=HISTORY, computed_by="1")
-    publish(platform, "base-run")
-    return platform
+def history() -> Iterator[Platform]:
+    """The same with rows of four months, published by the run `base-run`."""
+    with declared():
+        opened_here = copy_of(with_history, **NO_RETENTION)
+        yield opened_here
+        closed(opened_here)
+
+
+def with_history(platform: Platform) -> None:
+    """Make the table, and have the run `base-run` publish four months of it."""
+    initialise(platform)
+    published(platform, "base-run", scope=HISTORY, computed_by="1")
 
 
 def validated(

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
+from small_worlds import copy_of
 from support import at_a_tick
 
 from backfill_assets import decisions, faults
@@ -38,15 +39,17 @@ SPRING, MARCH = ("2020-01-01", "2020-04-30"), ("2020-03-01", "2020-03-31")
 
 
 @pytest.fixture
-def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    home = tmp_path / "home"
-    monkeypatch.setenv("BACKFILL_HOME", str(home))
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with small_table.declared():
-        platform = small_table.opened(home)
-        small_table.initialise(platform)
-        initialise_instance(platform.settings)
+        platform = copy_of(with_instance)
+        monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
         yield platform
         small_table.closed(platform)
+
+
+def with_instance(platform: Platform) -> None:
+    small_table.initialise(platform)
+    initialise_instance(platform.settings)
 
 
 def validated(platform: Platform, run_id: str, scope: tuple[str, str], version: str = "2") -> None:

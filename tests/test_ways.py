@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.transforms import MonthTransform
+from small_worlds import copy_of
 
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.installation import Platform
@@ -26,7 +27,6 @@ from benchmarks.small_table import (
     declared,
     initialise,
     manifest,
-    opened,
     planned,
     rows,
     staged,
@@ -48,30 +48,33 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
+def platform() -> Iterator[Platform]:
     """A table that held three months in one file before its partitions were months."""
     with declared():
-        opened_here = opened(tmp_path / "home")
-        opened_here.settings.home.mkdir()
-        lakehouse = opened_here.lakehouse
-        lakehouse.create_catalog()
-        schema = iceberg_schema(Reading)
-        lakehouse.ensure(READINGS, schema, UNPARTITIONED_PARTITION_SPEC, TABLE_PROPERTIES)
-        lineage = {
-            "run_id": "before",
-            "processing_mode": "BACKFILL",
-            "transform_version": "1",
-            "input_snapshot_id": 1,
-            "produced_at": now(),
-        }
-        old = [row | lineage for row in small_table.rows_of("1", *map(date.fromisoformat, QUARTER))]
-        batch = arrow.Table.from_pylist(old, schema=schema_to_pyarrow(schema))
-        lakehouse.append(READINGS, [batch], {LOAD_PROPERTY: "before"})
-        with lakehouse.table(READINGS).update_spec() as update:
-            update.add_field("day", MonthTransform(), "day_month")
-        initialise(opened_here)
+        opened_here = copy_of(with_a_file_of_three_months)
         yield opened_here
         closed(opened_here)
+
+
+def with_a_file_of_three_months(platform: Platform) -> None:
+    platform.settings.home.mkdir(parents=True)
+    lakehouse = platform.lakehouse
+    lakehouse.create_catalog()
+    schema = iceberg_schema(Reading)
+    lakehouse.ensure(READINGS, schema, UNPARTITIONED_PARTITION_SPEC, TABLE_PROPERTIES)
+    lineage = {
+        "run_id": "before",
+        "processing_mode": "BACKFILL",
+        "transform_version": "1",
+        "input_snapshot_id": 1,
+        "produced_at": now(),
+    }
+    old = [row | lineage for row in small_table.rows_of("1", *map(date.fromisoformat, QUARTER))]
+    batch = arrow.Table.from_pylist(old, schema=schema_to_pyarrow(schema))
+    lakehouse.append(READINGS, [batch], {LOAD_PROPERTY: "before"})
+    with lakehouse.table(READINGS).update_spec() as update:
+        update.add_field("day", MonthTransform(), "day_month")
+    initialise(platform)
 
 
 def test_no_mode_plans_to_replace_a_file_that_holds_days_of_others(platform: Platform) -> None:
