@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).resolve().parent / "durations.json"
-QUICK_SECONDS = 8.0
+QUICK_SECONDS = 5.0
 """The inner loop runs modules that took no longer, besides what is marked `check`."""
 
 
