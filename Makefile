@@ -9,7 +9,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ign
 FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
-.PHONY: demo test check durations lint types lock bench setup clean
+.PHONY: demo test test-exhaustive check durations lint types lock bench setup clean
 
 setup: $(READY)
 
@@ -30,12 +30,17 @@ $(ARCHIVE): $(READY)
 	@$(BIN)/python -m resources.spark.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes could be made: the tests take longer"
 	@touch $(ARCHIVE)
 
+# every promise in each mode, but for what only a browser shows
 test: $(READY) $(ARCHIVE)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive"
+
+# all other tests: each mode with each point and each act, long campaigns, a day in a browser
+test-exhaustive: $(READY) $(ARCHIVE)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m exhaustive
 
 # the inner loop: the quick modules, one restatement from plan to published, a crash a phase, the model with few examples
 check: $(READY) $(ARCHIVE)
-	@HYPOTHESIS_EXAMPLES=3 $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --inner-loop
+	@HYPOTHESIS_EXAMPLES=3 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --inner-loop -m "not exhaustive"
 
 durations: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --record-durations

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import durations
+import exhaustive
 import pytest
 from launches import CONTEXT
 from servers import NoServerError, Postgres, postgres
@@ -51,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(durations.Recorder())
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    exhaustive.mark(items)
     if config.getoption("--inner-loop"):
         left = durations.quick(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])

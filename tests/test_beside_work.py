@@ -32,6 +32,8 @@ from resources.lakehouse.facade import local_path
 from resources.ledger import transactions
 from resources.ledger.moments import Moment
 
+pytestmark = pytest.mark.matrix
+
 WINTER = ("2020-01-01", "2020-02-29")
 
 

@@ -33,6 +33,8 @@ from manifests.lifecycle import RunState
 from resources.processes import is_alive
 from resources.settings import load_settings
 
+pytestmark = pytest.mark.exhaustive
+
 STAGING, PUBLISHED = "silver/case_sla_daily", "silver/case_sla_daily_published"
 PUBLISH_JOB = "publish_silver_case_sla_daily"
 BAD, REPAIR, STOPPED = "restate-2010", "repair-2010", "stopped-2010"

@@ -49,6 +49,8 @@ from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
 from resources.lakehouse.lineage import ancestors
 
+pytestmark = pytest.mark.matrix
+
 __all__ = ["history"]
 
 TABLES = (READINGS, CORRECTIONS)

@@ -38,50 +38,65 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
-def test_the_same_command_after_a_kill_at_every_point_ends_as_if_nothing_had_happened(world: World) -> None:
-    disturbed = world.announced(world.manifest("disturbed", target=world.scope(*CHUNKS)))
-    undisturbed = world.validated(world.manifest("undisturbed", target=world.scope(*CHUNKS)))
-    history = world.snapshots()
-    for point in (
-        "staging.written",
-        "staging.derived",
-        "staging.recorded",
-        "gating.judged",
-        "gating.recorded",
-        "gating.run_judged",
-        "leasing.taken",
-        "leasing.fenced",
-        "publishing.sealed",
-        "publishing.tagged",
-        "publishing.prepared",
-        "publishing.leased",
-        "publishing.committed",
-    ):
-        command(world, "run", "disturbed", fault=point).finish(KILLED)
+IN_EACH_PHASE = ("staging.written", "gating.recorded", "publishing.committed")
+EVERYWHERE = (
+    "staging.written",
+    "staging.derived",
+    "staging.recorded",
+    "gating.judged",
+    "gating.recorded",
+    "gating.run_judged",
+    "leasing.taken",
+    "leasing.fenced",
+    "publishing.sealed",
+    "publishing.tagged",
+    "publishing.prepared",
+    "publishing.leased",
+    "publishing.committed",
+    "publishing.recorded",
+    "recording.told",
+    "comparing.kept",
+)
+BEFORE_THE_LEDGERS_COMMIT = {"staging.written", "staging.derived"}
+ONCE_LANDED = {"publishing.committed", "publishing.recorded", "recording.told", "comparing.kept"}
+
+
+@pytest.mark.parametrize(
+    ("run_id", "points"),
+    [("disturbed", IN_EACH_PHASE), pytest.param("everywhere", EVERYWHERE, marks=pytest.mark.exhaustive)],
+    ids=["a kill in each phase", "a kill at every point"],
+)
+def test_the_same_command_after_each_kill_ends_as_if_nothing_had_happened(
+    world: World, run_id: str, points: tuple[str, ...]
+) -> None:
+    disturbed = world.announced(world.manifest(run_id, target=world.scope(*CHUNKS)))
+    undisturbed = world.validated(world.manifest(f"{run_id}-not", target=world.scope(*CHUNKS)))
+    history, before = world.snapshots(), set(world.rows()["run_id"].unique())
+    ledger = world.platform.ledger
+    for point in points:
+        command(world, "run", run_id, fault=point).finish(KILLED)
         visible = set(world.rows()["run_id"].unique())
         # readers see all of the history or all of the restatement, at every point
-        assert visible == ({"history", "disturbed"} if point == "publishing.committed" else {"history"})
-    assert world.platform.ledger.run("disturbed").state is RunState.VALIDATED  # it landed, nobody could say so
-    command(world, "run", "disturbed", fault="publishing.recorded").finish(KILLED)
-    command(world, "run", "disturbed", fault="recording.told").finish(KILLED)
-    command(world, "run", "disturbed", fault="comparing.kept").finish(KILLED)
-    assert recorded_diff(world.platform, "disturbed") is None
-    command(world, "run", "disturbed").finish(0)
-    assert recorded_diff(world.platform, "disturbed") is not None  # kept, once, by the command that was repeated
-    ledger = world.platform.ledger
-    assert ledger.run("disturbed").state is RunState.PUBLISHED
-    assert world.digests("disturbed") == world.digests(undisturbed.run_id)
+        assert visible == ({"history", run_id} if point in ONCE_LANDED else before)
+        if point == "publishing.committed":
+            assert ledger.run(run_id).state is RunState.VALIDATED  # it landed, nobody could say so
+    assert recorded_diff(world.platform, run_id) is None
+    command(world, "run", run_id).finish(0)
+    assert recorded_diff(world.platform, run_id) is not None  # kept, once, by the command that was repeated
+    assert ledger.run(run_id).state is RunState.PUBLISHED
+    assert world.digests(run_id) == world.digests(undisturbed.run_id)
     assert len(world.snapshots()) == len(history) + 1  # one publication, not one a try
     # each kill before the ledger's commit cost that attempt; no later one computed a chunk again
-    assert [attempt.state for attempt in ledger.attempts("disturbed")] == ["FAILED", "FAILED", "STAGED"]
-    inside = world.rows().filter(pl.col("run_id") == "disturbed")
-    assert inside.height == sum(chunk.rows or 0 for chunk in ledger.chunks("disturbed"))
+    failed = ["FAILED" for point in points if point in BEFORE_THE_LEDGERS_COMMIT]
+    assert [attempt.state for attempt in ledger.attempts(run_id)] == [*failed, "STAGED"]
+    inside = world.rows().filter(pl.col("run_id") == run_id)
+    assert inside.height == sum(chunk.rows or 0 for chunk in ledger.chunks(run_id))
     assert inside.select("case_id", "clock", "business_date").is_duplicated().sum() == 0
-    assert publish(world.platform, "disturbed").new is False
-    states = [entry.state for entry in ledger.publications("disturbed")]
+    assert publish(world.platform, run_id).new is False
+    states = [entry.state for entry in ledger.publications(run_id)]
     assert states.count("COMMITTED") == 1
     assert "INTENT" not in states
-    assert disturbed.plan_hash == ledger.run("disturbed").plan_hash
+    assert disturbed.plan_hash == ledger.run(run_id).plan_hash
 
 
 @pytest.mark.check

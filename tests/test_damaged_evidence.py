@@ -35,7 +35,7 @@ from resources.evidence.store import _index_text
 from resources.files import kept_files
 from resources.files.kept_files import read_kept
 
-pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("looked_at_again_at_once")]
 
 FORGER = "mallory"
 

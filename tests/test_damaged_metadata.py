@@ -51,7 +51,7 @@ from resources.lakehouse.facade import LOAD_PROPERTY, Lakehouse
 from resources.lakehouse.pyiceberg_private import open_as_the_catalog_says
 from resources.lakehouse.storage import Storage, place_of
 
-pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("looked_at_again_at_once")]
 
 KEY = ["meter=m1", "day=2020-02-04"]
 

@@ -40,6 +40,8 @@ from resources.ledger.tables import attempts, freezes, leases, publications, run
 from resources.ledger.transactions import system_clock as now
 from resources.processes import name_of
 
+pytestmark = pytest.mark.matrix
+
 YEAR = (date(2010, 1, 1), date(2010, 12, 31))
 
 

@@ -27,6 +27,8 @@ from manifests.lifecycle import RunState
 from manifests.model import Corrections, OlderVersion, PublishMode
 from manifests.policy import shown
 
+pytestmark = pytest.mark.matrix
+
 MONTH = MONTHS[0]
 MODES = {
     "replace": Run("", PublishMode.REPLACE_PARTITIONS, (MONTH,)),

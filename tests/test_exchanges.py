@@ -59,7 +59,7 @@ from resources.lakehouse.data_files import gated_data_files
 from resources.lakehouse.live_files import all_files
 from resources.lakehouse.pyiceberg_private import Replacement
 
-pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("looked_at_again_at_once")]
 
 __all__ = ["history"]
 

@@ -27,7 +27,7 @@ from benchmarks.small_table import READINGS
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.snapshots import Entry, Seen, day_at, days_of
 
-pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("looked_at_again_at_once")]
 
 __all__ = ["made", "platform"]
 

@@ -57,7 +57,7 @@ from resources.lakehouse.facade import local_path
 from resources.ledger import journal
 from resources.ledger.moments import Moment
 
-pytestmark = pytest.mark.usefixtures("looked_at_again_at_once")
+pytestmark = [pytest.mark.matrix, pytest.mark.usefixtures("looked_at_again_at_once")]
 
 FORGED_REVIEW = """
     INSERT INTO approvals (run_id, decision, decided_by, comment, plan_hash, self_approved, role, at)

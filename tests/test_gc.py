@@ -465,11 +465,17 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=steps)
-def test_whatever_happens_before_every_snapshot_left_is_whole_and_rollback_works(
-    kept: Kept, steps: Sequence[str]
-) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.exhaustive)])
+def test_whatever_happens_before_every_snapshot_left_is_whole_and_rollback_works(kept: Kept, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(steps=steps)
+    def whatever_happens(steps: Sequence[str]) -> None:
+        whole_after(kept, steps)
+
+    whatever_happens()
+
+
+def whole_after(kept: Kept, steps: Sequence[str]) -> None:
     world = kept.mixed()
     rows_of = readable(world)
     for number, step in enumerate(steps):

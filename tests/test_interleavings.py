@@ -56,6 +56,8 @@ from resources.ledger.leases import Leases
 from resources.processes import name_of
 from resources.settings import load_settings
 
+pytestmark = pytest.mark.matrix
+
 ACTS: dict[str, Any] = {
     "publish": publication.publish,
     "rollback": undoing.rollback,

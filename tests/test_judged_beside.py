@@ -55,6 +55,8 @@ from resources.lakehouse.facade import LOAD_PROPERTY, Scope
 from resources.ledger.facade import Verdict
 from resources.spark.sessions import ModeSpark
 
+pytestmark = pytest.mark.matrix
+
 MARCH = ("2020-03-01", "2020-03-31")
 CHANGE = "change_within_tolerance"
 TENFOLD = 10

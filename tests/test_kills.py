@@ -37,6 +37,8 @@ from resources.ledger import judged
 from resources.ledger.facade import ChunkState, Verdict
 from resources.ledger.transactions import LedgerEngine, system_clock
 
+pytestmark = pytest.mark.matrix
+
 BY_NAME = {case.name: case for case in CASES}
 REPLACE = BY_NAME["REPLACE_PARTITIONS"]
 
@@ -96,6 +98,7 @@ def validated(platform: Platform, case: Case) -> None:
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_dozen_kills_over_all_modes_leave_no_trace(tmp_path: Path) -> None:
     tallies = kills.campaign(tmp_path / "site", 12, 4)
     assert [wrong for tally in tallies for wrong in tally.wrong] == []

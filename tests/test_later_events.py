@@ -48,6 +48,8 @@ from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.live_files import all_files
 from resources.lakehouse.metadata import UnreadableMetadata
 
+pytestmark = pytest.mark.matrix
+
 __all__ = ["history"]
 
 

@@ -43,6 +43,8 @@ from resources.ledger.leases import Lease, Leases
 from resources.ledger.tables import leases as leases_table
 from resources.ledger.transactions import LedgerEngine
 
+pytestmark = pytest.mark.matrix
+
 TARGET = "silver.table"
 JANUARY = (date(2020, 1, 1), date(2020, 1, 31))
 FEBRUARY = (date(2020, 2, 1), date(2020, 2, 29))

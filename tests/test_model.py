@@ -621,11 +621,23 @@ def _kind(outcome: BaseException | None) -> type | None:
 
 
 _LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-TestTableUnderChange = pytest.mark.check(TableUnderChange.TestCase)
-TestTableUnderChange.settings = settings(
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1000" if _LONG else "25")),
-    stateful_step_count=30 if _LONG else 12,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+
+
+def tried(examples: int) -> settings:
+    return settings(
+        max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", examples)),
+        stateful_step_count=30 if _LONG else 12,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+
+
+@pytest.mark.check
+class TestTableUnderChange(TableUnderChange.TestCase):
+    settings = tried(5)
+
+
+@pytest.mark.exhaustive
+class TestTableUnderChangeAtLength(TableUnderChange.TestCase):
+    settings = tried(1000 if _LONG else 25)

@@ -67,6 +67,8 @@ from resources.lakehouse.facade import (
 from resources.lakehouse.lineage import withdrawn
 from resources.lakehouse.live_files import all_files
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture
 def history() -> Iterator[Platform]:

@@ -34,6 +34,8 @@ from manifests.errors import LeaseLost, PublicationDeferred, StateMoved, Transit
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture
 def history() -> Iterator[Platform]:

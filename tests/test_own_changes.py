@@ -34,6 +34,8 @@ from manifests.lifecycle import RunState
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY, local_path
 
+pytestmark = pytest.mark.matrix
+
 FORGED = 666
 LATER = {"version": "v2", "acceptance": "LATER"}
 WAITING = [("SHADOW_SWAP", {}), ("VERSIONED", {"version": "v2"}), ("VERSIONED", LATER)]

@@ -54,6 +54,8 @@ from manifests.model import DayRange, Mode
 from resources.ledger.facade import ChunkState, RunRecord, Verdict
 from resources.policies import hashes_of
 
+pytestmark = pytest.mark.matrix
+
 START, END = date(2010, 1, 1), date(2010, 4, 30)
 STARTED, TOTALS, PENALTIES = "every_started_case_is_present", "breach_totals_agree", "payment_breaches_are_penalties"
 GATES = (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, STARTED, TOTALS, PENALTIES)

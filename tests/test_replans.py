@@ -32,6 +32,8 @@ from resources.ledger.facade import OBSOLETE, ChunkState
 from resources.ledger.transactions import LedgerEngine
 from resources.ledger.transactions import system_clock as now
 
+pytestmark = pytest.mark.matrix
+
 SCOPE, MARCH = ("2020-02-01", "2020-03-31"), ("2020-03-01", "2020-03-31")
 KEYS = ["2020-02", "2020-03"]
 REPLACE, MERGE = "REPLACE_PARTITIONS", "MERGE_BY_KEY"

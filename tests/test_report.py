@@ -36,6 +36,8 @@ from manifests.plan import Plan
 from resources.evidence.store import REPORT
 from resources.lakehouse.facade import local_path
 
+pytestmark = pytest.mark.matrix
+
 HOSTILE = '<script>alert("x")</script> & $\\frac{1}{2}$ <img src=http://example.org/x.png onerror=alert(1)>'
 MARCH = (date(2010, 3, 1), date(2010, 3, 31))
 

@@ -59,6 +59,7 @@ def test_whoever_is_stopped_and_goes_on_later_undoes_and_doubles_nothing(
         assert play(site, Schedule(REPLACE, state, first, second, at, how, where)) == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("second", ["cancel", "reject", "doctor"])
 @pytest.mark.parametrize("fate", FATES)
 def test_a_commit_whose_answer_is_lost_is_seen_of_a_published_run_or_not_at_all(
@@ -71,6 +72,7 @@ def test_a_commit_whose_answer_is_lost_is_seen_of_a_published_run_or_not_at_all(
     assert play(site, schedule) == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fate", ["commit landed", "commit late"])
 @pytest.mark.parametrize(("state", "first"), [("published", "rollback"), ("rolled back", "reinstate")])
 def test_a_version_has_the_name_that_its_run_has_a_right_to_whoever_ends_the_interrupted_change(
@@ -100,11 +102,14 @@ def test_a_table_of_another_shape_keeps_its_rows(site: Site, case: Case, shape: 
     assert play(site, Schedule(case, shape, first, "doctor", at, PAUSED, passed[at])) == []
 
 
-def test_a_share_of_the_campaign_finds_nothing_wrong(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("schedules", [3, pytest.param(20, marks=pytest.mark.exhaustive)])
+def test_a_share_of_the_campaign_finds_nothing_wrong(
+    site: Site, monkeypatch: pytest.MonkeyPatch, schedules: int
+) -> None:
     cases = [REPLACE, VERSIONED]
     monkeypatch.setattr(interleavings, "CASES", cases)
     chance = random.Random(16)
-    for _ in range(20):
+    for _ in range(schedules):
         schedule = draw(site, chance)
         assert play(site, schedule) == [], schedule
 

@@ -50,6 +50,8 @@ from resources.ledger.stops import Stops
 from resources.ledger.tables import leases
 from resources.processes import name_of
 
+pytestmark = pytest.mark.matrix
+
 REPLACE = next(case for case in CASES if case.name == "REPLACE_PARTITIONS")
 RUN = "stopped"
 FOR_EVER = 60.0

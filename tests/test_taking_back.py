@@ -60,6 +60,8 @@ from resources.ledger.leases import Leases
 from resources.ledger.tables import accepted_versions
 from resources.ledger.transactions import system_clock as now
 
+pytestmark = pytest.mark.matrix
+
 FEBRUARY, APRIL = ("2020-02-01", "2020-02-29"), ("2020-04-01", "2020-04-30")
 MAY, TO_JUNE = ("2020-05-01", "2020-05-31"), ("2020-05-01", "2020-06-30")
 NO_RETENTION = {"keep_snapshots_days": 0, "keep_superseded_days": 0, "keep_dead_runs_days": 0}

@@ -39,6 +39,8 @@ from resources.ledger.facade import RunRecord
 from resources.ledger.moments import Moment
 from resources.settings import load_settings
 
+pytestmark = pytest.mark.matrix
+
 HALF_A_YEAR = (date(2010, 1, 1), date(2010, 6, 30))
 ONE_MORE_VERDICT = """
     INSERT INTO verdicts (run_id, chunk, gate, attempt, passed, summary, details, at)

@@ -16,6 +16,8 @@ from resources.files.sqlite_files import require_files
 from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
 
+pytestmark = pytest.mark.matrix
+
 OPEN = """
 import sys
 from manifests.errors import EnvironmentRefused
