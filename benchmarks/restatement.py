@@ -28,6 +28,7 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import preview
 from backfill_assets.publication import publisher as publication
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import pinned_inputs, transform_context
 from backfill_assets.staging.rows import lineage
@@ -39,8 +40,9 @@ from resources.ledger.transactions import system_clock as now
 def bare(platform: Platform, plan: Plan) -> None:
     """The bare job of a plan: read, transform, sorted write."""
     target = platform.products.target(plan.target)
-    inputs = pinned_inputs(platform, target, plan, plan.chunks)
-    rows = target.versions[plan.transform_version].function(inputs, transform_context(platform, plan, plan.chunks))
+    run = RunContext(platform, target, plan)
+    inputs = pinned_inputs(run, plan.chunks)
+    rows = target.versions[plan.transform_version].function(inputs, transform_context(run, plan.chunks))
     constants = [F.lit(value).alias(name) for name, value in lineage(plan).items()]
     folder = f"{platform.settings.catalog['warehouse']}/bare"
     rows.select("*", *constants, F.trunc(target.day_column, "MM").alias("chunk")).write.partitionBy("chunk").parquet(

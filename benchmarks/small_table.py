@@ -40,12 +40,13 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import entities_folder, staged_files
 from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
 from manifests.chunks import Chunking
 from manifests.lifecycle import COMPUTABLE, RunState
-from manifests.plan import Plan, PlannedChunk
+from manifests.plan import PlannedChunk
 from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
 from resources.code.identity import code_identity
@@ -138,10 +139,9 @@ def rows_of(version: str, start: date, end: date) -> list[dict[str, Any]]:
     return rows
 
 
-def compute(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str, *_: Any
-) -> dict[str, list[StagedFile]]:
+def compute(run: RunContext, chunks: Sequence[PlannedChunk], prefix: str, *_: Any) -> dict[str, list[StagedFile]]:
     """Compute chunks as `compute.compute_batch` does, by PyArrow: two files a chunk, halves of the meters; reads nothing."""
+    platform, target, plan = run.platform, run.target, run.plan
     schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
     wanted: set[str] | None = None
     if plan.merge is not None:

@@ -37,6 +37,7 @@ from backfill_assets.declarations.target import CHUNK_GATE, CorrectionsTable, Pr
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import derivation
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.executor import by_plan
@@ -199,13 +200,13 @@ class Installation:
                     self._write(Path(local_path(prefix)) / f"{chunk.key}-{number}.parquet", file, lineage(plan))
                     for number, file in enumerate(computed[chunk.key])
                 ]
-            derived |= derivation.derive_batch(platform, TARGET, plan, chunks, prefix, files)
+            derived |= derivation.derive_batch(RunContext(platform, TARGET, plan), chunks, prefix, files)
         ledger.stage(run.run_id, attempt, files, derived)
         ledger.settle(run.run_id, "ada")
         found = {chunk.chunk: chunk for chunk in ledger.chunks(run.run_id)}
         gated = []
         for plan, mine in plans:
-            of_derived = derivation.judge_derived(platform, TARGET, plan, [found[key] for key in mine])
+            of_derived = derivation.judge_derived(RunContext(platform, TARGET, plan), [found[key] for key in mine])
             for key in mine:
                 good = key not in of_derived or not of_derived[key].violations
                 verdict = Verdict(CHUNK_GATE, good, "read back", {}, key, attempt)

@@ -76,7 +76,7 @@ def test_a_transform_that_is_refused_is_refused_once_and_no_other_stretch_of_chu
 ) -> None:
     tried: list[list[str]] = []
 
-    def refused(_platform: object, _target: object, _plan: object, chunks: Sequence[PlannedChunk], *_: object) -> None:
+    def refused(_run: object, chunks: Sequence[PlannedChunk], *_: object) -> None:
         tried.append([chunk.key for chunk in chunks])
         raise TransformRefused(Problem("it lacks declared columns ['value']", "alike for every chunk", "add it"))
 

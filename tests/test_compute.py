@@ -24,6 +24,7 @@ from backfill_assets.declarations.target import TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import needed_columns
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import compute
 from backfill_assets.staging.compute import compute_batch, require_arrived, staged_files
 from backfill_assets.staging.rows import slots_of
@@ -90,7 +91,8 @@ def test_a_batch_of_which_a_part_is_nowhere_is_refused(tmp_path: Path, monkeypat
     world = make_world(tmp_path / "home", cases=40, gates=FEW_GATES)
     record = world.approved(world.manifest())
     target, plan, folder = CASE_SLA_DAILY, record.plan, world.platform.lakehouse.location(record.target)
-    files = compute_batch(world.platform, target, plan, plan.chunks, f"{folder}/whole")
+    run = RunContext.of(world.platform, record)
+    files = compute_batch(run, plan.chunks, f"{folder}/whole")
     assert sum(file.rows for staged in files.values() for file in staged) > 0
 
     def without_one(*arguments: Any) -> dict[str, list[StagedFile]]:
@@ -100,12 +102,12 @@ def test_a_batch_of_which_a_part_is_nowhere_is_refused(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(compute, "staged_files", without_one)
     with pytest.raises(EnvironmentRefused, match=r"Spark has written [\d,]+ rows and [\d,]+ are found below"):
-        compute_batch(world.platform, target, plan, plan.chunks, f"{folder}/part")
+        compute_batch(run, plan.chunks, f"{folder}/part")
     monkeypatch.undo()
     rows_of = target.versions[plan.transform_version].function
     none = TransformVersion(lambda inputs, context: rows_of(inputs, context).where("business_date < '1900-01-01'"))
     nothing = replace(target, versions={plan.transform_version: none})
-    found = compute_batch(world.platform, nothing, plan, plan.chunks, f"{folder}/none")
+    found = compute_batch(replace(run, target=nothing), plan.chunks, f"{folder}/none")
     assert found == {chunk.key: [] for chunk in plan.chunks}
 
 
@@ -141,10 +143,11 @@ def test_a_transform_that_asks_for_a_reference_by_another_name_is_told_which_the
     world = make_world(tmp_path / "home", cases=60, seed=7)
     record = world.announced(world.manifest("mistaken", validation={"gates": FEW_GATES}))
     target = replace(CASE_SLA_DAILY, versions={record.plan.transform_version: TransformVersion(mistaken)})
+    run = RunContext(world.platform, target, record.plan)
     with pytest.raises(
         TransformRefused, match=r"no reference 'reference\.rules': it has reference\.jurisdiction_calendar"
     ) as told:
-        compute_batch(world.platform, target, record.plan, record.plan.chunks[:1], str(tmp_path / "staged"))
+        compute_batch(run, record.plan.chunks[:1], str(tmp_path / "staged"))
     assert str(told.value).startswith("the transform is refused")
 
 

@@ -38,6 +38,7 @@ from backfill_assets.operations.metrics import (
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor
 from backfill_assets.worker.chunk_rules import rule_name
 from benchmarks import small_table
@@ -229,14 +230,9 @@ def test_a_chunk_that_two_launches_compute_is_a_duplicate_of_the_second(platform
     def overtaken(*arguments: Any) -> Any:
         with mock.patch.object(executor, "compute_batch", compute):
             executor._stage_batch(  # what another launch does meanwhile
-                platform,
-                TARGET,
-                record.plan,
+                RunContext(platform, TARGET, record.plan),
+                executor._Launch(executor.Staged(), edition=0, dagster_run_id="", tell=executor.ignore_progress),
                 record.plan.chunks[:1],
-                executor.Staged(),
-                edition=0,
-                dagster_run_id="",
-                tell=executor.ignore_progress,
             )
         return compute(*arguments)
 

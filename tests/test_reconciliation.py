@@ -47,6 +47,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.reconciliation.drift import readings, series
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
+from backfill_assets.run_context import RunContext
 from backfill_assets.worker.chunk_diff import Concealed
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
@@ -199,7 +200,7 @@ def context(world: World) -> ReconciliationContext:
     """What the gates of the published history look at."""
     record = world.platform.ledger.run("history")
     chunks = world.platform.ledger.chunks("history")
-    return reconciliation_context(world.platform, CASE_SLA_DAILY, record.plan, chunks)
+    return reconciliation_context(RunContext.of(world.platform, record), chunks)
 
 
 def test_a_penalty_may_still_come_on_the_last_day_of_the_source(world: World, context: ReconciliationContext) -> None:
@@ -582,15 +583,14 @@ def test_the_gates_of_records_and_duplicates_need_the_names_of_columns_only(worl
 def test_the_change_gate_holds_a_run_against_the_rows_that_readers_see(world: World) -> None:
     record, chunks = world.platform.ledger.run("history"), world.platform.ledger.chunks("history")
     again = replace(record.plan, base_snapshot_id=world.platform.lakehouse.snapshot_id(TARGET))
+    run = RunContext.of(world.platform, record).with_plan(again)
     gate = change_gate(percent=0.0)
-    staged = replace(
-        reconciliation_context(world.platform, CASE_SLA_DAILY, again, chunks), tolerances=dict(gate.tolerances)
-    )
+    staged = replace(reconciliation_context(run, chunks), tolerances=dict(gate.tolerances))
     same = gate.check(staged)
     assert (same.passed, same.compared, same.disagreeing) == (True, 4, 0)
     assert same.details["totals"]["rows"]["staged"] == sum(chunk.rows or 0 for chunk in chunks)
     shorter = [replace(chunks[0], rows=(chunks[0].rows or 0) - 1), *chunks[1:]]
-    less = reconciliation_context(world.platform, CASE_SLA_DAILY, again, shorter)
+    less = reconciliation_context(run, shorter)
     found = gate.check(replace(less, tolerances=dict(gate.tolerances)))
     assert [(one["chunk"], one["measure"], one["staged"] - one["accepted"]) for one in found.slices] == [
         (chunks[0].chunk, "rows", -1)

@@ -20,6 +20,7 @@ from small_worlds import copy_of
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.publication import publisher as publication
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor
 from benchmarks import small_table
 from benchmarks.histories import History
@@ -136,14 +137,16 @@ def test_what_was_computed_by_an_earlier_plan_is_not_staged(
     earlier = platform.ledger.run(SLOW).plan.source_snapshot_id
     act, compute, rows_of = once(lambda: meanwhile(platform)), small_table.compute, small_table.rows_of
 
-    def slowly(platform: Platform, target: Any, plan: Any, *rest: Any) -> Any:
+    def slowly(run: RunContext, *rest: Any) -> Any:
+        plan = run.plan
+
         def rows(version: str, start: date, end: date) -> list[dict[str, Any]]:
             gone = empty and plan.run_id == SLOW and plan.source_snapshot_id == earlier and start.month == 3
             return [] if gone else rows_of(version, start, end)
 
         with monkeypatch.context() as patched:
             patched.setattr(small_table, "rows_of", rows)
-            files = compute(platform, target, plan, *rest)
+            files = compute(run, *rest)
         if when == "it computes" and plan.run_id == SLOW:
             act()
         return files

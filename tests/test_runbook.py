@@ -66,7 +66,7 @@ def broken(*arguments: Any) -> Any:
     raise ValueError("the row of meter m3 cannot be read")
 
 
-def misplaced(platform: Platform, target: Any, plan: Any, chunks: Any, prefix: str, *_: Any) -> Any:
+def misplaced(run: Any, chunks: Any, prefix: str, *_: Any) -> Any:
     """Compute rows of other days than the chunk's, which its gate finds."""
     right = small_table.rows_of
 
@@ -74,7 +74,7 @@ def misplaced(platform: Platform, target: Any, plan: Any, chunks: Any, prefix: s
         return [row | {"day": row["day"] + timedelta(days=70)} for row in right(*arguments)]
 
     with mock.patch.object(small_table, "rows_of", wrong):
-        return compute(platform, target, plan, chunks, prefix)
+        return compute(run, chunks, prefix)
 
 
 def ran(platform: Platform, contract: RunManifest) -> None:

@@ -33,6 +33,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise as make_installation
 from backfill_assets.operations.runbook import steps
 from backfill_assets.publication.publisher import publish
+from backfill_assets.run_context import RunContext
 from backfill_assets.ui.run_page import run_page
 from benchmarks.small_table import (
     HISTORY,
@@ -201,7 +202,7 @@ def test_rows_by_chunk_are_those_that_readers_see_before_and_after(tmp_path: Pat
         ):
             before = months(rows(platform))
             record = staged(platform, planned(platform, manifest(run_id, mode, scope, **options)).run_id)
-            found = rows_by_chunk(platform, TARGET, record.plan, platform.ledger.chunks(run_id))
+            found = rows_by_chunk(RunContext(platform, TARGET, record.plan), platform.ledger.chunks(run_id))
             publish(platform, run_id)
             after = months(rows(platform))
             assert found == {key: ChunkRows(before.get(key, 0), after.get(key, 0)) for key in found}

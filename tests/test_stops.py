@@ -108,7 +108,7 @@ def for_ever(*_: Any, **__: Any) -> Any:
 def for_ever_then(error: Exception) -> Callable[..., Any]:
     """Stand for a call to the JVM: it answers, with an error, once its jobs were cancelled."""
 
-    def work(platform: Platform, *_: Any, **__: Any) -> Any:
+    def work(*_: Any, **__: Any) -> Any:
         launch = stopping._active[RUN]
         until = time.monotonic() + FOR_EVER
         while launch.stop is None and time.monotonic() < until:

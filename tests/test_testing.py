@@ -20,6 +20,7 @@ from worlds import END, FEW_GATES, KEY, SPARK, START, VALUES, generated, make_wo
 
 import backfill_assets as ba
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, loading, reference
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.testing import RUN_CLOCK, Trial, TrialError, transformed
 from manifests.errors import DeclarationRefused, InputRefused, ManifestRefused, PlanRefused, TransformRefused
@@ -543,7 +544,7 @@ def test_a_trial_has_the_rows_that_a_run_stages(tmp_path: Path) -> None:
     record = world.approved(world.manifest())
     plan, lakehouse = record.plan, world.platform.lakehouse
     prefix = f"{lakehouse.location(record.target)}/whole"
-    files = compute_batch(world.platform, CASE_SLA_DAILY, plan, plan.chunks, prefix)
+    files = compute_batch(RunContext.of(world.platform, record), plan.chunks, prefix)
     staged = pl.concat(
         pl.read_parquet(local_path(file.path), hive_partitioning=False) for found in files.values() for file in found
     )

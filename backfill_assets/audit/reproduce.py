@@ -25,6 +25,7 @@ from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.judging import run_gates
 from backfill_assets.installation import Platform
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
@@ -125,7 +126,7 @@ def reproduce(
     found: list[ChunkComparison] = []
     difference: Difference | None = None
     for bench, batch in (
-        (_Bench(platform, target, own, recorded, scratch, tell, numbers), batch)
+        (_Bench(RunContext(platform, target, own), recorded, scratch, tell, numbers), batch)
         for own, chunks in groups
         for batch in own.batches(chunks)
     ):
@@ -199,9 +200,7 @@ def _cannot_be_computed(run_id: str, conditions: tuple[Condition, ...], obstacle
 class _Bench:
     """One reproduction under way."""
 
-    platform: Platform
-    target: TargetTable
-    plan: Plan
+    run: RunContext
     recorded: Mapping[str, ChunkRecord]
     scratch: str
     tell: Listener
@@ -233,7 +232,7 @@ def _compute(bench: _Bench, batch: Sequence[PlannedChunk]) -> tuple[dict[str, Ch
     prefix = f"{bench.scratch}/batch-{next(bench.numbers)}"
     bench.tell("computing", keys, prefix)
     try:
-        files = compute_batch(bench.platform, bench.target, bench.plan, batch, prefix)
+        files = compute_batch(bench.run, batch, prefix)
     except Refused as refusal:  # every chunk would be refused for the same reason
         return {}, dict.fromkeys(keys, refusal.problems[0].what)
     except Exception as error:  # noqa: BLE001 - whatever a transform raises is reported as the chunk's
@@ -269,8 +268,8 @@ def _compare(
     results = {}
     if computed:
         # no measures and no outline: the gate would keep the outline beside the run's own
-        bare = replace(bench.target, measure=None, outline=None)
-        gated = run_gates(bench.platform, bare, bench.plan, list(computed.values()))
+        bare = replace(bench.run, target=replace(bench.run.target, measure=None, outline=None))
+        gated = run_gates(bare, list(computed.values()))
         results = {result.chunk: result for result in gated}
     found = []
     for key in (chunk.key for chunk in batch):
@@ -289,7 +288,7 @@ def _compare(
 
 def _once_more(bench: _Bench, different: ChunkComparison) -> str:
     """Compute a chunk that differs for no known reason a second time, alone, and say what that tells."""
-    batch = [bench.plan.chunk(different.chunk)]
+    batch = [bench.run.plan.chunk(different.chunk)]
     computed, errors = _compute(bench, batch)
     (again,) = _compare(bench, batch, computed, errors)
     if again.digest == different.digest and again.rows == different.rows:
@@ -353,15 +352,15 @@ def _judged(
 def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord) -> Difference:
     """Name the first row in which a chunk differs from its recorded staged files, if those are still what was digested."""
     files = bench.recorded[different.chunk].files
-    kinds = {name: dtypes(bench.target.model)[name] for name in digest_columns(bench.target.model)}
-    key = bench.target.key
+    target = bench.run.target
+    kinds = {name: dtypes(target.model)[name] for name in digest_columns(target.model)}
     notes = [different.note] if different.note else []
     row = None
     try:
-        if digest_of_files([file.path for file in files], kinds, key) != different.recorded_digest:
+        if digest_of_files([file.path for file in files], kinds, target.key) != different.recorded_digest:
             notes.append("the recorded files no longer give the recorded digest: the row is only what they hold today")
         row = first_differing_row(
-            [file.path for file in files], [file.path for file in computed.files], list(kinds), key
+            [file.path for file in files], [file.path for file in computed.files], list(kinds), target.key
         )
         if row is None:
             notes.append("no row differs from the recorded files, only from their digest")

@@ -35,6 +35,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.planning.scopes import chunk_scopes
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
@@ -84,10 +85,9 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_prog
         results: list[GatedChunk] = []
         tell("gating", [chunk.chunk for chunk in waiting], "")
         for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
-            chunks = [chunk for chunk in waiting if chunk.chunk in keys]
+            run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
             with stopping.ending(run_id):
-                found = run_gates(platform, target, plan, chunks)
-                also = judge_derived(platform, target, plan, chunks)
+                found, also = run_gates(run, chunks), judge_derived(run, chunks)
             results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
         faults.reach("gating.judged")
         platform.ledger.record_gated(run_id, results)
@@ -110,12 +110,13 @@ def _say_verdict(plan: Plan, result: GatedChunk) -> None:
         logs.event(_log, level, "chunk_verdict", text, told=True, attempt=result.attempt, **facts)
 
 
-def run_gates(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
+def run_gates(run: RunContext, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
     """Read the staged files of chunks back in Spark's workers and judge them; records nothing.
 
     Raises:
         EnvironmentRefused: if a file could not be read just now.
     """
+    platform, target, plan = run.platform, run.target, run.plan
     outlines = f"{platform.lakehouse.location(target.name)}/run={plan.run_id}/outlines"
     tasks = [
         GateTask(
@@ -220,7 +221,8 @@ def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
 
 
 def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict]:
-    plan, target = record.plan, platform.products.target(record.target)
+    run = RunContext.of(platform, record)
+    plan, target = run.plan, run.target
     rows = sum(chunk.rows or 0 for chunk in chunks)
     limit = plan.max_rows_expected
     findings: dict[str, Callable[[], Finding]] = {
@@ -241,7 +243,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     def contexts() -> dict[str, ReconciliationContext]:
         return {
             span(stretch): reconciliation_context(
-                platform, target, own, [chunk for chunk in chunks if chunk.chunk in stretch]
+                run.with_plan(own), [chunk for chunk in chunks if chunk.chunk in stretch]
             )
             for own, stretch in _stretches(platform.ledger.plans(record), plan)
         }
@@ -251,11 +253,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
 
     findings |= {item.name: partial(reconciled, item) for item in asked}
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
-        platform,
-        target,
-        plan,
-        history_until_end(platform, target, plan, whole=True),
-        [file.path for chunk in chunks for file in chunk.files],
+        run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
     found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
     kept = keep(
@@ -265,7 +263,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         mode=plan.mode,
         target=target.name,
         judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],
-        concealed=concealed(platform, target, plan),
+        concealed=concealed(run),
     )
     return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
 
@@ -326,17 +324,13 @@ def _all_of(frames: Sequence[Callable[[], DataFrame]]) -> DataFrame:
 
 
 def reconciliation_context(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
-    chunks: Sequence[ChunkRecord],
-    *,
-    published: DataFrame | None = None,
+    run: RunContext, chunks: Sequence[ChunkRecord], *, published: DataFrame | None = None
 ) -> ReconciliationContext:
     """Return what the reconciliations of a run, or of a stretch of its chunks, look at.
 
     `published` are the outlines of published rows, where those are looked at and none are staged.
     """
+    platform, target, plan = run.platform, run.target, run.plan
     keys = {chunk.chunk for chunk in chunks}
     planned = [chunk for chunk in plan.chunks if chunk.key in keys]
     scope = DayRange.model_construct(start=planned[0].start, end=planned[-1].end)
@@ -356,33 +350,32 @@ def reconciliation_context(
         return kept[name]
 
     context = ReconciliationContext(
-        transform=replace(transform_context(platform, plan, planned), publish_range=scope),
-        source=history_until_end(platform, target, plan),
+        transform=replace(transform_context(run, planned), publish_range=scope),
+        source=history_until_end(run),
         source_rows=sum(file.rows for file in source.files),
         source_last_day=datetime.combine(last, time.min, UTC),
-        staged=staged_frame(platform, target, plan, chunks) if published is None else published,
+        staged=staged_frame(run, chunks) if published is None else published,
         measures=_slices(chunks, "computed"),
         after=_slices(chunks, "slices"),
         accepted=accepted,
         tolerances=plan.tolerances,
         shared=shared,
         source_time_column=target.source_time_column,
-        rows=partial(rows_by_chunk, platform, target, plan, chunks),
+        rows=partial(rows_by_chunk, run, chunks),
     )
     return context
 
 
-def rows_by_chunk(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> dict[str, ChunkRows]:
+def rows_by_chunk(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, ChunkRows]:
     """Return how many rows readers see of chunks at the plan's base and once they are published, from metadata alone.
 
     Of a merge, files that have no row of a merged entity stay as they are.
     """
+    target, plan = run.target, run.plan
     scopes = chunk_scopes(target, [plan.chunk(chunk.chunk) for chunk in chunks])
     before: Mapping[str, Mapping[str, int]] = {key: {} for key in scopes}
     if plan.base_snapshot_id is not None:
-        before = platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
+        before = run.platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
     found = {}
     for chunk in chunks:
         files = before[chunk.chunk]

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import Finding, TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.run_context import RunContext
 from backfill_assets.worker.chunk_diff import Concealed
 from manifests.data_terms import DataTerms, ErasedList, MaskedColumn, SourceColumn, SourceFacts, hash_of_subjects
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
@@ -77,15 +78,15 @@ def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[
 # --- computing --------------------------------------------------------------------------------------------------------
 
 
-def allowed(platform: Platform, target: TargetTable, plan: Plan, rows: DataFrame) -> DataFrame:
+def allowed(run: RunContext, rows: DataFrame) -> DataFrame:
     """Return the rows of a source that a plan lets a transform see, masked as it says; needs the columns it judges by."""
-    terms = plan.data
+    terms = run.plan.data
     if terms is None:
         return rows
     if terms.not_before is not None:
-        rows = rows.where(F.col(target.source_time_column) >= F.lit(terms.not_before))
+        rows = rows.where(F.col(run.target.source_time_column) >= F.lit(terms.not_before))
     if terms.erasure is not None:
-        rows = _without_erased(platform, rows, terms)
+        rows = _without_erased(run.platform, rows, terms)
     for one in terms.masks:
         if one.column in rows.columns:
             rows = rows.withColumn(one.column, _masked(one, rows))
@@ -128,11 +129,12 @@ def _masked(one: MaskedColumn, rows: DataFrame) -> Column:
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
+def concealed(run: RunContext) -> Concealed:
     """Return what is not shown of a target's rows that earlier runs may have written under another policy, or under none.
 
     Nobody who is erased by today; and, of columns that come from a masked one alone or have its name, the old values masked alike.
     """
+    platform, target, terms = run.platform, run.target, run.plan.data
     rule = platform.policy.source_rule(target.source, target.name)
     subject, erased = "", frozenset[str]()
     if rule is not None and rule.erasure is not None:
@@ -141,7 +143,7 @@ def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
         if column in fields:
             keys, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())
             subject, erased = column, hashes_of(keys)
-    masked = {} if plan.data is None else {one.column: one for one in plan.data.masks}
+    masked = {} if terms is None else {one.column: one for one in terms.masks}
     copies = {name: name for name in dtypes(target.model) if name in masked}
     for name, origins in target.column_origins.items():
         if len(origins) == 1 and origins[0].table == target.source and origins[0].column in masked:
@@ -153,20 +155,20 @@ def concealed(platform: Platform, target: TargetTable, plan: Plan) -> Concealed:
 # --- gating -----------------------------------------------------------------------------------------------------------
 
 
-def finding(platform: Platform, target: TargetTable, plan: Plan, source: DataFrame, files: Sequence[str]) -> Finding:
+def finding(run: RunContext, source: DataFrame, files: Sequence[str]) -> Finding:
     """Count exactly what a run left out, and look for erased subjects in what it staged.
 
     `source` has every row up to the end of the plan's read, as it is at the pinned snapshot.
     """
-    terms = plan.data
+    terms = run.plan.data
     assert terms is not None
     is_old, is_erased = F.lit(False), F.lit(False)
     if terms.not_before is not None:
-        is_old = F.col(target.source_time_column) < F.lit(terms.not_before)
+        is_old = F.col(run.target.source_time_column) < F.lit(terms.not_before)
     rows = source
     if terms.erasure is not None:
         subject = F.sha2(F.col(terms.erasure.column).cast("string"), 256)
-        rows = rows.join(F.broadcast(_listed(platform, rows, terms)), subject == F.col("_erased"), "left")
+        rows = rows.join(F.broadcast(_listed(run.platform, rows, terms)), subject == F.col("_erased"), "left")
         is_erased = F.col("_erased").isNotNull()
     subjects = F.lit(0) if terms.erasure is None else F.count_distinct(F.when(is_erased, F.col(terms.erasure.column)))
     row = rows.agg(
@@ -181,12 +183,12 @@ def finding(platform: Platform, target: TargetTable, plan: Plan, source: DataFra
         "erased_rows": row["erased"],
         "erased_subjects_with_rows": row["subjects"],
         "used_rows": row["all"] - row["old"] - row["erased"],
-        "policy": plan.policy,
+        "policy": run.plan.policy,
         "erasure_list": None if terms.erasure is None else terms.erasure.hash,
     }
     found: list[str] = []
     if terms.erasure is not None and terms.erasure.target_column is not None:
-        hashes = platform.ledger.erasure_lists.subjects(terms.erasure.hash)
+        hashes = run.platform.ledger.erasure_lists.subjects(terms.erasure.hash)
         found = [one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes]
     return Finding(
         not found,
@@ -223,23 +225,21 @@ def _values(files: Iterable[str], column: str) -> list[str]:
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
-def require_nobody_erased(platform: Platform, target: TargetTable, plan: Plan, files: Sequence[str], what: str) -> None:
+def require_nobody_erased(run: RunContext, files: Sequence[str], what: str) -> None:
     """Refuse to show readers files that hold a subject who is erased by today, whatever the plan knew of it.
 
     Where the target does not say whose a row is, the list must be the plan's: nobody may have been added.
 
     Args:
-        platform: the installation.
-        target: the run's target.
-        plan: the run's plan.
+        run: the run whose files they are.
         files: data files that readers would see from now on and do not see yet.
         what: what would be done with them, in words.
 
     Raises:
         PublicationRefused: saying how many, and the way out. The subjects are not named: refusals are kept as evidence.
     """
-    policy = platform.policy
-    rule = policy.source_rule(target.source, target.name)
+    platform, target, plan = run.platform, run.target, run.plan
+    rule = platform.policy.source_rule(target.source, target.name)
     if rule is None or rule.erasure is None or not files:
         return
     keys, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())

@@ -78,7 +78,7 @@ def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> 
         held_against = "" if change.has_begun(ACCEPT) else held_against
     if held_against:  # what has landed is put on record, whatever the policy says today
         require_own_rows(platform, run_id)
-        require_no_staged_row_erased(platform, change)
+        require_no_staged_row_erased(change)
     base, ref = record.plan.base_snapshot_id, record.plan.version or ""
     entry = platform.ledger.open_publication(
         run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token, policy_hash=held_against

@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.accepted_then import held_then
 from backfill_assets.installation import Platform
+from backfill_assets.run_context import RunContext
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
@@ -191,6 +192,11 @@ class Change:
     def plan(self) -> Plan:
         """The approved plan."""
         return self.record.plan
+
+    @property
+    def run(self) -> RunContext:
+        """The run with its approved plan."""
+        return RunContext(self.platform, self.target, self.plan)
 
     @property
     def tables(self) -> list[str]:

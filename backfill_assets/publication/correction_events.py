@@ -212,7 +212,7 @@ class ReplaceAndCorrect(AppendCorrections):
 def _holds_erased(change: Change, file: StagedFile, what: str) -> bool:
     """Return whether a file has a subject who is erased by today."""
     try:
-        require_nobody_erased(change.platform, change.target, change.plan, [file.path], what)
+        require_nobody_erased(change.run, [file.path], what)
     except PublicationRefused:
         return True
     return False

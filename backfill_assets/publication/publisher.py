@@ -146,7 +146,7 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     if problems := problems_by_now(change):
         refuse_for_good(platform, change, PublicationRefused(problems), problems[0].what, lease)
     try:
-        require_no_staged_row_erased(platform, change)
+        require_no_staged_row_erased(change)
     except PublicationRefused as refusal:  # what is staged can never be shown: it must be computed anew
         reject(platform, run_id, refusal.problems[0].what, lease)
         raise
@@ -229,7 +229,7 @@ def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
     require_vouched_for(platform, run_id)
     require_unharmed(platform, run_id)
     require_bases(change)
-    require_no_staged_row_erased(platform, change)
+    require_no_staged_row_erased(change)
     root = _seal(platform, change)
     leases_of(platform).renew(lease)
     change.strategy.prepare(change, root)

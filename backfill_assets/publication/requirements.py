@@ -246,14 +246,14 @@ def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[Chu
     return problems
 
 
-def require_no_staged_row_erased(platform: Platform, change: Change) -> None:
+def require_no_staged_row_erased(change: Change) -> None:
     """Refuse to show what a run has staged if it holds a subject who is erased by today.
 
     Raises:
         PublicationRefused: saying how many, and the way out.
     """
     files = [file.path for table in change.tables for file in change.strategy.files(change, table)]
-    require_nobody_erased(platform, change.target, change.plan, files, PUBLISHING)
+    require_nobody_erased(change.run, files, PUBLISHING)
 
 
 def require_thawed(platform: Platform, record: RunRecord) -> None:

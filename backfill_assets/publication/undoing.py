@@ -220,7 +220,7 @@ def _set_out_to_undo(platform: Platform, change: Change, action: str, lease: Lea
     files = [] if has_undone else change.strategy.returning(change, action, undone)
     while True:
         held_against = "" if has_undone else platform.policy.hash
-        require_nobody_erased(platform, change.target, change.plan, files, f"the {action}")
+        require_nobody_erased(change.run, files, f"the {action}")
         try:
             return platform.ledger.open_publication(
                 run_id,

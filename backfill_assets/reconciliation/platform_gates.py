@@ -22,6 +22,7 @@ from backfill_assets.declarations.target import (
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.manifest import policy_of
 from backfill_assets.reconciliation.published_chunks import Published
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.gate_tasks import GateResult
@@ -77,13 +78,7 @@ def rules_finding(platform: Platform, plan: Plan, results: Mapping[str, GateResu
     )
 
 
-def accepted_finding(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
-    published: Mapping[str, Published],
-    results: Mapping[str, GateResult],
-) -> Finding:
+def accepted_finding(run: RunContext, published: Mapping[str, Published], results: Mapping[str, GateResult]) -> Finding:
     """Hold the published chunks against the digests of the rows that were accepted.
 
     A chunk that a merge holds has rows of several runs; nobody has a digest of the whole, so that it is not compared.
@@ -118,17 +113,17 @@ def accepted_finding(
         compared=compared,
         disagreeing=len(differing),
         slices=slices[:SLICES],
-        exceptions=partial(_row_exceptions, platform, target, plan, differing),
+        exceptions=partial(_row_exceptions, run, differing),
     )
 
 
-def _row_exceptions(platform: Platform, target: TargetTable, plan: Plan, differing: Sequence[Published]) -> DataFrame:
+def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFrame:
     """Return each row of the chunks that was accepted and is not there, is there and was not accepted, or is another.
 
     Of a row that is another, the columns that differ are shown.
     """
-    spark = platform.spark.session(plan.mode)
-    table = platform.lakehouse.table(target.name)
+    spark, target = run.spark, run.target
+    table = run.platform.lakehouse.table(target.name)
     accepted = tuple(file.path for one in differing if one.accepted is not None for file in one.accepted[1].files)
     gone = [path for path in accepted if not table.io.new_input(path).exists()]
     if gone:

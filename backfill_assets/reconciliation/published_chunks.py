@@ -19,6 +19,7 @@ from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.judging import gate_spec
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.chunk_published import OutlineTask, judging, outline_batches
@@ -42,8 +43,9 @@ class Published:
     accepted: tuple[RunRecord, ChunkRecord, Plan] | None
 
 
-def published_chunks(platform: Platform, target: TargetTable, plan: Plan) -> dict[str, Published]:
+def published_chunks(run: RunContext) -> dict[str, Published]:
     """Return the files of each chunk at the plan's base, and who had accepted it then: others may have published since."""
+    platform, target, plan = run.platform, run.target, run.plan
     scopes = chunk_scopes(target, plan.chunks)
     files = platform.lakehouse.file_rows_by_chunk(target.name, plan.base_snapshot_id, scopes)
     holders = accepted_then(platform, target.name, plan.base_snapshot_id, scopes)
@@ -61,14 +63,13 @@ def published_chunks(platform: Platform, target: TargetTable, plan: Plan) -> dic
     }
 
 
-def read_chunks(
-    platform: Platform, target: TargetTable, plan: Plan, published: Mapping[str, Published]
-) -> dict[str, GateResult]:
+def read_chunks(run: RunContext, published: Mapping[str, Published]) -> dict[str, GateResult]:
     """Have every published chunk read in Spark's workers: rules, measures, digest. A merged chunk has rows of several runs.
 
     Each digest is made of the columns that the accepted one was made of: the table may have got more since.
     """
-    digested = {run.run_id: _digested(platform, target, run) for run in _accepted_runs(published)}
+    platform, target, plan = run.platform, run.target, run.plan
+    digested = {record.run_id: _digested(platform, target, record) for record in _accepted_runs(published)}
     tasks = [
         GateTask(
             one.chunk,
@@ -102,13 +103,13 @@ def _digested(platform: Platform, target: TargetTable, record: RunRecord) -> tup
     return tuple(name for name in digest_columns(target.model) if name in names)
 
 
-def outlines_of(platform: Platform, target: TargetTable, plan: Plan, published: Sequence[Published]) -> DataFrame:
+def outlines_of(run: RunContext, published: Sequence[Published]) -> DataFrame:
     """Return what the reconciliations look at of published rows: their outlines, made while they are read."""
-    spark = platform.spark.session(plan.mode)
+    platform, target, plan = run.platform, run.target, run.plan
     schema = platform.lakehouse.table(target.name).schema()
     if target.outline is None:
         paths = tuple(path for one in published for path in one.files)
-        return read(spark, PinnedRead(target.name, plan.base_snapshot_id, schema, paths))
+        return read(run.spark, PinnedRead(target.name, plan.base_snapshot_id, schema, paths))
     columns = spark_schema(schema, target.outline.columns, field_ids=False)
     tasks = [(OutlineTask(one.chunk, tuple(map(local_path, one.files))), one.rows) for one in published]
     function = partial(

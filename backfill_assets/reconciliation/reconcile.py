@@ -8,11 +8,12 @@ is asked for is in `reconciliation.manifest`, what is judged in `reconciliation.
 from __future__ import annotations
 
 from backfill_assets import faults
-from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
+from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.execution import Execution, Handler
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.published_chunks import published_chunks, read_chunks
 from backfill_assets.reconciliation.verdicts import verdicts_of
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import plain
@@ -21,7 +22,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.stages import Reconcile, Step
 from resources.ledger import judged
-from resources.ledger.facade import GatedChunk, RunRecord, Verdict, operator
+from resources.ledger.facade import GatedChunk, Verdict, operator
 
 _JUDGED = frozenset({RunState.VALIDATED, RunState.FAILED})
 
@@ -55,27 +56,27 @@ def reconcile(platform: Platform, run_id: str) -> list[Verdict]:
                 f"`backfill reconcile {record.target}` makes another one",
             )
         )
-    target = platform.products.target(record.target)
+    run = RunContext.of(platform, record)
     with stopping.launched(platform, run_id):
-        handlers: dict[type, Handler] = {Reconcile: lambda _stages: _judge(platform, target, record)}
+        handlers: dict[type, Handler] = {Reconcile: lambda _stages: _judge(run)}
         Execution(platform, run_id, handlers=handlers).run(Step.RECONCILE)
     return _recorded(platform, run_id)
 
 
-def _judge(platform: Platform, target: TargetTable, record: RunRecord) -> None:
-    run_id = record.run_id
-    platform.ledger.resume(run_id, operator())
-    published = published_chunks(platform, target, record.plan)
-    results = read_chunks(platform, target, record.plan, published)
+def _judge(run: RunContext) -> None:
+    run_id, ledger = run.run_id, run.platform.ledger
+    ledger.resume(run_id, operator())
+    published = published_chunks(run)
+    results = read_chunks(run, published)
     faults.reach("gating.judged")
-    platform.ledger.record_gated(run_id, [_as_gated(result) for result in results.values()])
-    if platform.ledger.run(run_id).state is RunState.RUNNING:
+    ledger.record_gated(run_id, [_as_gated(result) for result in results.values()])
+    if ledger.run(run_id).state is RunState.RUNNING:
         why = f"{len(results)} published chunks read"
-        platform.ledger.move(run_id, RunState.STAGED, operator(), why, expected=RunState.RUNNING)
-    verdicts = verdicts_of(platform, target, record, published, results)
+        ledger.move(run_id, RunState.STAGED, operator(), why, expected=RunState.RUNNING)
+    verdicts = verdicts_of(run, published, results)
     faults.reach("gating.run_judged")
     # what is published does not change: whoever judged its chunks judged the same
-    platform.ledger.judge(run_id, verdicts, operator(), of=judged.name_of(platform.ledger.chunks(run_id)))
+    ledger.judge(run_id, verdicts, operator(), of=judged.name_of(ledger.chunks(run_id)))
 
 
 def _recorded(platform: Platform, run_id: str) -> list[Verdict]:

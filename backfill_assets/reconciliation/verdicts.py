@@ -18,14 +18,13 @@ from backfill_assets.declarations.target import (
     Level,
     Reconciliation,
     ReconciliationContext,
-    TargetTable,
 )
 from backfill_assets.gates.exception_table import Judged, keep
 from backfill_assets.gates.judging import everywhere, reconciliation_context, run_verdict
-from backfill_assets.installation import Platform
 from backfill_assets.planning import old_data
 from backfill_assets.reconciliation.platform_gates import accepted_finding, rules_finding
 from backfill_assets.reconciliation.published_chunks import Published, outlines_of
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import history_until_end
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.worker.gate_tasks import GateResult
@@ -33,70 +32,58 @@ from manifests.canonical import sha256_of
 from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.plan import Plan
-from resources.ledger.facade import RunRecord, Verdict
+from resources.ledger.facade import Verdict
 
 _EXCEPTIONS_LIMIT = 10_000
 
 
 def verdicts_of(
-    platform: Platform,
-    target: TargetTable,
-    record: RunRecord,
-    published: Mapping[str, Published],
-    results: Mapping[str, GateResult],
+    run: RunContext, published: Mapping[str, Published], results: Mapping[str, GateResult]
 ) -> list[Verdict]:
     """Ask every gate of the plan, in its order; the exceptions that they name are kept once, however often it is judged."""
-    plan = record.plan
+    plan = run.plan
     found = {
         judged.gate: judged
         for judged in (
-            *_of_every_target(platform, target, plan, published, results),
-            *_of_the_product(platform, target, record, published),
-            *_of_the_policy(platform, target, plan, published),
+            *_of_every_target(run, published, results),
+            *_of_the_product(run, published),
+            *_of_the_policy(run, published),
         )
     }
     judgement = sha256_of([[key, result.digest, result.rows] for key, result in results.items()])
     kept = keep(
-        platform,
-        record.run_id,
+        run.platform,
+        run.run_id,
         judgement,
         mode=plan.mode,
-        target=target.name,
+        target=run.target.name,
         judged=list(found.values()),
-        concealed=old_data.concealed(platform, target, plan),
+        concealed=old_data.concealed(run),
     )
     return [run_verdict(gate, found[gate].finding, kept.get(gate, {})) for gate in plan.gates]
 
 
 def _of_every_target(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
-    published: Mapping[str, Published],
-    results: Mapping[str, GateResult],
+    run: RunContext, published: Mapping[str, Published], results: Mapping[str, GateResult]
 ) -> Iterator[Judged]:
-    if PUBLISHED_RULES_GATE in plan.gates:
-        yield _recorded(PUBLISHED_RULES_GATE, rules_finding(platform, plan, results))
-    if ACCEPTED_ROWS_GATE in plan.gates:
-        yield _recorded(ACCEPTED_ROWS_GATE, accepted_finding(platform, target, plan, published, results))
+    if PUBLISHED_RULES_GATE in run.plan.gates:
+        yield _recorded(PUBLISHED_RULES_GATE, rules_finding(run.platform, run.plan, results))
+    if ACCEPTED_ROWS_GATE in run.plan.gates:
+        yield _recorded(ACCEPTED_ROWS_GATE, accepted_finding(run, published, results))
 
 
-def _of_the_product(
-    platform: Platform, target: TargetTable, record: RunRecord, published: Mapping[str, Published]
-) -> Iterator[Judged]:
+def _of_the_product(run: RunContext, published: Mapping[str, Published]) -> Iterator[Judged]:
     """Judge what the product declares, stretch by stretch of chunks that were made by the same rules."""
-    plan = record.plan
-    chunks = {chunk.chunk: chunk for chunk in platform.ledger.chunks(record.run_id)}
+    plan = run.plan
+    chunks = {chunk.chunk: chunk for chunk in run.platform.ledger.chunks(run.run_id)}
 
     @cache
     def contexts() -> dict[str, ReconciliationContext]:
         return {
             f"{span(stretch)}, {own.transform_version}": reconciliation_context(
-                platform,
-                target,
-                own,
+                run.with_plan(own),
                 [chunks[key] for key in stretch],
-                published=outlines_of(platform, target, own, [published[key] for key in stretch]),
+                published=outlines_of(run.with_plan(own), [published[key] for key in stretch]),
             )
             for own, stretch in _stretches(plan, published)
         }
@@ -104,19 +91,17 @@ def _of_the_product(
     def reconciled(item: Reconciliation) -> Finding:
         return everywhere(item, contexts()) if contexts() else Finding(True, "nothing is published in these days")
 
-    for item in target.reconciliations:
+    for item in run.target.reconciliations:
         if item.name in plan.gates:
-            finding = found_or_raised(platform, record.run_id, item.name, partial(reconciled, item))
+            finding = found_or_raised(run.platform, run.run_id, item.name, partial(reconciled, item))
             yield Judged(item.name, item.level.value, finding, item.exceptions_limit)
 
 
-def _of_the_policy(
-    platform: Platform, target: TargetTable, plan: Plan, published: Mapping[str, Published]
-) -> Iterator[Judged]:
-    if OLD_DATA_GATE in plan.gates:
-        source = history_until_end(platform, target, plan, whole=True)
+def _of_the_policy(run: RunContext, published: Mapping[str, Published]) -> Iterator[Judged]:
+    if OLD_DATA_GATE in run.plan.gates:
+        source = history_until_end(run, whole=True)
         paths = [path for one in published.values() for path in one.files]
-        yield _recorded(OLD_DATA_GATE, old_data.finding(platform, target, plan, source, paths))
+        yield _recorded(OLD_DATA_GATE, old_data.finding(run, source, paths))
 
 
 def _recorded(gate: str, finding: Finding) -> Judged:

@@ -31,6 +31,7 @@ from backfill_assets.gates.chunk_changes import Side, diff_id_of, sides_of
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.publication.modes import change_of
+from backfill_assets.run_context import RunContext
 from backfill_assets.worker.chunk_diff import (
     KINDS,
     PRODUCER,
@@ -119,7 +120,7 @@ def diff_here(platform: Platform, run_id: str, *, like: RunDiff | None = None) -
     target = platform.products.target(record.target)
     sides = sides_of(platform, target, record, chunks)
     _require_files(platform, target, record, sides)
-    keep = (0, 0) if concealed(platform, target, record.plan).subject else (LARGEST, SAMPLE)
+    keep = (0, 0) if concealed(RunContext(platform, target, record.plan)).subject else (LARGEST, SAMPLE)
     keep = keep if like is None else (like.kept["largest"], like.kept["sample"])
     return _compared(platform, target, record, chunks, sides, diff_id_of(target, sides), keep, here=True)[0]
 
@@ -198,7 +199,7 @@ def _compared(
     """
     values = value_columns(tuple(dtypes(target.model)), target.key)
     schema = changes_schema(target).model_dump_json() if output else ""
-    hidden = concealed(platform, target, record.plan)
+    hidden = concealed(RunContext(platform, target, record.plan))
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
     spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden, table)
     by_chunk: dict[str, ChunkCompared] = {}

@@ -17,6 +17,7 @@ from backfill_assets.declarations.schema import spark_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import (
     CHUNK_FOLDER,
     computed_rows,
@@ -39,14 +40,11 @@ _WRITTEN = "written"
 _PATIENCE_SECONDS = 30.0
 
 
-def transform_context(platform: Platform, plan: Plan, chunks: Sequence[PlannedChunk]) -> TransformContext:
+def transform_context(run: RunContext, chunks: Sequence[PlannedChunk]) -> TransformContext:
     """Return the context a transform of this plan gets for these chunks."""
-    spark = platform.spark.session(plan.mode)
-    references = {
-        pin.table: read(spark, platform.lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in plan.references
-    }
-    cores = spark.sparkContext.defaultParallelism
-    return context_of(plan, platform.products.target(plan.target), chunks, references, cores)
+    spark, lakehouse = run.spark, run.platform.lakehouse
+    references = {pin.table: read(spark, lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in run.plan.references}
+    return context_of(run.plan, run.target, chunks, references, spark.sparkContext.defaultParallelism)
 
 
 def _ignore_read(_part: str, _read: PinnedRead) -> None:
@@ -54,30 +52,24 @@ def _ignore_read(_part: str, _read: PinnedRead) -> None:
 
 
 def pinned_inputs(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
-    chunks: Sequence[PlannedChunk],
-    on_read: Callable[[str, PinnedRead], None] = _ignore_read,
+    run: RunContext, chunks: Sequence[PlannedChunk], on_read: Callable[[str, PinnedRead], None] = _ignore_read
 ) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
 
     `on_read` is told of each (`range`, `look_back`) what is read for it.
     """
-    spark = platform.spark.session(plan.mode)
+    spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
     time_column = target.source_time_column
     start, end = read_window(plan, chunks)
-    scan = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
+    scan = lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
     on_read("range", scan)
     look_back = None
     if target.look_back_columns:
-        earlier = platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
+        earlier = lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
         on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
-    return inputs_of(
-        target, (start, end), read(spark, scan), look_back, lambda rows: allowed(platform, target, plan, rows)
-    )
+    return inputs_of(target, (start, end), read(spark, scan), look_back, lambda rows: allowed(run, rows))
 
 
 def entities_folder(prefix: str) -> str:
@@ -112,25 +104,21 @@ def _entities(platform: Platform, plan: Plan) -> DataFrame:
     return read(spark, appended, (merge.entity,)).distinct()
 
 
-def history_until_end(platform: Platform, target: TargetTable, plan: Plan, *, whole: bool = False) -> DataFrame:
+def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     """Return every source row up to the end of the plan's read, at the pinned snapshot; of a merge, its entities'.
 
     Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
     """
-    spark = platform.spark.session(plan.mode)
-    scan = platform.lakehouse.pinned(
-        plan.source, plan.source_snapshot_id, before(target.source_time_column, plan.read_until)
-    )
-    rows = read(spark, scan).where(F.col(target.source_time_column) < F.lit(plan.read_until))
+    plan, time_column = run.plan, run.target.source_time_column
+    scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, plan.read_until))
+    rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:
-        rows = allowed(platform, target, plan, rows)
-    return rows if plan.merge is None else rows.join(_entities(platform, plan), plan.merge.entity, "left_semi")
+        rows = allowed(run, rows)
+    return rows if plan.merge is None else rows.join(_entities(run.platform, plan), plan.merge.entity, "left_semi")
 
 
 def compute_batch(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
+    run: RunContext,
     chunks: Sequence[PlannedChunk],
     prefix: str,
     on_read: Callable[[str, PinnedRead], None] = _ignore_read,
@@ -143,8 +131,9 @@ def compute_batch(
         TransformRefused: if its frame cannot be built, or its output does not have the declared columns, each of
             its declared type or of one that widens to it without loss; or if a function of it names what is not there.
     """
-    inputs = of_entities(platform, plan, prefix, pinned_inputs(platform, target, plan, chunks, on_read))
-    context = transform_context(platform, plan, chunks)
+    platform, target, plan = run.platform, run.target, run.plan
+    inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read))
+    context = transform_context(run, chunks)
     schema = platform.lakehouse.table(target.name).schema()
     rows = computed_rows(target, plan, chunks, inputs, context, schema)
     counted = Observation()
@@ -208,10 +197,10 @@ def staged_files(
         ) from error
 
 
-def staged_frame(platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]) -> DataFrame:
+def staged_frame(run: RunContext, chunks: Sequence[ChunkRecord]) -> DataFrame:
     """Return the outlines of gated chunks as a frame, or all their rows where the target declares no outline."""
-    spark = platform.spark.session(plan.mode)
-    schema = platform.lakehouse.table(target.name).schema()
+    spark, target = run.spark, run.target
+    schema = run.platform.lakehouse.table(target.name).schema()
     if target.outline is None:
         paths = tuple(file.path for chunk in chunks for file in chunk.files)
         return read(spark, PinnedRead(target.name, None, schema, paths))

@@ -11,8 +11,8 @@ from typing import Any
 
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_gate import gating
@@ -58,10 +58,10 @@ def publishes_to(target: TargetTable, plan: Plan) -> str:
 
 
 def _tasks(
-    platform: Platform, target: TargetTable, plan: Plan, files: Mapping[str, Sequence[StagedFile]], prefix: str
+    run: RunContext, files: Mapping[str, Sequence[StagedFile]], prefix: str
 ) -> tuple[list[DeriveTask], dict[str, str]]:
     """Return what workers are sent, one task a chunk, and the catalog's name of each base file by the name they know."""
-    lakehouse = platform.lakehouse
+    lakehouse, target, plan = run.platform.lakehouse, run.target, run.plan
     scopes = chunk_scopes(target, [plan.chunk(key) for key in files])
     nothing: dict[str, tuple[str, ...]] = dict.fromkeys(scopes, ())
     base = nothing
@@ -87,7 +87,8 @@ def _tasks(
     return tasks, {local_path(path): path for paths in base.values() for path in paths}
 
 
-def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | CorrectionSpec:
+def _spec(run: RunContext) -> MergeSpec | CorrectionSpec:
+    platform, target, plan = run.platform, run.target, run.plan
     schema = platform.lakehouse.table(publishes_to(target, plan)).schema().model_dump_json()
     if plan.merge is not None:
         column = plan.merge.version_column
@@ -107,26 +108,21 @@ def _spec(platform: Platform, target: TargetTable, plan: Plan) -> MergeSpec | Co
 
 
 def derive_batch(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
-    chunks: Sequence[PlannedChunk],
-    prefix: str,
-    files: Mapping[str, Sequence[StagedFile]],
+    run: RunContext, chunks: Sequence[PlannedChunk], prefix: str, files: Mapping[str, Sequence[StagedFile]]
 ) -> dict[str, DerivedFiles]:
     """Derive what is published of computed chunks, by key; empty where the computed rows themselves are.
 
     Raises:
         EnvironmentRefused: naming a file that cannot be read.
     """
-    if not plan.derives:
+    if not run.plan.derives:
         return {}
-    tasks, named = _tasks(platform, target, plan, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
+    tasks, named = _tasks(run, {chunk.key: files[chunk.key] for chunk in chunks}, prefix)
     weights = {chunk.key: chunk.reads.rows for chunk in chunks}
-    work = deriving(_spec(platform, target, plan))
+    work = deriving(_spec(run))
     scheme = "file://" if prefix.startswith("file:") else ""
     found = {}
-    for result in platform.workers.do(plan.mode, work, [(task, weights[task.chunk]) for task in tasks]):
+    for result in run.platform.workers.do(run.plan.mode, work, [(task, weights[task.chunk]) for task in tasks]):
         if isinstance(result, Violation):
             raise _unreadable(result)
         found[result.chunk] = DerivedFiles(
@@ -148,31 +144,28 @@ def _unreadable(found: Violation) -> EnvironmentRefused:
     )
 
 
-def judge_derived(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> dict[str, DerivedVerdict]:
+def judge_derived(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, DerivedVerdict]:
     """Read what was derived of chunks back and judge it, by key; empty where nothing was derived.
 
     Raises:
         EnvironmentRefused: if a file could not be read just now.
     """
     verdicts: dict[str, DerivedVerdict] = {}
-    if plan.merge is not None:
-        verdicts = _judge_merge(platform, target, plan, chunks)
-    elif plan.corrections is not None:
-        verdicts = _judge_corrections(platform, target, plan, chunks)
+    if run.plan.merge is not None:
+        verdicts = _judge_merge(run, chunks)
+    elif run.plan.corrections is not None:
+        verdicts = _judge_corrections(run, chunks)
     require_read(one for verdict in verdicts.values() for one in verdict.violations)
     return verdicts
 
 
-def _judge_merge(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> dict[str, DerivedVerdict]:
-    prefixes = {one.attempt: one.prefix for one in platform.ledger.attempts(plan.run_id)}
+def _judge_merge(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, DerivedVerdict]:
+    platform, target = run.platform, run.target
+    prefixes = {one.attempt: one.prefix for one in platform.ledger.attempts(run.run_id)}
     tasks = []
     for attempt in sorted({chunk.attempt for chunk in chunks}):
         files = {chunk.chunk: chunk.files for chunk in chunks if chunk.attempt == attempt}
-        tasks += _tasks(platform, target, plan, files, prefixes[attempt])[0]
+        tasks += _tasks(run, files, prefixes[attempt])[0]
     by_key = {chunk.chunk: chunk for chunk in chunks}
     merged = []
     for task in tasks:
@@ -182,10 +175,10 @@ def _judge_merge(
         seen = own + tuple(path for path in task.base if path not in gone)
         merged.append((MergedTask(task, seen, own), chunk.rows or 0))
     measure = None if target.measure is None else import_path_of(target.measure)
-    spec = _spec(platform, target, plan)
+    spec = _spec(run)
     assert isinstance(spec, MergeSpec)
     verdicts = {}
-    for result in platform.workers.do(plan.mode, judging_merges(spec, measure), merged):
+    for result in platform.workers.do(run.plan.mode, judging_merges(spec, measure), merged):
         broken = [Violation(rule, len(sample), sample) for rule, sample in sorted(result.broken.items())]
         verdicts[result.chunk] = DerivedVerdict(
             broken,
@@ -197,9 +190,8 @@ def _judge_merge(
     return verdicts
 
 
-def _judge_corrections(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[ChunkRecord]
-) -> dict[str, DerivedVerdict]:
+def _judge_corrections(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, DerivedVerdict]:
+    target, plan = run.target, run.plan
     assert target.corrections is not None
     model = import_path_of(target.corrections.model)
     spec = GateSpec(model, ("correction_id",), target.day_column, lineage(plan), None)
@@ -216,7 +208,7 @@ def _judge_corrections(
     ]
     issued = {chunk.chunk: chunk.measures.get("happened", {}).get("issued_before", 0) for chunk in chunks}
     verdicts = {}
-    for result in platform.workers.do(plan.mode, gating(spec), [(task, task.rows) for task in tasks]):
+    for result in run.platform.workers.do(plan.mode, gating(spec), [(task, task.rows) for task in tasks]):
         violations = list(result.violations)
         if issued[result.chunk]:
             violations.append(Violation(ISSUED_RULE, issued[result.chunk]))

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.derivation import derive_batch
@@ -56,6 +57,23 @@ class Staged:
 
 Listener = Callable[[str, Sequence[str], str], None]
 """Told what happens: an event (`stage`, `attempt`, `staged`, `failed`, `gating`, `gated`), the chunks, and a folder or text."""
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What all batches of a call of `stage_chunks` have in common.
+
+    Attributes:
+        outcome: what it has done so far.
+        edition: which one the run had when its plans were read; see `Ledger.edition`.
+        dagster_run_id: the Dagster run that it is part of; empty without Dagster.
+        tell: told what happens.
+    """
+
+    outcome: Staged
+    edition: int
+    dagster_run_id: str
+    tell: Listener
 
 
 def ignore_progress(_event: str, _chunks: Sequence[str], _text: str) -> None:
@@ -169,48 +187,48 @@ def stage_chunks(
     target = platform.products.target(platform.ledger.run(run_id).target)
     record = require_computable(platform, run_id, keys, target=target)
     with logs.of_run(record.plan):
-        return _stage_chunks(platform, target, record, keys, dagster_run_id, tell)
+        return _stage_chunks(RunContext(platform, target, record.plan), record, keys, dagster_run_id, tell)
 
 
 def _stage_chunks(
-    platform: Platform, target: TargetTable, record: RunRecord, keys: Sequence[str], dagster_run_id: str, tell: Listener
+    run: RunContext, record: RunRecord, keys: Sequence[str], dagster_run_id: str, tell: Listener
 ) -> Staged:
-    run_id, outcome = record.run_id, Staged()
+    platform, run_id, outcome = run.platform, run.run_id, Staged()
     present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
     wanted = frozenset(key for key in keys if present[key].state not in STAGED)
     outcome.skipped = sorted(set(keys) - wanted)
     text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
     logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
-    location = platform.lakehouse.location(target.name)
+    location = platform.lakehouse.location(run.target.name)
     if wanted and urlsplit(location).scheme in {"", "file"}:
-        needed = _bytes_expected(platform, target, record, wanted)
+        needed = _bytes_expected(run, wanted)
         space.require_room(Path(local_path(location)), needed, f"computing {len(wanted)} chunk(s)")
     platform.ledger.fail_attempts_of_dead_processes(run_id)
     platform.ledger.resume(run_id, operator())
     edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete
+    launch = _Launch(outcome, edition, dagster_run_id, tell)
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
+        mine = run.with_plan(plan)
         for stage in batches_of(plan, chunks):
-            _wait_for_a_place(platform, plan, tell)
+            _wait_for_a_place(mine, tell)
             tell("stage", stage.chunks, stage.describe())
-            batch = [plan.chunk(key) for key in stage.chunks]
-            _stage_batch(
-                platform, target, plan, batch, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
-            )
+            _stage_batch(mine, launch, [plan.chunk(key) for key in stage.chunks])
     platform.ledger.settle(run_id, operator())
     return outcome
 
 
-def _bytes_expected(platform: Platform, target: TargetTable, record: RunRecord, keys: frozenset[str]) -> int:
+def _bytes_expected(run: RunContext, keys: frozenset[str]) -> int:
     """Return how much chunks take on the disk, as far as anybody can tell: what they take today, or else what they read."""
-    holders = platform.ledger.accepted(target.name, keys)
+    ledger, plan = run.platform.ledger, run.plan
+    holders = ledger.accepted(run.target.name, keys)
     today = {
         chunk.chunk: chunk.bytes or 0
         for holder in set(holders.values())
-        for chunk in platform.ledger.chunks(holder)
+        for chunk in ledger.chunks(holder)
         if holders.get(chunk.chunk) == holder
     }
-    share = len(keys - today.keys()) / len(record.plan.chunks)
-    return sum(today.values()) + int(record.plan.reads.bytes * share)
+    share = len(keys - today.keys()) / len(plan.chunks)
+    return sum(today.values()) + int(plan.reads.bytes * share)
 
 
 def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, frozenset[str]]]:
@@ -223,80 +241,69 @@ def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, 
     return [(plan, frozenset(chunks)) for plan, chunks in groups.values()]
 
 
-def _wait_for_a_place(platform: Platform, plan: Plan, tell: Listener) -> None:
+def _wait_for_a_place(run: RunContext, tell: Listener) -> None:
     """Wait while as many batches of the run are computed on this machine as its manifest allows at once."""
-    while len(busy := platform.ledger.batches_under_way(plan.run_id)) >= plan.max_runs_in_parallel:
-        why = f"limits.maxRunsInParallel is {plan.max_runs_in_parallel}; under way: {busy}"
-        stopping.going_on(plan.run_id)()
+    most = run.plan.max_runs_in_parallel
+    while len(busy := run.platform.ledger.batches_under_way(run.run_id)) >= most:
+        why = f"limits.maxRunsInParallel is {most}; under way: {busy}"
+        stopping.going_on(run.run_id)()
         tell("waiting", [], why)
         logs.event(_log, logging.INFO, "staging_waits", f"waiting: {why}", attempts=busy)
         clock.sleep(_WAIT_SECONDS)
 
 
-def _stage_batch(
-    platform: Platform,
-    target: TargetTable,
-    plan: Plan,
-    batch: Sequence[PlannedChunk],
-    outcome: Staged,
-    *,
-    edition: int,
-    dagster_run_id: str,
-    tell: Listener,
-) -> None:
-    """Compute a batch by a plan that its chunks had when the run was of an edition; see `Ledger.edition`.
+def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]) -> None:
+    """Compute a batch by a plan that its chunks had when the run was of the launch's edition.
 
     Raises:
         StateMoved: if one of them has another plan by now, and was not staged by it yet: nothing has failed.
     """
+    platform, plan, outcome = run.platform, run.plan, launch.outcome
     keys = [chunk.key for chunk in batch]
     stopping.going_on(plan.run_id)()
     opened = platform.ledger.start_attempt(
         plan.run_id,
         keys,
-        edition=edition,
+        edition=launch.edition,
         actor=operator(),
-        location=platform.lakehouse.location(target.name),
-        dagster_run_id=dagster_run_id,
+        location=platform.lakehouse.location(run.target.name),
+        dagster_run_id=launch.dagster_run_id,
     )
     if opened is None:
         outcome.skipped += keys  # another launch has staged them meanwhile
         return
     attempt, prefix = opened
-    tell("attempt", keys, prefix)
+    launch.tell("attempt", keys, prefix)
     _say_attempt(plan, batch, attempt, "started", logging.INFO, folder=prefix)
     try:
         with stopping.ending(plan.run_id):
-            files = _compute_and_stage(platform, target, plan, batch, attempt, prefix)
+            files = _compute_and_stage(run, batch, attempt, prefix)
     except RunStopped as stop:  # nothing has failed, and nothing is tried again
         platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what)
         _say_attempt(plan, batch, attempt, "stopped", logging.WARNING, why=stop.problems[0].what)
         raise
     except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
-        if not _staged_by_others(platform, plan, batch, attempt, refusal):
+        if not _staged_by_others(run, batch, attempt, refusal):
             raise
         outcome.skipped += keys  # another launch has staged them first
         return
     except Refused as refusal:  # every chunk would be refused for the same reason
-        _refused(platform, plan, batch, attempt, refusal)
+        _refused(run, batch, attempt, refusal)
         raise
     except Exception as error:
         if (full := space.refusal(error)) is not None:  # half as many chunks find no room, either
-            _refused(platform, plan, batch, attempt, full)
+            _refused(run, batch, attempt, full)
             raise full from error
-        halves = _failed(platform, plan, batch, attempt, error, outcome, tell)
-        for half in halves:
-            _stage_batch(
-                platform, target, plan, half, outcome, edition=edition, dagster_run_id=dagster_run_id, tell=tell
-            )
+        for half in _failed(run, launch, batch, attempt, error):
+            _stage_batch(run, launch, half)
         return
     outcome.computed += keys
-    tell("staged", keys, prefix)
+    launch.tell("staged", keys, prefix)
     _say_staged(plan, batch, attempt, files)
 
 
 def _compute_and_stage(
-    platform: Platform, target: TargetTable, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, prefix: str
+    run: RunContext, batch: Sequence[PlannedChunk], attempt: int, prefix: str
 ) -> dict[str, list[StagedFile]]:
     """Compute and derive a batch in a folder; its chunks are staged once the ledger has all of its files, in one transaction."""
     reads: dict[str, int] = {}
@@ -304,33 +311,25 @@ def _compute_and_stage(
     def count(part: str, read: PinnedRead) -> None:
         reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
 
-    files = compute_batch(platform, target, plan, batch, prefix, count)
+    files = compute_batch(run, batch, prefix, count)
     faults.reach("staging.written")
-    derived = derive_batch(platform, target, plan, batch, prefix, files)
+    derived = derive_batch(run, batch, prefix, files)
     faults.reach("staging.derived")
-    platform.ledger.stage(plan.run_id, attempt, files, derived, reads)
+    run.platform.ledger.stage(run.run_id, attempt, files, derived, reads)
     faults.reach("staging.recorded")
     return files
 
 
-def _staged_by_others(
-    platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, refusal: TransitionRefused
-) -> bool:
+def _staged_by_others(run: RunContext, batch: Sequence[PlannedChunk], attempt: int, refusal: TransitionRefused) -> bool:
     """Record that an attempt's files are not used; return whether other launches have staged each of its chunks."""
-    platform.ledger.fail_attempt(plan.run_id, attempt, str(refusal))
-    _say_attempt(plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
-    by_others = {one.chunk for one in platform.ledger.chunks(plan.run_id) if one.state in STAGED}
+    run.platform.ledger.fail_attempt(run.run_id, attempt, str(refusal))
+    _say_attempt(run.plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
+    by_others = {one.chunk for one in run.platform.ledger.chunks(run.run_id) if one.state in STAGED}
     return {chunk.key for chunk in batch} <= by_others
 
 
 def _failed(
-    platform: Platform,
-    plan: Plan,
-    batch: Sequence[PlannedChunk],
-    attempt: int,
-    error: Exception,
-    outcome: Staged,
-    tell: Listener,
+    run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk], attempt: int, error: Exception
 ) -> list[Sequence[PlannedChunk]]:
     """Record that a batch failed; return the halves that are tried next, none where a chunk stands alone.
 
@@ -340,12 +339,12 @@ def _failed(
     keys = [chunk.key for chunk in batch]
     why, more = words(error), str(error).strip()[:_ERROR_LENGTH]
     why += f"\n{more}" if "\n" in more else ""
-    ended = platform.ledger.fail_attempt(plan.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
-    _refuse_obsolete(plan, batch, attempt, ended, error)
-    _say_attempt(plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
+    ended = run.platform.ledger.fail_attempt(run.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
+    _refuse_obsolete(run.plan, batch, attempt, ended, error)
+    _say_attempt(run.plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
     if len(batch) == 1:
-        outcome.failed[keys[0]] = why
-        tell("failed", keys, why)
+        launch.outcome.failed[keys[0]] = why
+        launch.tell("failed", keys, why)
         return []
     middle = len(batch) // 2
     return [batch[:middle], batch[middle:]]
@@ -362,7 +361,7 @@ def _say_staged(
             logs.event(_log, logging.INFO, "chunk_staged", text, attempt=attempt, files=len(staged), **facts)
 
 
-def _refused(platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], attempt: int, refusal: Refused) -> None:
+def _refused(run: RunContext, batch: Sequence[PlannedChunk], attempt: int, refusal: Refused) -> None:
     """Record that a batch was refused: its attempt and the run have failed, in one transaction.
 
     A run that another process has moved on meanwhile, or ended, is what it is.
@@ -370,11 +369,12 @@ def _refused(platform: Platform, plan: Plan, batch: Sequence[PlannedChunk], atte
     Raises:
         StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
     """
-    run_id, why = plan.run_id, "; ".join(one.what for one in refusal.problems)[:_ERROR_LENGTH]
-    ended = platform.ledger.fail_attempt(run_id, attempt, str(refusal), fails_run=why, actor=operator())
-    _refuse_obsolete(plan, batch, attempt, ended, refusal)
-    _say_attempt(plan, batch, attempt, "refused", logging.ERROR, why=why)
-    if (state := platform.ledger.run(run_id).state) is not RunState.FAILED:
+    ledger, run_id = run.platform.ledger, run.run_id
+    why = "; ".join(one.what for one in refusal.problems)[:_ERROR_LENGTH]
+    ended = ledger.fail_attempt(run_id, attempt, str(refusal), fails_run=why, actor=operator())
+    _refuse_obsolete(run.plan, batch, attempt, ended, refusal)
+    _say_attempt(run.plan, batch, attempt, "refused", logging.ERROR, why=why)
+    if (state := ledger.run(run_id).state) is not RunState.FAILED:
         text = f"the run is not FAILED: it is {state}"
         logs.event(_log, logging.WARNING, "run_not_failed", text, told=True)
 
