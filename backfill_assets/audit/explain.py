@@ -22,6 +22,7 @@ from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, Lon
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, iceberg_schema
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
@@ -218,7 +219,8 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
         notes.append(f"chunk {chunk} is held by run '{accepted}', which has left this row as it was")
     source = None
     if record is not None and chunk is not None:
-        source = _source_rows(platform, target, record, chunk, {**(last or {}), **key})
+        run = RunContext(platform, target, _plan_of(platform, record, chunk))
+        source = _source_rows(run, chunk, {**(last or {}), **key})
     corrections = _corrections(platform, target, key)
     return Explanation(
         table=target.name,
@@ -407,16 +409,14 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
     )
 
 
-def _source_rows(
-    platform: Platform, target: TargetTable, record: RunRecord, chunk: str, row: Mapping[str, Any]
-) -> SourceRows:
+def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceRows:
     """Return what a run read of the entity of a row, from the snapshot that it had pinned."""
-    plan = _plan_of(platform, record, chunk)
+    target, plan = run.target, run.plan
     planned = [one for one in plan.chunks if one.key == chunk]
     if target.entity is None or target.entity not in row:
         return SourceRows({}, [], 0, [], 0, f"{target.name} declares no entity that its source rows could be found by")
     entity = {target.entity: row[target.entity]}
-    table = platform.lakehouse.table(plan.source)
+    table = run.platform.lakehouse.table(plan.source)
     if table.snapshot_by_id(plan.source_snapshot_id) is None:
         why = f"snapshot {plan.source_snapshot_id} of {plan.source} has expired"
         return SourceRows(shown_row(entity), [], 0, [], 0, why)

@@ -22,6 +22,7 @@ from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
+from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
@@ -285,8 +286,9 @@ def _corrections_snapshot(platform: Platform, target: TargetTable) -> int | None
     return None if target.corrections is None else platform.lakehouse.snapshot_id(target.corrections.name)
 
 
-def replanned(platform: Platform, target: TargetTable, plan: Plan) -> Plan:
+def replanned(run: RunContext) -> Plan:
     """Return a plan on the tables as they are now: newest base and source, everything else as it was approved."""
+    platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
     return replace(

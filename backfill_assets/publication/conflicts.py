@@ -48,7 +48,7 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
         if _would_replace_first_rows(change, conflicts):
             again = f"{_first_output(change)} never replaces rows, so that planning it anew cannot help; {again}"
         elif tried < terms.max_replans and pinned is None:
-            plan = replanned(platform, change.target, change.plan)
+            plan = replanned(change.run)
             number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what, token=lease.token)
             raise PublicationDeferred(
                 Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")

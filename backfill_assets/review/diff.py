@@ -85,7 +85,8 @@ def diff_run(
             that says something else and that no link vouches for.
     """
     record, chunks = _require_staged(platform, run_id)
-    target = platform.products.target(record.target)
+    run = RunContext.of(platform, record)
+    target = run.target
     recorded, written = recorded_diff(platform, run_id), _table_record(platform, run_id)
     sides = sides_of(platform, target, record, chunks)
     diff_id = diff_id_of(target, sides)
@@ -96,13 +97,13 @@ def diff_run(
     keep = (LARGEST if largest is None else largest, SAMPLE if sample is None else sample)
     if not same and (unlinked := unlinked_diff(platform, run_id, diff_id)) is not None:
         keep = (unlinked.kept["largest"], unlinked.kept["sample"])  # it is completed, if it says the same
-    _require_files(platform, target, record, sides)
-    output = _changes_folder(platform, target, run_id, diff_id) if table and not has_table else ""
-    found, files = _compared(platform, target, record, chunks, sides, diff_id, keep, output=output)
+    _require_files(run, sides)
+    output = _changes_folder(run, diff_id) if table and not has_table else ""
+    found, files = _compared(run, chunks, sides, diff_id, keep, output=output)
     if not same:
         _append(platform, run_id, RECORD, found)
     if output:
-        written = _put(platform, target, run_id, diff_id, files, output)
+        written = _put(run, diff_id, files, output)
     return Made(found, new=True, table=written if has_table or output else None)
 
 
@@ -117,12 +118,12 @@ def diff_here(platform: Platform, run_id: str, *, like: RunDiff | None = None) -
         InputRefused: if the run is unknown or not staged whole, or files that it needs are gone.
     """
     record, chunks = _require_staged(platform, run_id)
-    target = platform.products.target(record.target)
-    sides = sides_of(platform, target, record, chunks)
-    _require_files(platform, target, record, sides)
-    keep = (0, 0) if concealed(RunContext(platform, target, record.plan)).subject else (LARGEST, SAMPLE)
+    run = RunContext.of(platform, record)
+    sides = sides_of(platform, run.target, record, chunks)
+    _require_files(run, sides)
+    keep = (0, 0) if concealed(run).subject else (LARGEST, SAMPLE)
     keep = keep if like is None else (like.kept["largest"], like.kept["sample"])
-    return _compared(platform, target, record, chunks, sides, diff_id_of(target, sides), keep, here=True)[0]
+    return _compared(run, chunks, sides, diff_id_of(run.target, sides), keep, here=True)[0]
 
 
 def _holds(recorded: RunDiff, largest: int, sample: int) -> bool:
@@ -168,13 +169,13 @@ def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[Ch
     return record, chunks
 
 
-def _require_files(platform: Platform, target: TargetTable, record: RunRecord, sides: Mapping[str, Side]) -> None:
+def _require_files(run: RunContext, sides: Mapping[str, Side]) -> None:
     paths = {place_of(path) for side in sides.values() for path in (*side.old, *side.new, *side.both)}
-    gone = sorted(paths - Storage(platform.lakehouse.table(target.name)).look(paths).keys())
+    gone = sorted(paths - Storage(run.platform.lakehouse.table(run.target.name)).look(paths).keys())
     if gone:
         raise InputRefused(
             Problem(
-                f"{len(gone)} file(s) of '{record.run_id}' or of what it replaces are gone: {gone[0]}",
+                f"{len(gone)} file(s) of '{run.run_id}' or of what it replaces are gone: {gone[0]}",
                 "what is compared can be read; `backfill gc` removes the files of runs that are over",
                 "a diff that was made before is shown by `backfill diff RUN --recorded`",
             )
@@ -182,9 +183,7 @@ def _require_files(platform: Platform, target: TargetTable, record: RunRecord, s
 
 
 def _compared(
-    platform: Platform,
-    target: TargetTable,
-    record: RunRecord,
+    run: RunContext,
     chunks: Sequence[ChunkRecord],
     sides: Mapping[str, Side],
     diff_id: str,
@@ -197,15 +196,16 @@ def _compared(
 
     By Spark's workers, or `here`: by this process, one chunk after the other, without a Spark job.
     """
+    platform, target, plan = run.platform, run.target, run.plan
     values = value_columns(tuple(dtypes(target.model)), target.key)
     schema = changes_schema(target).model_dump_json() if output else ""
-    hidden = concealed(RunContext(platform, target, record.plan))
+    hidden = concealed(run)
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
-    spec = CompareSpec(record.run_id, target.key, values, *keep, schema, hidden, table)
+    spec = CompareSpec(plan.run_id, target.key, values, *keep, schema, hidden, table)
     by_chunk: dict[str, ChunkCompared] = {}
     kept = RowsKept(spec)
     workers = ThisProcess() if here else platform.workers
-    for result in workers.do(record.plan.mode, comparing(spec), _tasks(chunks, sides, output)):
+    for result in workers.do(plan.mode, comparing(spec), _tasks(chunks, sides, output)):
         if isinstance(result, RowsOfAll):
             kept.add(result.largest, result.sample)
         else:
@@ -216,10 +216,10 @@ def _compared(
     files = [StagedFile(f"{scheme}{path}", rows, size) for key in sides for path, rows, size in by_chunk[key].files]
     diff = RunDiff(
         diff_id=diff_id,
-        run_id=record.run_id,
+        run_id=plan.run_id,
         target=target.name,
-        publish_mode=record.plan.publish_mode.value,
-        base_snapshot_id=record.plan.base_snapshot_id,
+        publish_mode=plan.publish_mode.value,
+        base_snapshot_id=plan.base_snapshot_id,
         key=list(target.key),
         added=sum(chunk.added for chunk in found),
         removed=sum(chunk.removed for chunk in found),
@@ -309,30 +309,28 @@ def changes_schema(target: TargetTable) -> Schema:
     return Schema(*fields)
 
 
-def _changes_folder(platform: Platform, target: TargetTable, run_id: str, diff_id: str) -> str:
+def _changes_folder(run: RunContext, diff_id: str) -> str:
     """Make the changes table if it is not there; return where the files of a diff lie, whoever writes them."""
-    schema = changes_schema(target)
+    lakehouse, name = run.platform.lakehouse, run.target.changes
+    schema = changes_schema(run.target)
     by_run = PartitionSpec(PartitionField(schema.find_field("run_id").field_id, 1000, IdentityTransform(), "run_id"))
-    name = target.changes
-    platform.lakehouse.ensure(name, schema, by_run, TABLE_PROPERTIES)
-    return f"{platform.lakehouse.location(name)}/run={run_id}/diff-{diff_id[:16]}"
+    lakehouse.ensure(name, schema, by_run, TABLE_PROPERTIES)
+    return f"{lakehouse.location(name)}/run={run.run_id}/diff-{diff_id[:16]}"
 
 
-def _put(
-    platform: Platform, target: TargetTable, run_id: str, diff_id: str, files: Sequence[StagedFile], output: str
-) -> ChangesTable:
+def _put(run: RunContext, diff_id: str, files: Sequence[StagedFile], output: str) -> ChangesTable:
     """Put the changed rows into the table, or find that they are there, and put that on record."""
-    name = target.changes
+    lakehouse, run_id, name = run.platform.lakehouse, run.run_id, run.target.changes
     faults.reach("comparing.written")
     properties = {RUN_PROPERTY: run_id, DIFF_PROPERTY: diff_id}
-    landed = platform.lakehouse.put_rows(name, EqualTo(term="run_id", value=run_id), files, properties)
+    landed = lakehouse.put_rows(name, EqualTo(term="run_id", value=run_id), files, properties)
     faults.reach("comparing.committed")
-    storage, mine = Storage(platform.lakehouse.table(name)), {place_of(file.path) for file in files}
+    storage, mine = Storage(lakehouse.table(name)), {place_of(file.path) for file in files}
     for file in storage.files(place_of(output)):  # what a killed one has left half written
         if file.path not in mine:
             storage.delete(file)
     written = ChangesTable(name, landed, sum(file.rows for file in files), len(files), diff_id)
-    _append(platform, run_id, TABLE_RECORD, written)
+    _append(run.platform, run_id, TABLE_RECORD, written)
     return written
 
 
