@@ -174,9 +174,10 @@ _EVENTS: dict[int, list[tuple[str, date]]] = {}
 
 
 def compute_events(
-    platform: Platform, target: TargetTable, plan: Plan, chunks: Sequence[PlannedChunk], prefix: str, *_: Any
+    run: RunContext, chunks: Sequence[PlannedChunk], prefix: str, *_: Any
 ) -> dict[str, list[StagedFile]]:
     """Compute a row for each source event of the plan's pinned snapshot: so that rows tell what their run has known."""
+    platform, target, plan = run.platform, run.target, run.plan
     schema = schema_to_pyarrow(platform.lakehouse.table(target.name).schema())
     events = events_at(platform, plan.source_snapshot_id)
     Path(local_path(prefix)).mkdir(parents=True, exist_ok=True)
