@@ -431,8 +431,8 @@ MENDS = (
     Mend(
         "K9",
         "LIVE does not go on from the month that it holds where those before it were rolled back",
-        "known*load*; live, publish: rollback #1 | *",
-        24,
+        "known, rewind 0, load 5; live, publish: rollback #1 | ",
+        12,
         (
             Edit(
                 ASKED_AGAIN,
