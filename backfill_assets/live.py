@@ -17,14 +17,14 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import aligned, first_day
-from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import InputRefused, PlanRefused, Problem, Refused, TransitionRefused
 from manifests.facts import SourceState
 from manifests.lifecycle import PUBLISH, PublicationState, RunState
 from manifests.model import Kind, Mode, RunManifest
 from manifests.reading import manifest_from
 from resources import logs
 from resources.ledger import ticks
-from resources.ledger.facade import RunRecord
+from resources.ledger.facade import RunRecord, operator
 from resources.ledger.watermarks import Watermark
 
 _log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
     if wrong := platform.ledger.ticks.problems(record.manifest):
         raise TransitionRefused(wrong)
     if record.plan.policy != platform.policy.hash:  # it has changed since: a plan is approved under the one in force
-        record = plan_run(platform, record.manifest)
+        record = _planned_again(platform, record)
     policy, text = policy_of(target), record.manifest
     scope = text.target.publish_range
     expected = _written(target, record.run_id, text.source.snapshot_id, scope.start, scope.end, text.reason)
@@ -171,6 +171,20 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
         )
     comment = f"as the live policy of {target.name} says"
     return decisions.approve_by_policy(platform, record.run_id, by=policy.approved_by, comment=comment)
+
+
+def _planned_again(platform: Platform, record: RunRecord) -> RunRecord:
+    """Plan a run under the policy that is in force by now; one that cannot be planned any more ends, for the next to begin.
+
+    Raises:
+        PlanRefused: as `plan_run`; the run is REJECTED then.
+    """
+    try:
+        return plan_run(platform, record.manifest)
+    except PlanRefused as refusal:
+        why = refusal.problems[0].what
+        platform.ledger.move(record.run_id, RunState.REJECTED, operator(), why, expected=RunState.PLANNED)
+        raise
 
 
 def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = None) -> tuple[RunManifest | None, str]:

@@ -103,6 +103,7 @@ class BaseState:
         accepted: keys of the chunks that an accepted run holds.
         live_at: commit of the newest source snapshot that the runs accepted in the publish range were made from, if LIVE has
             ever published there; else None.
+        held_at: the same, whoever has published there.
         present: what the kinds of runs are held against; None where nothing was looked up.
     """
 
@@ -115,4 +116,5 @@ class BaseState:
     complete_at: datetime | None = None
     accepted: frozenset[str] = frozenset()
     live_at: datetime | None = None
+    held_at: datetime | None = None
     present: Present | None = None

@@ -30,13 +30,17 @@ def live_problems(
             )
         )
     is_live = manifest.execution_mode is Mode.LIVE
-    newest = base.complete_at if is_live else base.live_at
+    known = [at for at in (base.complete_at, base.held_at) if at is not None]
+    newest = max(known, default=None) if is_live else base.live_at
     if manifest.execution_mode is Mode.RECONCILIATION:
         newest = None  # nothing is replaced
     if newest is not None and source.committed_at < newest:
-        held = (
-            f"complete with {contract.source}" if is_live else f"published by LIVE in this range from {contract.source}"
-        )
+        if not is_live:
+            held = f"published by LIVE in this range from {contract.source}"
+        elif newest == base.complete_at:
+            held = f"complete with {contract.source}"
+        else:
+            held = f"published in this range from {contract.source}"
         problems.append(
             Problem(
                 f"the source snapshot {source.snapshot_id} is of {source.committed_at.isoformat()}",

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
 from typing import Any
 from unittest import mock
 
 import pytest
+import yaml
 from small_worlds import copy_of
+from support import put_in_force
 
 from backfill_assets import faults, live
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import accepted_base
+from backfill_assets.publication import undoing
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import (
@@ -39,6 +44,7 @@ from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefuse
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from resources.ledger.facade import RunRecord
+from resources.policies import SHIPPED
 
 HISTORY, MAY = ("2020-01-01", "2020-04-30"), ("2020-05-01", "2020-05-31")
 PUBLISHED, REJECTED, ROLLED_BACK = RunState.PUBLISHED, RunState.REJECTED, RunState.ROLLED_BACK
@@ -253,6 +259,10 @@ def test_a_run_is_not_reinstated_over_what_others_have_found_empty_since(platfor
     by_live = found_empty(platform)
     with pytest.raises(PublicationRefused, match=f"held by later run.s. {by_live}"):
         reinstate(platform, "fill-may")
+    with dies_at(platform, "undoing.begun"), mock.patch.object(undoing, "_require_left_alone"):
+        reinstate(platform, "fill-may")  # as one that had begun before; nothing of it has landed
+    with pytest.raises(PublicationRefused, match=f"held by later run.s. {by_live}"):
+        reinstate(platform, "fill-may")
     rollback(platform, by_live)
     reinstate(platform, "fill-may")  # the way out that was named
     assert seen_of(platform, 5) == {"wrong-2020-05-03"}
@@ -322,5 +332,69 @@ def test_live_goes_on_from_the_month_that_it_holds_though_those_before_it_were_r
     by_live = live_ran(platform)
     publish(platform, by_live)
     assert platform.ledger.accepted(READINGS) == {"2020-05": by_live}
+    assert seen_of(platform, 5) == {"may-2020-05-03", "more-2020-05-04"}
+    assert agrees(platform)
+
+
+def test_live_waits_until_what_others_have_taken_back_beside_it_is_on_record(platform: Platform) -> None:
+    rollback(platform, "history")
+    published(platform, "to-march", ("2020-01-01", "2020-03-31"))
+    published(platform, "april", ("2020-04-01", "2020-04-30"), kind="BACKFILL")
+    load(platform, "may", "2020-05-03")
+    by_live = live_ran(platform)
+    with dies_at(platform, "undoing.committed"):
+        rollback(platform, "april")
+    with pytest.raises(PublicationDeferred, match=r"rollback of run 'april' has landed in .*, and is not on record"):
+        publish(platform, by_live)
+    mend(platform)
+    with pytest.raises(PublicationRefused, match="no run would cover the days 2020-04-01 to 2020-04-30"):
+        publish(platform, by_live)
+    publish(platform, live_ran(platform))
+    assert (seen_of(platform, 4), seen_of(platform, 5)) == ({"base-2020-04-30"}, {"may-2020-05-03"})
+    assert agrees(platform)
+
+
+def test_live_goes_on_once_what_others_have_published_beside_it_is_on_record(platform: Platform) -> None:
+    """Its policy has it begin in May, whoever publishes April."""
+    begins = replace(WITH_LIVE, live=replace(WITH_LIVE.live, begins_on=date(2020, 5, 1)))  # type: ignore[type-var]
+    rollback(platform, "history")
+    published(platform, "to-march", ("2020-01-01", "2020-03-31"))
+    ran(platform, "april", ("2020-04-01", "2020-04-30"), kind="BACKFILL")
+    load(platform, "may", "2020-05-03")
+    with declared(begins, compute_events):
+        with dies_at(platform, "publishing.committed"):
+            publish(platform, "april")
+        by_live = live.tick(platform, begins).record
+        assert by_live is not None
+        gated(platform, by_live.run_id)
+        with pytest.raises(PublicationDeferred, match=r"publish of run 'april' has landed in .*, and is not on record"):
+            publish(platform, by_live.run_id)
+        assert state(platform, by_live.run_id) is RunState.VALIDATED
+        mend(platform)
+        publish(platform, by_live.run_id)
+    assert (seen_of(platform, 4), seen_of(platform, 5)) == ({"base-2020-04-30"}, {"may-2020-05-03"})
+    assert agrees(platform)
+
+
+def test_live_is_not_planned_anew_over_what_was_published_of_newer_input(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tick's process had died with its plan on record; the policy that is in force changes before the next one."""
+    rewinds = replace(WITH_LIVE, live=replace(WITH_LIVE.live, rewind_days=40))  # type: ignore[type-var]
+    load(platform, "may", "2020-05-03")
+    publish(platform, live_ran(platform))
+    load(platform, "more", "2020-05-04")
+    with declared(rewinds, compute_events):
+        with dies_at(platform, "planning.recorded"):
+            live.tick(platform, rewinds)
+        load(platform, "late", "2020-04-15")
+        published(platform, "fix-april", ("2020-04-01", "2020-04-30"))
+        text = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+        put_in_force(platform, text | {"name": "another"})
+        with pytest.raises(PlanRefused, match=r"published in this range from .* older knowledge never replaces newer"):
+            live.tick(platform, rewinds)
+        by_live = live_ran(platform)  # of the newest snapshot: the other has ended
+        publish(platform, by_live)
+    assert seen_of(platform, 4) == {"base-2020-04-30", "late-2020-04-15"}
     assert seen_of(platform, 5) == {"may-2020-05-03", "more-2020-05-04"}
     assert agrees(platform)

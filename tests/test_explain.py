@@ -23,6 +23,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.run_context import RunContext
 from benchmarks import small_table
 from manifests.errors import InputRefused
 from manifests.lifecycle import RunState
@@ -142,9 +143,8 @@ def test_earlier_source_rows_without_their_instants_are_not_said_to_be_the_neare
     row = sides[1].row(0, named=True)
     chunk = record.plan.chunks[0].key
     for columns, day in (((target.entity,), None), ((target.entity, "event_at"), row[target.day_column])):
-        found = explain_module._source_rows(
-            world.platform, replace(target, look_back_columns=columns), record, chunk, row
-        )
+        run = RunContext(world.platform, replace(target, look_back_columns=columns), record.plan)
+        found = explain_module._source_rows(run, chunk, row)
         assert (found.day, found.look_back_day) == (row[target.day_column], day)
 
 

@@ -243,7 +243,7 @@ def markdownish(found: dict[str, Step]) -> str:
 
 # what is next, and a fact that says why; the whole of both, so that a wrong command is seen
 NEXT = {
-    "planned": ("Approve", "the approver is not ada", ["approve", "reject"]),
+    "planned": ("Approve", "the approver cannot be ada", ["approve", "reject"]),
     "approved": ("Launch", "materialise silver.readings for backfill 'approved'", ["run"]),
     "computed": ("Watch", "chunks: planned 2", ["status"]),
     "abandoned": ("Launch", "waits for a launch of 2020-02 to 2020-03", ["run"]),

@@ -131,6 +131,7 @@ def test_the_loader_that_is_shown_delivers_what_its_table_and_the_quarantine_get
         ("load_id", None, "has no load_id"),
         ("load_id", property(lambda _: None), "the load_id of a Wrong is None, and no text"),
         ("load_id", property(lambda _: "day-\ud800"), "half a character, no text"),
+        ("load_id", property(lambda _: "day~2"), "the load_id of a Wrong is 'day~2': after a ~ comes the number"),
         ("source_file", property(lambda _: " "), "the source_file of a Wrong is ' ', and no text"),
         ("source_file", property(lambda one: one.nothing), "has no attribute 'nothing'"),
         ("count", lambda *_: sys.exit(3), "it ends the process"),

@@ -20,7 +20,7 @@ from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import by_key
 from resources.lakehouse.storage import Storage, place_of
 
-_UNREADABLE = (OSError, ArrowException, pl.exceptions.PolarsError, ValueError)
+_UNREADABLE = (OSError, ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
 
 
 @dataclass(frozen=True)

@@ -364,6 +364,6 @@ def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord
         )
         if row is None:
             notes.append("no row differs from the recorded files, only from their digest")
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         notes.append(f"the row cannot be named, the files cannot be compared: {type(error).__name__}: {error}"[:500])
     return Difference(different.chunk, row, ". ".join(notes) + ("." if notes else ""))

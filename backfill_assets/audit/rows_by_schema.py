@@ -29,7 +29,15 @@ from resources.lakehouse.snapshots import Days, Entry, Seen
 from resources.lakehouse.storage import Storage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-UNREADABLE_ROWS = (OSError, arrow.ArrowException, pl.exceptions.PolarsError, ValueError, KeyError, TypeError)
+UNREADABLE_ROWS = (
+    OSError,
+    arrow.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    ValueError,
+    KeyError,
+    TypeError,
+)
 
 
 def rows_of_days(

@@ -7,6 +7,7 @@ The products that ship are found like anybody else's: nothing here imports one b
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -186,10 +187,17 @@ def _imported(path: str) -> Product:
     return value
 
 
+def _spark_runs() -> bool:
+    """Whether this process has a Spark session; nothing is imported to find out."""
+    spark = sys.modules.get("pyspark.sql")
+    return spark is not None and spark.SparkSession.getActiveSession() is not None
+
+
 def _attribute(path: str, rule: str = _FROM) -> Any:
     module, _, attribute = path.partition(":")
     if not _PATH.fullmatch(path):
         raise DeclarationRefused(Problem(f"{path!r} is no path", "a path is module:ATTRIBUTE", "correct the path"))
+    before = _spark_runs()
     try:
         value: Any = import_module(module)
     except WrongArgumentsError as error:
@@ -200,6 +208,14 @@ def _attribute(path: str, rule: str = _FROM) -> Any:
                 Problem(f"{path}: {error}", rule, "correct the path, or install the distribution that has the module")
             ) from error
         raise DeclarationRefused(import_problems(error, module)) from error
+    if _spark_runs() and not before:
+        raise DeclarationRefused(
+            Problem(
+                f"{module} starts Spark while it is imported",
+                "a module declares, and computes nothing; sessions are the platform's, one a mode, with what each may reach",
+                "take what makes the session out; a transform has one as `inputs.source.sparkSession`",
+            )
+        )
     folders = ", ".join(getattr(value, "__path__", ()))
     place = getattr(value, "__file__", None) or (f"a folder without code: {folders}" if folders else "part of Python")
     name = ""

@@ -311,6 +311,8 @@ def state_level(
     else:
         mistakes += text("tolerance", tolerance)
         needs = replace(needs, tolerances=texts((tolerance,)))
+    if found is None:
+        needs = replace(needs, measured=tuple(dict.fromkeys((*texts(slices), *texts(measures)))))
     return Reconciliation(name, Level.STATE, description, check, needs=needs, mistakes=tuple(mistakes))
 
 

@@ -194,12 +194,14 @@ class Needs:
         target: columns of the staged rows: of the target's outline where it declares one.
         zone: a time zone.
         tolerances: names of tolerances; None where it does not say which.
+        measured: columns of `context.measures`: those that the target's `measure` returns, and `chunk`.
     """
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
     zone: str = "UTC"
     tolerances: tuple[str, ...] | None = None
+    measured: tuple[str, ...] = ()
 
 
 @said_at_once

@@ -55,6 +55,11 @@ def delivered(loader: str, make: Callable[[], Any], file: Path | None = None) ->
                 raise TypeError(
                     f"the {name} of a {type(delivery).__name__} is {ascii(text)[:_SHOWN]}: half a character, no text"
                 )
+        if "~" in named["load_id"]:
+            raise TypeError(
+                f"the load_id of a {type(delivery).__name__} is {ascii(named['load_id'])[:_SHOWN]}: after a ~ comes the number "
+                "that the platform gives to the quarantined rows of a load that is begun anew"
+            )
         return _OfALoader(loader, delivery, seen, **named)
 
 

@@ -6,6 +6,7 @@ Put here how a load that is begun anew finds what it has left in the quarantine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from backfill_assets.declarations.quarantine import FirstRow
@@ -21,11 +22,12 @@ from resources.lakehouse.loads import (
 from resources.ledger.facade import operator
 
 _AGAIN = "~"
+_NUMBERED = re.compile(rf"{_AGAIN}\d+$")
 
 
 def load_of(part: str) -> str:
     """Return the load that quarantined rows belong to, by the id that they were appended under."""
-    return part.partition(_AGAIN)[0]
+    return _NUMBERED.sub("", part)
 
 
 def part_to_append(

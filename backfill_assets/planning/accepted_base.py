@@ -50,6 +50,7 @@ def base_state(
         complete_at=None if watermark is None else watermark.source_at,
         accepted=frozenset(accepted),
         live_at=newest if was_live else None,
+        held_at=newest,
         present=Present(
             holders={
                 key: Holder(

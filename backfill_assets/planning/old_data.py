@@ -210,7 +210,7 @@ def _values(files: Iterable[str], column: str) -> list[str]:
                     Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")
                 )
             found = scan.select(pl.col(column).cast(pl.String).unique()).collect()
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise EnvironmentRefused(
                 Problem(
                     f"{path} cannot be read: {type(error).__name__}: {str(error)[:500]}",

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backfill_assets.declarations.target import no_warm_up
-from backfill_assets.planning.accepted_base import base_state
+from backfill_assets.planning.accepted_base import base_state, unrecorded
 from backfill_assets.publication.change import Change
-from manifests.errors import Problem
+from manifests.errors import Problem, PublicationDeferred
 from manifests.facts import SourceState
 from manifests.kinds import FIRST_OUTPUT, kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Mode
 from manifests.plan import Plan
+from resources.lakehouse.lineage import past_before
 
 
 def problems_by_now(change: Change) -> list[Problem]:
@@ -32,6 +33,29 @@ def problems_by_now(change: Change) -> list[Problem]:
         by_plan.setdefault(plan.hash, []).append(key)
     found = [problem for keys in by_plan.values() for problem in _of_plan(change, change.plans[keys[0]], keys)]
     return list(dict.fromkeys(found))
+
+
+def require_neighbours_on_record(change: Change) -> None:
+    """Have a run that leaves no day out wait until what others have committed beside it is on record: it may pass.
+
+    What has landed in its own days is recorded under its lease; only days beside it can be of somebody who has died since.
+
+    Raises:
+        PublicationDeferred: naming each change.
+    """
+    manifest, platform, target = change.record.manifest, change.platform, change.target.name
+    if manifest.execution_mode is not Mode.LIVE and manifest.cut_line is None:
+        return
+    if not platform.ledger.interrupted_publications(target):
+        return
+    table = platform.lakehouse.table(target)
+    current = table.current_snapshot()
+    past = None if current is None else past_before(table, current.snapshot_id)
+    if past is None:
+        return
+    found = unrecorded(platform, target, past, platform.ledger.committed(target))
+    if waiting := [problem for run_id, _, problem in found if run_id != change.record.run_id]:
+        raise PublicationDeferred(waiting)
 
 
 def _of_plan(change: Change, plan: Plan, keys: list[str]) -> Iterator[Problem]:

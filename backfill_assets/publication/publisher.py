@@ -25,7 +25,7 @@ from backfill_assets.evidence.preconditions import (
 )
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published, already_done, logged, tell_the_world
-from backfill_assets.publication.asked_again import problems_by_now
+from backfill_assets.publication.asked_again import problems_by_now, require_neighbours_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.conflicts import refuse_for_good, reject, require_bases, settle_conflict
 from backfill_assets.publication.leasing import leases_of, publishing_lease
@@ -143,6 +143,7 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
         raise
     if conflicts := change.strategy.conflicts(change):
         settle_conflict(platform, change, conflicts, lease)
+    require_neighbours_on_record(change)
     if problems := problems_by_now(change):
         refuse_for_good(platform, change, PublicationRefused(problems), problems[0].what, lease)
     try:

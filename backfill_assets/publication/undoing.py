@@ -122,8 +122,10 @@ def _require_left_alone(platform: Platform, change: Change) -> None:
     """
     run_id, target = change.record.run_id, change.target.name
     rolled_back = [one.landed_at for one in change.committed if one.action == ROLLBACK]
-    if not rolled_back or change.has_begun(REINSTATE):
+    if not rolled_back:
         return
+    if change.has_begun(REINSTATE) and change.strategy.has_undone(change, REINSTATE, len(change.committed) + 1):
+        return  # it has landed, before whoever has come since
     keys = held(platform, change)
     left = {
         one.chunk: one.run_id

@@ -149,7 +149,8 @@ def computed_rows(
     """
     version = target.versions[plan.transform_version]
     with building(plan):
-        rows = _frame_of(plan, version.function(inputs, context))
+        with _unchanged_settings(plan, inputs.source.sparkSession):
+            rows = _frame_of(plan, version.function(inputs, context))
         if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)
         rows = _only_these(rows, target, chunks)
@@ -158,6 +159,31 @@ def computed_rows(
         day = F.col(target.day_column)
         folder = F.trunc(day, _TRUNC[plan.chunking]) if plan.chunking is Chunking.MONTH else day
         return _with_declared_columns(rows, schema, plan).withColumn(CHUNK_FOLDER, folder)
+
+
+@contextmanager
+def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
+    """Put back what a transform changes of its session's settings, and refuse it: what is computed later would be, too.
+
+    Raises:
+        TransformRefused: naming the settings.
+    """
+    before = dict(spark.conf.getAll)
+    try:
+        yield
+    finally:
+        after = dict(spark.conf.getAll)
+        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        for name in changed:
+            spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
+    if changed:
+        raise TransformRefused(
+            Problem(
+                f"{plan.transform} {plan.transform_version} changes the session's {', '.join(changed)}",
+                "a transform depends on its inputs alone, and the session's settings are every chunk's",
+                "leave the settings as they are: convert instants with functions of their own, for example from_utc_timestamp",
+            )
+        )
 
 
 @contextmanager
@@ -229,8 +255,10 @@ def _frame_of(plan: Plan, returned: Any) -> DataFrame:
     Raises:
         TransformRefused: if it is something else.
     """
-    if not hasattr(returned, "columns"):
-        what = "nothing" if returned is None else f"a {type(returned).__name__}"
+    if not (hasattr(returned, "columns") and hasattr(returned, "sparkSession")):
+        kind = type(returned)
+        of = "" if kind.__module__ in {"builtins", "__main__"} else f" of {kind.__module__.partition('.')[0]}"
+        what = "nothing" if returned is None else f"a {kind.__name__}{of}"
         raise TransformRefused(
             Problem(
                 f"{plan.transform} {plan.transform_version} returned {what}",

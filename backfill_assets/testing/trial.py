@@ -37,6 +37,7 @@ from backfill_assets.staging.rows import (
     lineage,
     read,
     read_window,
+    running,
 )
 from backfill_assets.testing.causes import CLOCKS, DAYS, LOOKS_AHEAD, NAIVE, ORDERED, PLACES, RANDOM, clocks_asked
 from backfill_assets.testing.differences import Difference, TrialError, differences_between, rows_in
@@ -421,7 +422,9 @@ class Trial:
     def _staged(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, list[StagedFile]]:
         """Compute chunks in one Spark job; return the files of each."""
         folder = new_folder()
-        self._frame(chunks, **otherwise).write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
+        frame = self._frame(chunks, **otherwise)
+        with running(self.plan):
+            frame.write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
         keys = [chunk.key for chunk in chunks]
         return files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
 

@@ -220,7 +220,7 @@ def _read(
         raw = Path(path).read_bytes()
         frame = pl.read_parquet(BytesIO(raw), hive_partitioning=False)
         hashes[path] = fingerprint(raw)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         add_unreadable(violations, path, error)
         return None
     return frame

@@ -414,7 +414,7 @@ def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
 def _reading(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise Unreadable(path, error) from error
 
 

@@ -60,7 +60,7 @@ def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
         try:
             rows = scan_file(path, spec.schema).collect()
             measures = merged_measures(measures, imported_by_path(spec.measure)(rows))
-        except (OSError, pl.exceptions.PolarsError):
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
             continue  # the chunk's own verdict says that the file cannot be read, or lacks a column
     return [] if measures is None else list(plain(measures.to_dicts()))
 

@@ -20,7 +20,7 @@ def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str,
     for path in paths:
         try:
             head = pl.scan_parquet(path, hive_partitioning=False).select(key).head(1).collect()
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             add_unreadable(violations, path, error)
             continue
         if head.height:

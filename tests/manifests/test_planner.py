@@ -740,6 +740,10 @@ def test_older_knowledge_never_replaces_newer() -> None:
     live = a_manifest("live", kind="LIVE")
     a_plan(live, base=BaseState(complete_at=known))
     assert "complete with bronze.case_events as of" in refusal(live, base=BaseState(complete_at=later)).problems[0].rule
+    # LIVE replaces what others have published in its days, also where it has not moved the watermark
+    of_others = refusal(live, base=BaseState(complete_at=known, held_at=later))
+    assert "published in this range from bronze.case_events as of" in of_others.problems[0].rule
+    a_plan(base=BaseState(held_at=later))
     # a watermark is about the newest days: a backfill of others may read what it was planned with
     a_plan(base=BaseState(complete_at=later, live_at=known))
     assert "published by LIVE in this range" in refusal(base=BaseState(live_at=later)).problems[0].rule

@@ -7,7 +7,8 @@ gates. Whether a function can be called at all is `functions`' to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -23,15 +24,30 @@ from manifests.errors import Problem
 from manifests.text import words_of
 
 _SAID = 200
+_CHUNK = "chunk"
+"""What `context.measures` has besides: the key of the chunk."""
 
 
 def answer_problems(target: TargetTable) -> Iterator[Problem]:
     """Say what `measure` and the outline of a target return that its gates could not use, whatever rows there are."""
     if target.measure is not None:
-        yield from _asked(target, "measure", target.measure, _of_measures)
+        yield from _asked(target, "measure", target.measure, partial(_of_measures, wanted=_wanted(target)))
+    for gate, names in _wanted(target).items() if target.measure is None else ():
+        yield Problem(
+            f"gate {gate} adds up {', '.join(names)} of what `measure` has counted, and {target.name} declares no measure",
+            "`context.measures` has the columns that `measure` returns, and the chunk's key",
+            "declare a measure that returns them, or give the gate `found`",
+            f"{target.name}: measure",
+        )
     if target.outline is not None:
         wanted = target.outline.columns
         yield from _asked(target, "outline.rows", target.outline.rows, lambda answer: _of_outline(answer, wanted))
+
+
+def _wanted(target: TargetTable) -> dict[str, list[str]]:
+    """Return, by gate, the columns that `measure` has to return for it."""
+    wanted = {gate.name: [one for one in gate.needs.measured if one != _CHUNK] for gate in target.reconciliations}
+    return {gate: names for gate, names in wanted.items() if names}
 
 
 def _asked(
@@ -80,12 +96,14 @@ _RULES = {
 }
 
 
-def _of_measures(answer: pl.DataFrame) -> str | None:
+def _of_measures(answer: pl.DataFrame, wanted: Mapping[str, Sequence[str]]) -> str | None:
     if unusable := unusable_columns(answer):
         return f"{', '.join(unusable)}; count cents or thousandths where it is a sum"
     if answer.height and not any(kind.is_integer() or kind == pl.Null for kind in answer.dtypes):
         return f"no sum: {', '.join(f'{name} ({kind})' for name, kind in answer.schema.items())}"
-    return None
+    lacking = {gate: [name for name in names if name not in answer.columns] for gate, names in wanted.items()}
+    said = [f"no {', '.join(names)}, which gate {gate} looks for" for gate, names in lacking.items() if names]
+    return f"{'; '.join(said)}: it has {', '.join(answer.columns)}" if said and answer.width else None
 
 
 def _of_outline(answer: pl.DataFrame, wanted: tuple[str, ...]) -> str | None:

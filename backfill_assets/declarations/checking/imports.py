@@ -47,11 +47,22 @@ def import_problems(error: BaseException, module: str) -> list[Problem]:
     else:
         said = [str(error.msg) if isinstance(error, SyntaxError) else python_words(error)]
     rule = "the modules of every product are imported before anything else is done"
+    if _asks_spark(error):
+        said = [f"{one.removesuffix(': ')}: it asks Spark for something while it is imported" for one in said]
+        rule += ", without a Spark session: a module declares, and computes nothing"
     fix = (
         "correct that line, or leave the product out (`products` in backfill.toml names those that are served); "
         f"the whole traceback: `python -c 'import {module}'`"
     )
     return [Problem(one, rule, fix, _line_of(error)) for one in said]
+
+
+def _asks_spark(error: BaseException) -> bool:
+    """Whether PySpark has raised an error because there is no session: it has no words of its own for that in places."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return (
+        bool(last) and "pyspark" in Path(last[0].filename).parts and isinstance(error, (AssertionError, RuntimeError))
+    )
 
 
 def all_wrong_arguments(module: str) -> list[Problem]:

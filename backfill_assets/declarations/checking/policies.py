@@ -17,7 +17,7 @@ from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.model import Mode, PublishMode
-from manifests.text import NAME_RULE, not_a_name
+from manifests.text import NAME_RULE, not_a_name, same_text
 from resources.sink_policy import DECLARED, SIDE_EFFECTS, draft_problems
 
 _FIELDS = 5
@@ -46,7 +46,7 @@ def of_policies(target: TargetTable) -> Iterator[Problem]:
 
 
 def _of_names(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[Problem]:
-    """Say of whom a policy names that no name is given so, or that they are one."""
+    """Say which name in a policy is none, or that both are the same person's."""
     wrong = False
     for name in ("requested_by", "approved_by"):
         value: Any = getattr(policy, name)
@@ -56,7 +56,7 @@ def _of_names(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator
             wrong = True
             what = f"{name} is {value!r}" + (f": {why}" if why else "")
             yield Problem(what, NAME_RULE, "write who it is, or leave it out", where)
-    if not wrong and policy.requested_by == policy.approved_by:
+    if not wrong and same_text(policy.requested_by) == same_text(policy.approved_by):
         yield Problem(
             f"requested_by and approved_by are both {policy.requested_by!r}",
             "who asks does not approve, of policies too",
