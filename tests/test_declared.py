@@ -1459,6 +1459,41 @@ def test_one_owner_without_a_comma_is_said_to_be_no_tuple() -> None:
         assert [one.partition(": ")[2] for one in found] == ["owners: owners is the text 'team:metering'"]
 
 
+def test_who_asks_and_who_approves_differ_by_more_than_capitals() -> None:
+    live = ba.LivePolicy(transform_version="1.0.0", rewind_days=0, requested_by="Ada", approved_by="ADA")
+    assert [one.partition(": ")[2] for one in said(replace(TARGET, live=live))] == [
+        "live: requested_by and approved_by are both 'Ada'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('OK = F.col("a")', "AssertionError: it asks Spark for something while it is imported"),
+        ("SESSION = SparkSession.builder.getOrCreate()", "zzz_spark starts Spark while it is imported"),
+    ],
+)
+def test_a_module_that_asks_spark_while_it_is_imported_is_refused_in_words(folder: Path, line: str, what: str) -> None:
+    (folder / "zzz_spark.py").write_text(
+        f"from pyspark.sql import SparkSession\nfrom pyspark.sql import functions as F\n{line}\n"
+    )
+    code = (
+        "from backfill_assets.declarations.finding import find_products\n"
+        "from manifests.errors import DeclarationRefused\n"
+        "try:\n    find_products(['zzz_spark:PRODUCT'])\n"
+        "except DeclarationRefused as refused:\n    print(refused.problems[0].what)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        cwd=Path(__file__).parent.parent,
+    )
+    assert done.stdout.strip().startswith(what)
+
+
 def test_what_has_no_type_in_a_model_is_said_with_what_pandera_is_told() -> None:
     class Small(ba.Published):
         meter_id: str

@@ -356,7 +356,7 @@ PACKAGES = ("backfill_assets", "resources", "manifests")
 FOLDERS = tuple(f"{name}/" for name in (*PACKAGES, "tests", "docs", "benchmarks"))
 WRITTEN_BY_READERS = {
     f"backfill_assets/products/{name}" for name in ("metering/__init__.py", "metering.py", "metering/", "metering")
-}
+} | {"metering/__init__.py"}
 SOURCES = {
     file: ast.parse(file.read_text(encoding="utf-8"))
     for package in PACKAGES

@@ -22,6 +22,7 @@ from support import LINEAGE, RUN_CLOCK, sla_row
 
 from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.rules import false_row_rules, rule_problems
+from backfill_assets.declarations.reconciliations import state_level
 from backfill_assets.declarations.schema import Published, dtypes, row_rule
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
@@ -833,8 +834,39 @@ def test_a_measure_that_nothing_could_be_compared_by_is_refused_before_anything_
         clock: str
         amount: pl.Int64
 
-    target = replace(CASE_SLA_DAILY, model=Measured, measure=answer, outline=None)
+    target = replace(CASE_SLA_DAILY, model=Measured, measure=answer, outline=None, reconciliations=())
     assert [one.what.partition("; did")[0] for one in answer_problems(target)] == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (lambda rows: rows.group_by("clock").agg(rows=pl.len(), amount=pl.col("amount").sum()), []),
+        (
+            lambda rows: rows.select(rows=pl.len(), amuont=pl.col("amount").sum()),
+            ["measure returns no clock, amount, which gate totals looks for: it has rows, amuont"],
+        ),
+        (lambda rows: rows.pivot("clock", index="day", values="amount", aggregate_function="sum"), []),
+        (None, ["gate totals adds up clock, amount of what `measure` has counted, and {} declares no measure"]),
+    ],
+)
+def test_a_gate_adds_up_what_measure_returns(measure: Any, said: list[str]) -> None:
+    """Of columns that are named by values nothing is said: other rows have others."""
+
+    class Measured(Published):
+        clock: str
+        day: pl.Date
+        amount: pl.Int64
+
+    gate = state_level(
+        "totals", "x", slices=("chunk", "clock"), measures=("amount",), expected=lambda _: (), relative=False
+    )
+    target = replace(CASE_SLA_DAILY, model=Measured, measure=measure, outline=None, reconciliations=(gate,))
+    assert [one.what for one in answer_problems(target)] == [one.format(target.name) for one in said]
+    found = state_level(
+        "totals", "x", slices=("clock",), measures=("amount",), expected=lambda _: (), found=lambda _: ()
+    )
+    assert [*answer_problems(replace(target, reconciliations=(found,), measure=None))] == []
 
 
 def test_what_a_measure_prints_is_not_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -842,7 +874,7 @@ def test_what_a_measure_prints_is_not_what_the_command_prints(capsys: pytest.Cap
         print("measuring")
         return rows.select(rows=pl.len())
 
-    assert [*answer_problems(replace(CASE_SLA_DAILY, measure=measure, outline=None))] == []
+    assert [*answer_problems(replace(CASE_SLA_DAILY, measure=measure, outline=None, reconciliations=()))] == []
     assert capsys.readouterr() == ("", "measuring\n")
 
 

@@ -204,6 +204,21 @@ def of_another_type_and_more(inputs: ba.Inputs, context: ba.TransformContext) ->
     return a_double(inputs, context).withColumn("extra", F.lit(1))
 
 
+def in_another_zone(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    inputs.source.sparkSession.conf.set("spark.sql.session.timeZone", "Europe/Oslo")
+    return daily(inputs, context)
+
+
+def of_pandas(inputs: ba.Inputs, context: ba.TransformContext) -> Any:
+    del context
+    return type("DataFrame", (), {"columns": [], "__module__": "pandas.core.frame"})()
+
+
+def of_an_unknown_name(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    doubled = F.udf(lambda value: 2 * twice(value), "long")  # type: ignore[name-defined] # noqa: F821 - the slip
+    return daily(inputs, context).withColumn("watt_hours", doubled("watt_hours"))
+
+
 def undeclared(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     return context.references["reference.rates"]
 
@@ -223,12 +238,16 @@ def reading(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
         ),
         (misspelt, r"cannot be built: AnalysisException: .*wat_hours.*test_testing\.py:\d+, in misspelt"),
         (undeclared, r"the target declares no reference 'reference\.rates': it has none"),
+        (in_another_zone, r"daily 1\.0\.0 changes the session's spark\.sql\.session\.timeZone"),
+        (of_pandas, r"returned a DataFrame of pandas"),
+        (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
         (reading, r"cannot be built: AnalysisException: .*PATH_NOT_FOUND"),
     ],
 )
 def test_what_a_run_refuses_of_a_transform_is_refused(function: Callable[..., DataFrame], said: str) -> None:
     with pytest.raises(TransformRefused, match=said):
         trial(function).rows()
+    assert trial()._spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 @pytest.mark.parametrize(

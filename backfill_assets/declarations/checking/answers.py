@@ -7,7 +7,7 @@ gates. Whether a function can be called at all is `functions`' to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,9 @@ _CHUNK = "chunk"
 def answer_problems(target: TargetTable) -> Iterator[Problem]:
     """Say what `measure` and the outline of a target return that its gates could not use, whatever rows there are."""
     if target.measure is not None:
-        yield from _asked(target, "measure", target.measure, partial(_of_measures, wanted=_wanted(target)))
+        yield from _asked(
+            target, "measure", target.measure, partial(_of_measures, wanted=_wanted(target), given=_values_of(target))
+        )
     for gate, names in _wanted(target).items() if target.measure is None else ():
         yield Problem(
             f"gate {gate} adds up {', '.join(names)} of what `measure` has counted, and {target.name} declares no measure",
@@ -83,6 +85,11 @@ def _rows_of(target: TargetTable) -> pl.DataFrame:
     return rows.unique(subset=key, keep="first").sort(key) if key else rows
 
 
+def _values_of(target: TargetTable) -> frozenset[str]:
+    """Return the values of the made-up rows, as they could name columns."""
+    return frozenset(str(value) for row in _rows_of(target).iter_rows() for value in row)
+
+
 def _missing_of(target: TargetTable, error: pl.exceptions.ColumnNotFoundError) -> str | None:
     """Return what Polars says of a column that the target's rows do not have; None if it was looked for in others."""
     said = words_of(error).strip().partition(chr(10))[0]
@@ -96,11 +103,13 @@ _RULES = {
 }
 
 
-def _of_measures(answer: pl.DataFrame, wanted: Mapping[str, Sequence[str]]) -> str | None:
+def _of_measures(answer: pl.DataFrame, wanted: Mapping[str, Sequence[str]], given: Collection[str]) -> str | None:
     if unusable := unusable_columns(answer):
         return f"{', '.join(unusable)}; count cents or thousandths where it is a sum"
     if answer.height and not any(kind.is_integer() or kind == pl.Null for kind in answer.dtypes):
         return f"no sum: {', '.join(f'{name} ({kind})' for name, kind in answer.schema.items())}"
+    if any(name in given for name in answer.columns):  # a column is named by a value: other rows give others
+        return None
     lacking = {gate: [name for name in names if name not in answer.columns] for gate, names in wanted.items()}
     said = [f"no {', '.join(names)}, which gate {gate} looks for" for gate, names in lacking.items() if names]
     return f"{'; '.join(said)}: it has {', '.join(answer.columns)}" if said and answer.width else None
