@@ -1453,6 +1453,40 @@ def test_a_field_of_no_use_hides_no_mistake_elsewhere() -> None:
         assert not [one for one in found if "bronze.readings" in one or "reference.meters" in one]
 
 
+class Ours(ba.Product):
+    """A product as its author makes it."""
+
+    def __init__(self, *targets: ba.TargetTable) -> None:
+        super().__init__("metering", (INPUT, METERS), targets)
+
+
+class Unruly:
+    """What raises when it is looked into."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not for you")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("nor for you")
+
+
+def test_a_product_of_a_class_of_its_authors_is_taken_as_it_is() -> None:
+    assert problems_of([Ours(TARGET)]) == []
+    (problem,) = problems_of([Ours(replace(TARGET, day_column=3))])  # type: ignore[arg-type]
+    assert problem.what == "day_column is 3"
+
+
+@pytest.mark.parametrize("field", ["name", "inputs", "targets", "references", "loaders", "code"])
+@pytest.mark.parametrize("value", [Unruly(), [Unruly()], {"a": Unruly()}, 3], ids=["one", "list", "dict", "number"])
+def test_of_a_product_that_cannot_be_looked_into_that_is_said_and_nothing_false(field: str, value: Any) -> None:
+    other = ba.Product("other", (replace(METERS, name="reference.others"),), (), code=("json",))
+    product = ba.Product("metering", (INPUT, METERS), (TARGET,))
+    found = [one.what for one in problems_of([replace(product, **{field: value}), other])]
+    assert found
+    assert "code is json, and has none of " in " ".join(found)
+    assert not [one for one in found if "no product declares" in one]
+
+
 def test_one_owner_without_a_comma_is_said_to_be_no_tuple() -> None:
     owner: Any = "team:metering"
     for found in (said(replace(TARGET, owners=owner)), said(TARGET, inputs=(replace(INPUT, owners=owner), METERS))):

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 from support import diff_record, moved
 from worlds import TARGET, World, keep, killed_at, make_world
 
 from backfill_assets import decisions
+from backfill_assets.audit import proof
 from backfill_assets.audit.verification import Verification, verify
 from backfill_assets.cli.base import EXIT_FAILED, EXIT_REFUSED
 from backfill_assets.cli.command import cli
@@ -490,3 +494,15 @@ def test_the_command_says_what_is_wrong_and_exits_accordingly(world: World, monk
     for refused in (["verify"], ["verify", "fixed", "--all"], ["verify", "nobody-knows"]):
         assert isinstance(run(cli, refused).exception, InputRefused)
     assert EXIT_REFUSED == 2
+
+
+def test_a_file_that_polars_panics_at_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def panics(*_: Any, **__: Any) -> Any:
+        raise pl.exceptions.PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(pl, "read_parquet", panics)
+    storage: Any = SimpleNamespace(content=lambda _: b"PAR1")
+    sealed: Any = SimpleNamespace(target=SimpleNamespace(key=("meter",)))
+    chunk = {"files": [{"path": "file:///x.parquet", "bytes": 4}], "derived": [], "digest": ""}
+    (found,) = proof.check_rows(storage, sealed, chunk, ()).problems
+    assert found.what.startswith("cannot be read: PanicException: called `Option::unwrap()`")

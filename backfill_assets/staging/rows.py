@@ -6,6 +6,7 @@ Where pinned rows come from, and what a policy leaves of them, is `compute`'s; w
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -215,6 +216,9 @@ def building(plan: Plan) -> Iterator[None]:
 _MISTAKES_OF_CODE = ("NameError: ", "ImportError: ", "ModuleNotFoundError: ")
 """How what Python says of a name or a module that there is not begins: it is missing in every chunk's worker."""
 
+_ITS_FILE = re.compile(r" \(/[^)]*\)$")
+"""The path of a machine, with which Python ends what it says of a module that lacks a name."""
+
 
 @contextmanager
 def running(plan: Plan) -> Iterator[None]:
@@ -226,14 +230,14 @@ def running(plan: Plan) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = raised_in_worker(error)
+        said = _ITS_FILE.sub("", raised_in_worker(error))
         if not said.startswith(_MISTAKES_OF_CODE):
             raise
         raise TransformRefused(
             Problem(
                 f"a Python function of {plan.transform} {plan.transform_version} raises {said[:_LINE]}"
                 + (f" ({at})" if (at := place(error)) else ""),
-                "what a function names is there, whatever its rows: no other chunk was tried",
+                "what is not there is missing in every launch of this code: no other chunk was tried",
                 "correct the transform, or install what it imports where Spark's workers run; its code is another one then, "
                 "and the change is planned under a new run id",
             )

@@ -51,7 +51,7 @@ def _each(name: str, rows: Any) -> list[Any]:
 
 
 def _by_column(name: str, row: Any) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
+    if not hasattr(row, "keys"):
         raise _no_rows(name, f"have a {type(row).__name__}")
     return dict(row)
 

@@ -63,9 +63,9 @@ def declared_columns(table: str, model: type[pa.DataFrameModel]) -> tuple[Column
             known = [name for name in dir(_Config) if not name.startswith("_")]
             what = f"Config of {model.__name__} has {unknown[1]}" + did_you_mean(unknown[1], known)
             rule = f"pandera takes it for a check of that name; what it knows itself is {', '.join(known)}"
-        if missing := _WITHOUT_TYPE.search(str(error)):
+        if missing := _WITHOUT_TYPE.search(what):
             what = f"{model.__name__} has no type for {missing[1]}"
-            rule = "a column is declared with its type, `name: type = pa.Field(...)`; what pandera itself is told is a class named Config"
+            rule = "a column is declared with its type, `name: type = pa.Field(...)`; what pandera itself is told is a class named Config, and a constant is a ClassVar"
         return None, [Problem(what, rule, "correct the model", f"{table}: model")]
     if not columns:
         what = f"{model.__name__} declares no column"

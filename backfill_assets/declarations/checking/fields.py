@@ -7,7 +7,6 @@ declares is the other modules'.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from backfill_assets.declarations.checking.table_fields import in_words, wrong_table_fields
@@ -36,37 +35,42 @@ def wrong_fields(product: Any) -> Iterator[Problem]:
     yield from _of_code(product)
 
 
-def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTable]]:
-    """Return a product as far as its fields can be looked into, and those of its tables that cannot."""
-    tables = [*_those(product.inputs), *_those(product.targets)]
-    tables = [one for one in tables if isinstance(one, (InputTable, TargetTable))]
-    unreadable = [one for one in tables if not _can_be_looked_into(one)]
-    whole = [one for one in tables if not any(one is other for other in unreadable)]
-    name, references, loaders = product.name, product.references, product.loaders
-    return (
-        replace(
-            product,
-            name=name if isinstance(name, str) else in_words(name),
+def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTable]] | None:
+    """Return a product as far as its fields can be looked into, and those of its tables that cannot.
+
+    None where it is not known which tables it declares, and under which names.
+    """
+    try:
+        tables = [*_those(product.inputs), *_those(product.targets)]
+        known = all(isinstance(one, (InputTable, TargetTable)) and isinstance(one.name, str) for one in tables)
+        if not (known and isinstance(product.name, str)):
+            return None
+        unreadable = [one for one in tables if not _can_be_looked_into(one)]
+        whole = [one for one in tables if not any(one is other for other in unreadable)]
+        loaders: Mapping[Any, Any] = product.loaders if isinstance(product.loaders, Mapping) else {}
+        readable = Product(
+            name=product.name,
             inputs=tuple(one for one in whole if isinstance(one, InputTable)),
             targets=tuple(one for one in whole if isinstance(one, TargetTable)),
-            references=references if isinstance(references, str) else None,
-            loaders={one: path for one, path in loaders.items() if isinstance(one, str) and isinstance(path, str)}
-            if isinstance(loaders, Mapping)
-            else {},
-            code=tuple(one for one in _those(product.code) if isinstance(one, str)),
-        ),
-        unreadable,
-    )
+            references=product.references if isinstance(product.references, str) else None,
+            loaders={one: path for one, path in loaders.items() if isinstance(one, str) and isinstance(path, str)},
+            code=tuple(one for one in product.code if isinstance(one, str)) if isinstance(product.code, tuple) else (),
+        )
+    except Exception:  # noqa: BLE001 - a value may raise anything when it is looked at, as `checking.products` says of it
+        return None
+    return readable, unreadable
 
 
 def _those(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else ()
+    if not isinstance(value, (tuple, list)):
+        raise TypeError("no tuple")
+    return tuple(value)
 
 
 def _can_be_looked_into(table: InputTable | TargetTable) -> bool:
     try:
         return not any(wrong_table_fields(table))
-    except Exception:  # noqa: BLE001 - a value may raise anything when it is looked at, as `checking.products` says of it
+    except Exception:  # noqa: BLE001 - see above
         return False
 
 

@@ -29,11 +29,18 @@ def problems_of(declared: Sequence[Product]) -> list[Problem]:
     Of a table with a field that holds something else than it is declared to hold, nothing but that is said.
     """
     wrong = [list(_in_words("a product", wrong_fields(product))) for product in declared]
-    readable = [readable_part(product) for product in declared if isinstance(product, Product)]
-    left_out = [table for _, tables in readable for table in tables]
+    usable: list[Product] = []
+    left_out: list[InputTable | TargetTable] = []
+    for product, problems in zip(declared, wrong, strict=True):
+        part = (product, []) if not problems else readable_part(product)
+        if part is not None:
+            usable.append(part[0])
+            left_out += part[1]
+    whole = [product for product, problems in zip(declared, wrong, strict=True) if not problems]
     return [
         *chain.from_iterable(wrong),
-        *_in_words("the products", _problems([product for product, _ in readable], left_out)),
+        *_in_words("the products", _problems(usable, left_out)),
+        *_in_words("the products", chain.from_iterable(map(_of_code, whole))),
     ]
 
 
@@ -41,18 +48,18 @@ def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | Targe
     """Hold products together; of tables that are left out, it is known that they are there, and not what they have."""
     inputs = [table for product in declared for table in with_quarantines(product.inputs)]
     targets = [target for product in declared for target in product.targets]
-    columns: dict[str, ColumnTypes | None] = {table.name: None for table in left_out if isinstance(table.name, str)}
+    columns: dict[str, ColumnTypes | None] = {
+        name: None for table in left_out for name in (table.name, f"{table.name}_quarantine")
+    }
     tables: list[InputTable | TargetTable] = [*inputs, *targets]
     for table in tables:
         columns[table.name], problems = declared_columns(table.name, table.model)
         yield from problems
     yield from _twice(declared, inputs, targets)
     references = {table.name for table in inputs if table.is_reference}
-    references |= {table.name for table in left_out if isinstance(table, InputTable) and isinstance(table.name, str)}
+    references |= {table.name for table in left_out if isinstance(table, InputTable)}
     for product in declared:
         yield from _of_paths(product)
-        if not left_out:
-            yield from _of_code(product)
         for name in product.loaders:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 yield Problem(

@@ -48,7 +48,7 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
 def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
     """Say what is wrong with the name or the owners of a table."""
     yield from of_name(table.name, f"{table.name}: name")
-    if isinstance(table.owners, str) and table.owners:
+    if isinstance(table.owners, str) and table.owners.strip(" ,"):
         yield no_tuple(f"{table.name}: owners", "owners is", table.owners)
         return
     wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
