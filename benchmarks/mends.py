@@ -359,7 +359,11 @@ MENDS = (
         "known*load 5; live, publish (dies at publishing.committed): plan RESTATEMENT * back |",
         24,
         (
-            Edit(BASE, "    for run_id, action, _ in unrecorded(", "    for run_id, action, _ in () and unrecorded("),
+            Edit(
+                BASE,
+                "    for run_id, action, _ in unrecorded_at(",
+                "    for run_id, action, _ in () and unrecorded_at(",
+            ),
             Edit(
                 ASKED_AGAIN,
                 "    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)\n",

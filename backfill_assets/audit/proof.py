@@ -16,11 +16,12 @@ import polars as pl
 from pyarrow import ArrowException
 
 from backfill_assets.evidence.seals import Sealed, digest_types
+from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import by_key
 from resources.lakehouse.storage import Storage, place_of
 
-_UNREADABLE = (OSError, ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
+_UNREADABLE = (*UNREADABLE, ArrowException, ValueError)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import count
 from uuid import uuid4
 
-import polars as pl
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
@@ -29,6 +28,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
+from backfill_assets.worker.columns import UNREADABLE
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.model import Mode
 from manifests.plan import Plan, PlannedChunk
@@ -364,6 +364,6 @@ def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord
         )
         if row is None:
             notes.append("no row differs from the recorded files, only from their digest")
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+    except UNREADABLE as error:
         notes.append(f"the row cannot be named, the files cannot be compared: {type(error).__name__}: {error}"[:500])
     return Difference(different.chunk, row, ". ".join(notes) + ("." if notes else ""))

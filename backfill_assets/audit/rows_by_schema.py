@@ -25,19 +25,12 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, T
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.listed_files import counts_in
+from backfill_assets.worker.columns import UNREADABLE
 from resources.lakehouse.snapshots import Days, Entry, Seen
 from resources.lakehouse.storage import Storage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-UNREADABLE_ROWS = (
-    OSError,
-    arrow.ArrowException,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-    ValueError,
-    KeyError,
-    TypeError,
-)
+UNREADABLE_ROWS = (*UNREADABLE, arrow.ArrowException, ValueError, KeyError, TypeError)
 
 
 def rows_of_days(

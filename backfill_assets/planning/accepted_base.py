@@ -80,15 +80,18 @@ def _holders(platform: Platform, target: TargetTable, snapshot_id: int | None) -
     """Return the run that each chunk is from: also by a change that led to a snapshot, and is on record later."""
     ledger = platform.ledger
     found = ledger.accepted(target.name)
-    if snapshot_id is None or not ledger.interrupted_publications(target.name):
-        return found
-    past = past_before(platform.lakehouse.table(target.name), snapshot_id)
-    if past is None:  # it has expired since it was looked up
-        return found
-    for run_id, action, _ in unrecorded(platform, target.name, past, ledger.committed(target.name)):
+    for run_id, action, _ in unrecorded_at(platform, target.name, snapshot_id):
         if action != ROLLBACK:
             found |= dict.fromkeys((chunk.key for chunk in ledger.run(run_id).plan.chunks), run_id)
     return found
+
+
+def unrecorded_at(platform: Platform, target: str, snapshot_id: int | None) -> list[tuple[str, str, Problem]]:
+    """Return what `unrecorded` says of a snapshot; nothing where there is none, or it has expired since it was looked up."""
+    if snapshot_id is None or not platform.ledger.interrupted_publications(target):
+        return []
+    past = past_before(platform.lakehouse.table(target), snapshot_id)
+    return [] if past is None else [*unrecorded(platform, target, past, platform.ledger.committed(target))]
 
 
 def unrecorded(

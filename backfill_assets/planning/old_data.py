@@ -20,6 +20,7 @@ from backfill_assets.declarations.target import Finding, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
 from backfill_assets.worker.chunk_diff import Concealed
+from backfill_assets.worker.columns import UNREADABLE
 from manifests.data_terms import DataTerms, ErasedList, MaskedColumn, SourceColumn, SourceFacts, hash_of_subjects
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
 from manifests.plan import Plan
@@ -210,7 +211,7 @@ def _values(files: Iterable[str], column: str) -> list[str]:
                     Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")
                 )
             found = scan.select(pl.col(column).cast(pl.String).unique()).collect()
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        except UNREADABLE as error:
             raise EnvironmentRefused(
                 Problem(
                     f"{path} cannot be read: {type(error).__name__}: {str(error)[:500]}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backfill_assets.declarations.target import no_warm_up
-from backfill_assets.planning.accepted_base import base_state, unrecorded
+from backfill_assets.planning.accepted_base import base_state, unrecorded_at
 from backfill_assets.publication.change import Change
 from manifests.errors import Problem, PublicationDeferred
 from manifests.facts import SourceState
@@ -18,7 +18,6 @@ from manifests.kinds import FIRST_OUTPUT, kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Mode
 from manifests.plan import Plan
-from resources.lakehouse.lineage import past_before
 
 
 def problems_by_now(change: Change) -> list[Problem]:
@@ -46,14 +45,7 @@ def require_neighbours_on_record(change: Change) -> None:
     manifest, platform, target = change.record.manifest, change.platform, change.target.name
     if manifest.execution_mode is not Mode.LIVE and manifest.cut_line is None:
         return
-    if not platform.ledger.interrupted_publications(target):
-        return
-    table = platform.lakehouse.table(target)
-    current = table.current_snapshot()
-    past = None if current is None else past_before(table, current.snapshot_id)
-    if past is None:
-        return
-    found = unrecorded(platform, target, past, platform.ledger.committed(target))
+    found = unrecorded_at(platform, target, platform.lakehouse.snapshot_id(target))
     if waiting := [problem for run_id, _, problem in found if run_id != change.record.run_id]:
         raise PublicationDeferred(waiting)
 

@@ -169,11 +169,11 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
     Raises:
         TransformRefused: naming the settings.
     """
-    before = dict(spark.conf.getAll)
+    before = spark.conf.getAll
     try:
         yield
     finally:
-        after = dict(spark.conf.getAll)
+        after = spark.conf.getAll
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         for name in changed:
             spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)

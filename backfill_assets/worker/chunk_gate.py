@@ -30,7 +30,7 @@ from backfill_assets.worker.chunk_rules import (
     row_rules,
     schema_for,
 )
-from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.key_order import by_key, in_key_order
@@ -220,7 +220,7 @@ def _read(
         raw = Path(path).read_bytes()
         frame = pl.read_parquet(BytesIO(raw), hive_partitioning=False)
         hashes[path] = fingerprint(raw)
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+    except UNREADABLE as error:
         add_unreadable(violations, path, error)
         return None
     return frame

@@ -27,7 +27,7 @@ from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.worker.chunk_gate import merged_measures
-from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.key_order import by_key
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
@@ -414,7 +414,7 @@ def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
 def _reading(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+    except UNREADABLE as error:
         raise Unreadable(path, error) from error
 
 

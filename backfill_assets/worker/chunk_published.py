@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as arrow
 
 from backfill_assets.worker.chunk_gate import gate_chunks, merged_measures
-from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.references import imported_by_path
 from manifests.canonical import plain
@@ -60,7 +60,7 @@ def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
         try:
             rows = scan_file(path, spec.schema).collect()
             measures = merged_measures(measures, imported_by_path(spec.measure)(rows))
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        except UNREADABLE:
             continue  # the chunk's own verdict says that the file cannot be read, or lacks a column
     return [] if measures is None else list(plain(measures.to_dicts()))
 

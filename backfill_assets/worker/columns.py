@@ -1,6 +1,6 @@
 """Files of a table whose columns have changed since they were written, read as the table has them now.
 
-Put here how a column is found in a data file by Polars. Imported by Spark's Python workers: keep it light.
+Put here how a column is found in a data file by Polars, and what it raises of a file that it cannot read. Imported by Spark's Python workers: keep it light.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
+
+UNREADABLE = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What Polars raises of a file that it cannot read: of a damaged footer it panics, with an exception of its own."""
 
 
 def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:

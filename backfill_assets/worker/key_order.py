@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.violations import Violation, add_unreadable
 
 
@@ -20,7 +21,7 @@ def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str,
     for path in paths:
         try:
             head = pl.scan_parquet(path, hive_partitioning=False).select(key).head(1).collect()
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        except UNREADABLE as error:
             add_unreadable(violations, path, error)
             continue
         if head.height:

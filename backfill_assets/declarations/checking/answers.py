@@ -7,7 +7,7 @@ gates. Whether a function can be called at all is `functions`' to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -31,9 +31,7 @@ _CHUNK = "chunk"
 def answer_problems(target: TargetTable) -> Iterator[Problem]:
     """Say what `measure` and the outline of a target return that its gates could not use, whatever rows there are."""
     if target.measure is not None:
-        yield from _asked(
-            target, "measure", target.measure, partial(_of_measures, wanted=_wanted(target), given=_values_of(target))
-        )
+        yield from _asked(target, "measure", target.measure, partial(_of_measures, target))
     for gate, names in _wanted(target).items() if target.measure is None else ():
         yield Problem(
             f"gate {gate} adds up {', '.join(names)} of what `measure` has counted, and {target.name} declares no measure",
@@ -103,16 +101,16 @@ _RULES = {
 }
 
 
-def _of_measures(answer: pl.DataFrame, wanted: Mapping[str, Sequence[str]], given: Collection[str]) -> str | None:
+def _of_measures(target: TargetTable, answer: pl.DataFrame) -> str | None:
     if unusable := unusable_columns(answer):
         return f"{', '.join(unusable)}; count cents or thousandths where it is a sum"
     if answer.height and not any(kind.is_integer() or kind == pl.Null for kind in answer.dtypes):
         return f"no sum: {', '.join(f'{name} ({kind})' for name, kind in answer.schema.items())}"
-    if any(name in given for name in answer.columns):  # a column is named by a value: other rows give others
-        return None
-    lacking = {gate: [name for name in names if name not in answer.columns] for gate, names in wanted.items()}
+    lacking = {gate: [name for name in names if name not in answer.columns] for gate, names in _wanted(target).items()}
     said = [f"no {', '.join(names)}, which gate {gate} looks for" for gate, names in lacking.items() if names]
-    return f"{'; '.join(said)}: it has {', '.join(answer.columns)}" if said and answer.width else None
+    if not (said and answer.width) or not _values_of(target).isdisjoint(answer.columns):
+        return None  # a column that is named by a value has another name of other rows
+    return f"{'; '.join(said)}: it has {', '.join(answer.columns)}"
 
 
 def _of_outline(answer: pl.DataFrame, wanted: tuple[str, ...]) -> str | None:

@@ -36,7 +36,7 @@ def wrong_fields(product: Any) -> Iterator[Problem]:
 
 
 def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTable]] | None:
-    """Return a product as far as its fields can be looked into, and those of its tables that cannot.
+    """Return a product as far as its fields can be looked into, without its `code`, and those of its tables that cannot.
 
     None where it is not known which tables it declares, and under which names.
     """
@@ -54,7 +54,6 @@ def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTa
             targets=tuple(one for one in whole if isinstance(one, TargetTable)),
             references=product.references if isinstance(product.references, str) else None,
             loaders={one: path for one, path in loaders.items() if isinstance(one, str) and isinstance(path, str)},
-            code=tuple(one for one in product.code if isinstance(one, str)) if isinstance(product.code, tuple) else (),
         )
     except Exception:  # noqa: BLE001 - a value may raise anything when it is looked at, as `checking.products` says of it
         return None

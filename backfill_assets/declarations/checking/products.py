@@ -30,13 +30,15 @@ def problems_of(declared: Sequence[Product]) -> list[Problem]:
     """
     wrong = [list(_in_words("a product", wrong_fields(product))) for product in declared]
     usable: list[Product] = []
+    whole: list[Product] = []
     left_out: list[InputTable | TargetTable] = []
     for product, problems in zip(declared, wrong, strict=True):
-        part = (product, []) if not problems else readable_part(product)
-        if part is not None:
+        if not problems:
+            usable.append(product)
+            whole.append(product)
+        elif (part := readable_part(product)) is not None:
             usable.append(part[0])
             left_out += part[1]
-    whole = [product for product, problems in zip(declared, wrong, strict=True) if not problems]
     return [
         *chain.from_iterable(wrong),
         *_in_words("the products", _problems(usable, left_out)),
