@@ -306,18 +306,30 @@ def load_settings(**overrides: Any) -> Settings:
             Problem(
                 f"{'.'.join(str(part) for part in detail['loc']) or 'settings'}: {detail['msg'].removeprefix('Value error, ')}",
                 f"settings come from BACKFILL_* variables and {_config_file()}; unknown keys of the file are refused",
-                "correct or unset it",
+                _form(str(detail["loc"][0]), detail["type"]) if detail["loc"] else "correct or unset it",
             )
             for detail in error.errors(include_url=False, include_input=False)
         ) from error
     except SettingsError as error:
         raise EnvironmentRefused(
-            Problem(f"{error}", "a BACKFILL_* variable that holds a mapping is JSON", "correct or unset it")
+            Problem(f"{error}", "a BACKFILL_* variable that holds a list or a mapping is JSON", "correct or unset it")
         ) from error
     except (ValueError, OSError, RecursionError) as error:
         raise EnvironmentRefused(
             Problem(f"{_config_file()} cannot be read: {error}", "it is valid TOML", "correct the file")
         ) from error
+
+
+def _form(name: str, kind: str) -> str:
+    """Return what to do about a setting; of one that is a list or a mapping, how it is written in either place."""
+    written = {
+        "list_type": ('["VALUE", "VALUE"]', '["VALUE", "VALUE"]'),
+        "dict_type": ('{"KEY": "VALUE"}', '{"KEY" = "VALUE"}'),
+    }
+    if kind not in written:
+        return "correct or unset it"
+    in_variable, in_file = written[kind]
+    return f"BACKFILL_{name.upper()}='{in_variable}', or {name} = {in_file} in {_config_file()}; or unset it"
 
 
 def _is_file(path: Path) -> bool:

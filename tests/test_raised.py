@@ -314,7 +314,7 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) 
         (Finding(True, "x", "text"), "the details of its Finding is a str"),  # type: ignore[arg-type]
         (Finding(True, "x", sample="text"), "the sample of its Finding is a str"),  # type: ignore[arg-type]
         (Finding(True, "x", compared="3"), "the compared of its Finding is a str"),  # type: ignore[arg-type]
-        (Finding(True, "x", {"at": object()}), "object"),
+        (Finding(True, "x", {"at": object()}), "the details of its Finding cannot be put on record: .*object"),
         (Finding(False, "x", exceptions="rows"), "the exceptions of its Finding are a str, and no function"),  # type: ignore[arg-type]
     ],
     ids=lambda one: one if isinstance(one, str) else "",
@@ -341,5 +341,5 @@ def test_a_gate_that_returns_no_finding_fails_its_run_by_name(
     record = one_month.ran(one_month.manifest())
     assert record.state is RunState.FAILED
     assert verdict(one_month, record).summary.startswith(
-        "could not judge: TypeError: it returned nothing, and no Finding"
-    )
+        "could not judge: NotAFinding: it returned nothing, and no Finding; traceback"
+    ), "no line of the platform is blamed"

@@ -23,6 +23,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, loading, refere
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.testing import RUN_CLOCK, Trial, TrialError, transformed
+from backfill_assets.testing.sessions import new_folder
 from manifests.errors import DeclarationRefused, InputRefused, ManifestRefused, PlanRefused, TransformRefused
 from resources.lakehouse.facade import local_path
 
@@ -227,6 +228,12 @@ def reading(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     return inputs.source.sparkSession.read.parquet("file:///etc")
 
 
+def writing(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    """Write below the warehouse, which the session reaches."""
+    inputs.source.write.parquet(f"file://{new_folder()}")
+    return daily(inputs, context)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -241,7 +248,8 @@ def reading(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
         (in_another_zone, r"daily 1\.0\.0 changes the session's spark\.sql\.session\.timeZone"),
         (of_pandas, r"returned a DataFrame of pandas"),
         (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
-        (reading, r"cannot be built: AnalysisException: .*PATH_NOT_FOUND"),
+        (reading, r"(?s)cannot be built: AnalysisException: .*PATH_NOT_FOUND.*no path outside the warehouse exists"),
+        (writing, r"daily 1\.0\.0 writes files itself \(.*test_testing\.py:\d+, in writing\); nothing was written"),
     ],
 )
 def test_what_a_run_refuses_of_a_transform_is_refused(function: Callable[..., DataFrame], said: str) -> None:
@@ -268,6 +276,15 @@ def test_what_a_run_refuses_of_a_transform_is_refused(function: Callable[..., Da
 def test_an_argument_of_another_kind_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputRefused, match=said):
         trial(**changes).rows()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [((), r"bronze\.readings: no installed product declares it"), ((TARIFFS,), r"bronze\.readings: none of inputs")],
+)
+def test_a_source_that_nobody_declares_is_asked_for(inputs: tuple[ba.InputTable, ...], said: str) -> None:
+    with pytest.raises(InputRefused, match=rf"(?s){said}.*inputs=\(SOURCE, REFERENCE\)"):
+        Trial(DAILY, "1.0.0", ROWS, publish_range=TWO_MONTHS, inputs=inputs).rows()
 
 
 def test_what_the_planner_refuses_is_refused() -> None:

@@ -35,12 +35,16 @@ _LINE = 300
 Done = TypeVar("Done")
 
 
+class NotAFinding(TypeError):
+    """A gate's function has returned what cannot be put on record: the line that looks at it is none of the gate's."""
+
+
 def words(error: Exception) -> str:
     """Return an error's kind, its first line and where it was raised; of one of the JVM, the line that says what happened.
 
     Of an error in a Python worker of Spark it is that error.
     """
-    at = place(error)
+    at = place(error, only_products=isinstance(error, NotAFinding))
     return _kind_and_line(error) + (f" ({at})" if at else "")
 
 
@@ -106,7 +110,7 @@ def found_or_raised(platform: Platform, run_id: str, gate: str, find: Callable[[
     if not isinstance(found, Exception):
         return found
     file = kept_traceback(platform.settings.home, run_id, gate, found)
-    details = {RAISED: words(found), PLACE: place(found), TRACEBACK: file}
+    details = {RAISED: words(found), PLACE: place(found, only_products=isinstance(found, NotAFinding)), TRACEBACK: file}
     text = f"could not judge: {words(found)}; " + (
         f"traceback: {file} in the home folder" if file else "its traceback could not be written"
     )
@@ -117,10 +121,10 @@ def finding_of(returned: Any) -> Finding:
     """Return what a gate's function has returned, if it can be put on record.
 
     Raises:
-        TypeError: if it is no `Finding`, or one of its fields is of another kind.
+        NotAFinding: if it is no `Finding`, or one of its fields is of another kind.
     """
     if not isinstance(returned, Finding):
-        raise TypeError(
+        raise NotAFinding(
             f"it returned {'nothing' if returned is None else f'a {type(returned).__name__}'}, and no Finding"
         )
     figures = {name: getattr(returned, name) for name in ("passed", "asks", "compared", "disagreeing")}
@@ -133,9 +137,12 @@ def finding_of(returned: Any) -> Finding:
     for name, kind in kinds.items():
         value = getattr(found, name)
         if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
-            raise TypeError(f"the {name} of its Finding is a {type(value).__name__}")
+            raise NotAFinding(f"the {name} of its Finding is a {type(value).__name__}")
     if found.exceptions is not None and not callable(found.exceptions):
-        raise TypeError(f"the exceptions of its Finding are a {type(found.exceptions).__name__}, and no function")
+        raise NotAFinding(f"the exceptions of its Finding are a {type(found.exceptions).__name__}, and no function")
     for name in ("details", "sample", "slices"):
-        json.dumps(plain(getattr(found, name)))  # raises TypeError, saying what cannot be written down
+        try:
+            json.dumps(plain(getattr(found, name)))
+        except (TypeError, ValueError) as error:
+            raise NotAFinding(f"the {name} of its Finding cannot be put on record: {error}") from None
     return found

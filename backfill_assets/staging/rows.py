@@ -31,11 +31,12 @@ from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import PinnedRead
-from resources.spark.sessions import OPEN_FILES
+from resources.spark.sessions import OPEN_FILES, is_refused_write, writing_no_files
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
 _LINE = 300
+_AGAIN = "its code is another one then, and the change is planned under a new run id"
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
 _TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
@@ -166,12 +167,15 @@ def computed_rows(
 def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
     """Put back what a transform changes of its session's settings, and refuse it: what is computed later would be, too.
 
+    Meanwhile the session writes no file.
+
     Raises:
         TransformRefused: naming the settings.
     """
     before = spark.conf.getAll
     try:
-        yield
+        with writing_no_files(spark):
+            yield
     finally:
         after = spark.conf.getAll
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
@@ -201,14 +205,26 @@ def building(plan: Plan) -> Iterator[None]:
     except Refused:
         raise
     except Exception as error:
+        at = f" ({where})" if (where := place(error)) else ""
+        if is_refused_write(error):
+            raise TransformRefused(
+                Problem(
+                    f"{plan.transform} {plan.transform_version} writes files itself{at}; nothing was written",
+                    "a transform returns its rows and has no other effect: the platform stages them",
+                    f"return the rows, and write nothing; {_AGAIN}",
+                )
+            ) from error
         if _may_depend_on_rows(error):
             raise
+        is_path = isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
         raise TransformRefused(
             Problem(
                 f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
-                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{f' ({at})' if (at := place(error)) else ''}",
-                "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
-                "correct the transform; its code is another one then, and the change is planned under a new run id",
+                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{at}",
+                "a transform reads what it is given: for its session no path outside the warehouse exists"
+                if is_path
+                else "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
+                f"declare what it reads as a reference table; {_AGAIN}" if is_path else f"correct the transform; {_AGAIN}",
             )
         ) from error
 
@@ -238,8 +254,7 @@ def running(plan: Plan) -> Iterator[None]:
                 f"a Python function of {plan.transform} {plan.transform_version} raises {said[:_LINE]}"
                 + (f" ({at})" if (at := place(error)) else ""),
                 "what is not there is missing in every launch of this code: no other chunk was tried",
-                "correct the transform, or install what it imports where Spark's workers run; its code is another one then, "
-                "and the change is planned under a new run id",
+                f"correct the transform, or install what it imports where Spark's workers run; {_AGAIN}",
             )
         ) from error
 

@@ -318,7 +318,16 @@ class Trial:
     def _tables(self) -> dict[str, InputTable]:
         given = self.inputs or [table for product in find_products(None) for table in product.inputs]
         wanted = {self.target.source, *self.target.references}
-        return {table.name: table for table in given if table.name in wanted}
+        tables = {table.name: table for table in given if table.name in wanted}
+        if missing := sorted(wanted - set(tables)):
+            raise InputRefused(
+                Problem(
+                    f"{'; '.join(missing)}: {'none of inputs' if self.inputs else 'no installed product'} declares it",
+                    "a trial checks rows against the declared tables that they are of",
+                    "give the trial the target's source and references: inputs=(SOURCE, REFERENCE)",
+                )
+            )
+        return tables
 
     def _require_references(self) -> None:
         wanted, given = set(self.target.references), set(self.references)

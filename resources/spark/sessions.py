@@ -239,6 +239,27 @@ class SparkOfOneMode(ModeSpark):
         self._of_process.interrupt()
 
 
+@contextmanager
+def writing_no_files(session: SparkSession) -> Iterator[None]:
+    """Let a session of any mode write no file meanwhile: a write through its frames fails before it has removed or written.
+
+    Files that are written by an RDD are not frames'.
+    """
+    before = session.conf.getAll.get(_COMMIT_PROTOCOL)
+    session.conf.set(_COMMIT_PROTOCOL, _WRITES_NOTHING[_COMMIT_PROTOCOL])
+    try:
+        yield
+    finally:
+        session.conf.unset(_COMMIT_PROTOCOL)
+        if before is not None:
+            session.conf.set(_COMMIT_PROTOCOL, before)
+
+
+def is_refused_write(error: BaseException) -> bool:
+    """Return whether an error is how Spark says that a session which writes no files was asked to write one."""
+    return f"{_WRITES_NOTHING[_COMMIT_PROTOCOL]}.<init>" in str(error)
+
+
 def _require_one_reach(settings: Settings, mode: Mode) -> None:
     """Refuse a second kind of session in a process.
 

@@ -134,6 +134,21 @@ def test_a_place_that_is_empty_is_not_the_working_folder(
     assert load_settings(home=Path()).home == Path.cwd(), "who names the working folder means it"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "way"),
+    [
+        ("products", "mine", """BACKFILL_PRODUCTS='["VALUE", "VALUE"]', or products = ["VALUE", "VALUE"] in"""),
+        ("spark", "[]", """BACKFILL_SPARK='{"KEY": "VALUE"}', or spark = {"KEY" = "VALUE"} in"""),
+    ],
+)
+def test_how_a_list_or_a_mapping_is_written_is_said(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, way: str
+) -> None:
+    monkeypatch.setenv(f"BACKFILL_{name.upper()}", value)
+    with pytest.raises(EnvironmentRefused, match=re.escape(way)):
+        load_settings()
+
+
 def test_a_home_with_a_character_that_no_file_can_have_is_refused(elsewhere: Path) -> None:
     toml(elsewhere, 'home = "/srv/b\\u0000x"\n')
     with pytest.raises(EnvironmentRefused, match=r"home is '/srv/b\\x00x': U\+0000 at character 6"):
