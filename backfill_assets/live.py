@@ -177,13 +177,16 @@ def _planned_again(platform: Platform, record: RunRecord) -> RunRecord:
     """Plan a run under the policy that is in force by now; one that cannot be planned any more ends, for the next to begin.
 
     Raises:
-        PlanRefused: as `plan_run`; the run is REJECTED then.
+        PlanRefused, InputRefused: as `plan_run`; the run is REJECTED then.
+        TransitionRefused: if another tick has planned it meanwhile: the next one goes on with that.
     """
     try:
         return plan_run(platform, record.manifest)
-    except PlanRefused as refusal:
+    except (PlanRefused, InputRefused) as refusal:
         why = refusal.problems[0].what
-        platform.ledger.move(record.run_id, RunState.REJECTED, operator(), why, expected=RunState.PLANNED)
+        platform.ledger.move(
+            record.run_id, RunState.REJECTED, operator(), why, expected=RunState.PLANNED, plan_hash=record.plan_hash
+        )
         raise
 
 
@@ -262,8 +265,9 @@ def _left_out(
 def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> tuple[str | None, str]:
     """Return the run id of the next live run for a source snapshot, or None and why there is to be none.
 
-    A run that lost its scope to another publication stands aside for another attempt. One that a person has ended, or
-    rolled back, was ended for a reason: LIVE goes on with the next snapshot.
+    A run that lost its scope to another publication stands aside for another attempt, and so does one that a tick has ended
+    before it was approved. One that a person has ended, or rolled back, was ended for a reason: LIVE goes on with the next
+    snapshot.
     """
     first = f"{prefix_of(target)}{snapshot_id}"
     for number in range(1, ATTEMPTS + 1):
@@ -272,7 +276,8 @@ def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> t
         if record is None:
             return run_id, ""
         tried = [entry.state for entry in platform.ledger.publications(run_id) if entry.action == PUBLISH]
-        if record.state is not RunState.REJECTED or PublicationState.REFUSED not in tried:
+        stands_aside = PublicationState.REFUSED in tried or not platform.ledger.approvals(run_id)
+        if record.state is not RunState.REJECTED or not stands_aside:
             return None, f"{run_id} is {record.state}: {record.state_reason}"
     return None, f"{ATTEMPTS} live runs for snapshot {snapshot_id} were refused by {target.name}: see their reasons"
 

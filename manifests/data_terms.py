@@ -163,7 +163,7 @@ def _use_problems(rule: SourceRule, manifest: RunManifest) -> list[Problem]:
             Problem(
                 f"kind is {manifest.kind}",
                 f"the policy lets {source} be used by {', '.join(rule.kinds) or 'no run'}",
-                "ask whoever keeps the policy",
+                "ask a keeper of the policy",
             )
         )
     if rule.purposes is not None and manifest.purpose not in rule.purposes:
@@ -239,7 +239,7 @@ def _masks(
                     f"{where} is {column.classification}; the run has mode {manifest.execution_mode} and purpose "
                     f"{manifest.purpose or 'none'}",
                     f"it is read in {modes}{purposes}",
-                    "state the purpose in the manifest, or ask whoever keeps the policy",
+                    "state the purpose in the manifest, or ask a keeper of the policy",
                 )
             )
             continue

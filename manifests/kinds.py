@@ -101,7 +101,11 @@ def _found(table: str, held: Mapping[str, Holder], present: Present) -> str:
     if held:
         keys = sorted(held)
         return f"{len(keys)} chunk(s) of {table} in the publish range are published ({in_words(keys)})"
-    return f"{table} has rows in the publish range that nobody published from here" if present.rows_of_others else ""
+    return (
+        f"{table} has rows in the publish range that this installation has not published"
+        if present.rows_of_others
+        else ""
+    )
 
 
 def _is(kind: Kind, right: Kind, what: str, rule: str) -> Problem:

@@ -133,9 +133,9 @@ def _is_unseen(character: str) -> bool:
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an error says of itself, also where its own words cannot be made."""
+    """Return what an error says of itself, also where its own words cannot be made; halves of characters are escaped."""
     try:
-        return str(error)
+        return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception as trouble:  # noqa: BLE001 - whoever wrote the error wrote its words
         return f"its own words raise {type(trouble).__name__}"
 

@@ -70,7 +70,7 @@ def erased_in_file(folder: Path, erasure: Erasure) -> list[dict[str, Any]]:
         raise EnvironmentRefused(
             Problem(
                 f"{path} has more than one column {', '.join(map(repr, repeated))}",
-                "each name of the header stands there once: nobody can say which of two columns counts",
+                "each name appears once in the header: with two columns of one name it is unknown which counts",
                 "correct the header",
             )
         )
@@ -110,7 +110,7 @@ def erased_keys(rows: Iterable[Mapping[str, Any]], erasure: Erasure, today: date
                 Problem(
                     f"row {number} of {where} has subject {key!r} and day {row.get(erasure.date_column)!r}",
                     "an erased subject has a key and a day (YYYY-MM-DD, and nothing after it)",
-                    "correct the list: nobody is forgotten because of a misspelt row",
+                    "correct the list: a misspelt row would leave a subject's data in place",
                 )
             )
         if day <= today:

@@ -91,12 +91,16 @@ def judge(name: str, mode: Mode, manifest: RunManifest, *, from_tick: bool = Fal
         return _answer(sink, Decision.REFUSED, f"{mode} writes to no sink")
     if sink.sink_class in SIDE_EFFECTS:
         if mode is not Mode.LIVE:
-            return _answer(sink, Decision.REFUSED, f"a {sink.sink_class} has side effects, and only LIVE may cause any")
+            return _answer(
+                sink,
+                Decision.REFUSED,
+                f"a sink of class {sink.sink_class} has side effects, and only LIVE may cause any",
+            )
         if not from_tick:
             return _answer(
                 sink,
                 Decision.REFUSED,
-                f"a {sink.sink_class} has side effects, and no tick of LIVE is on record for this manifest",
+                f"a sink of class {sink.sink_class} has side effects, and no tick of LIVE is on record for this manifest",
             )
         if not manifest.safety.side_effects_allowed:
             return _answer(sink, Decision.REFUSED, "the manifest does not set safety.sideEffectsAllowed")
@@ -104,7 +108,9 @@ def judge(name: str, mode: Mode, manifest: RunManifest, *, from_tick: bool = Fal
     if mode is Mode.LIVE and from_tick:
         return _answer(sink, Decision.ALLOWED, "LIVE, granted")
     if not sink.isolated:
-        return _answer(sink, Decision.REFUSED, f"{mode} may use a {sink.sink_class} only if it keeps runs apart")
+        return _answer(
+            sink, Decision.REFUSED, f"{mode} may use a sink of class {sink.sink_class} only if it keeps runs apart"
+        )
     return _answer(sink, Decision.ALLOWED_ISOLATED, f"{mode}, granted, and the sink keeps runs apart")
 
 
@@ -138,7 +144,7 @@ def draft_problems(names: Sequence[str], mode: Mode | None) -> list[Problem]:
         if sink is None:
             rule = f"declared are {', '.join(sorted(DECLARED))}"
         elif mode not in {None, Mode.LIVE} and sink.sink_class in SIDE_EFFECTS:
-            rule = f"a {sink.sink_class} has side effects, and only LIVE may cause any"
+            rule = f"a sink of class {sink.sink_class} has side effects, and only LIVE may cause any"
         else:
             continue
         answer = Answer(name, "" if sink is None else sink.sink_class.value, Decision.REFUSED, rule)

@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any
 from unittest import mock
 
+import dagster as dg
 import pytest
 import yaml
 from small_worlds import copy_of
@@ -19,11 +20,16 @@ from support import put_in_force
 
 from backfill_assets import faults, live
 from backfill_assets.audit.verification import verify
+from backfill_assets.defs.live_triggers import next_request
+from backfill_assets.defs.publish import publication_requests
+from backfill_assets.gates.accepted_then import accepted_then, unrecorded_then
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import accepted_base
+from backfill_assets.planning.resolve import plan_series
 from backfill_assets.publication import undoing
 from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.requirements import waits_for
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import (
     READINGS,
@@ -40,8 +46,15 @@ from benchmarks.small_table import (
 from benchmarks.small_table import planned as planned_from
 from benchmarks.small_table import staged as gated
 from benchmarks.stopped_actors import Died, bury, no_lease_ends
-from manifests.errors import PlanRefused, PublicationDeferred, PublicationRefused
+from manifests.errors import (
+    DecisionRefused,
+    EnvironmentRefused,
+    PlanRefused,
+    PublicationDeferred,
+    PublicationRefused,
+)
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from manifests.reading import manifest_from
 from resources.ledger.facade import RunRecord
 from resources.policies import SHIPPED
@@ -389,8 +402,7 @@ def test_live_is_not_planned_anew_over_what_was_published_of_newer_input(
             live.tick(platform, rewinds)
         load(platform, "late", "2020-04-15")
         published(platform, "fix-april", ("2020-04-01", "2020-04-30"))
-        text = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-        put_in_force(platform, text | {"name": "another"})
+        adopted(platform, "another")
         with pytest.raises(PlanRefused, match=r"published in this range from .* older knowledge never replaces newer"):
             live.tick(platform, rewinds)
         by_live = live_ran(platform)  # of the newest snapshot: the other has ended
@@ -398,3 +410,152 @@ def test_live_is_not_planned_anew_over_what_was_published_of_newer_input(
     assert seen_of(platform, 4) == {"base-2020-04-30", "late-2020-04-15"}
     assert seen_of(platform, 5) == {"may-2020-05-03", "more-2020-05-04"}
     assert agrees(platform)
+
+
+@dg.job
+def some_job() -> None:
+    """Stands for the job of a sensor's request."""
+
+
+def test_the_sensor_waits_until_what_others_have_taken_back_is_on_record_and_then_asks(platform: Platform) -> None:
+    """Else it would ask five times, each time in vain, and never again."""
+    published(platform, "fix-april", ("2020-04-01", "2020-04-30"))
+    load(platform, "may", "2020-05-03")
+    by_live = live_ran(platform)
+    with dies_at(platform, "undoing.committed"):
+        rollback(platform, "fix-april")
+    wait = waits_for(platform, platform.ledger.run(by_live))
+    assert wait is not None
+    assert "rollback of run 'fix-april' has landed" in wait
+    assert [*publication_requests(platform, WITH_LIVE)] == []
+    mend(platform)
+    assert [one.partition_key for one in publication_requests(platform, WITH_LIVE)] == [by_live]
+
+
+def test_live_is_launched_beside_what_is_not_on_record_and_waits_for_it_in_its_own_days(platform: Platform) -> None:
+    published(platform, "fix-april", ("2020-04-01", "2020-04-30"))
+    load(platform, "may", "2020-05-03")
+    publish(platform, live_ran(platform))
+    (may,) = [one.run_id for one in platform.ledger.runs(target=READINGS) if one.mode == Mode.LIVE]
+    with dies_at(platform, "undoing.committed"):
+        rollback(platform, may)
+    base = platform.lakehouse.snapshot_id(READINGS)
+    assert accepted_then(platform, READINGS, base, ["2020-04"]) == {"2020-04": "fix-april"}
+    with pytest.raises(EnvironmentRefused, match=f"rollback of run '{may}' has landed in .*, and is not on record"):
+        accepted_then(platform, READINGS, base, ["2020-05"])
+    assert unrecorded_then(platform, READINGS, base, ["2020-04"]) == []
+    load(platform, "more", "2020-05-04")
+    with dg.DagsterInstance.ephemeral() as instance:
+        said = next_request(platform, instance, WITH_LIVE, "some_job")
+        assert isinstance(said, dg.SkipReason)
+        assert f"waits: rollback of run '{may}' has landed" in str(said.skip_message)
+        mend(platform)
+        assert unrecorded_then(platform, READINGS, base, ["2020-05"]) == []
+        assert isinstance(next_request(platform, instance, WITH_LIVE, "some_job"), dg.RunRequest)
+
+
+def adopted(platform: Platform, name: str, **more: Any) -> None:
+    put_in_force(platform, yaml.safe_load(SHIPPED.read_text(encoding="utf-8")) | {"name": name} | more)
+
+
+MISTAKEN = {"sources": [{"table": SOURCE, "purposes": ["billing"]}]}
+
+
+def test_live_goes_on_with_the_same_snapshot_once_a_mistaken_policy_is_put_right(platform: Platform) -> None:
+    load(platform, "may", "2020-05-03")
+    with dies_at(platform, "planning.recorded"):
+        live.tick(platform, WITH_LIVE)
+    (first,) = [one.run_id for one in platform.ledger.runs(target=READINGS) if one.mode == Mode.LIVE]
+    adopted(platform, "mistaken", **MISTAKEN)
+    with pytest.raises(PlanRefused, match="purpose"):
+        live.tick(platform, WITH_LIVE)
+    assert state(platform, first) is REJECTED
+    with pytest.raises(PlanRefused, match="purpose"):  # and nothing is left of it
+        live.tick(platform, WITH_LIVE)
+    adopted(platform, "put right")
+    by_live = live_ran(platform)
+    assert by_live == f"{first}.2"
+    publish(platform, by_live)
+    assert seen_of(platform, 5) == {"may-2020-05-03"}
+
+
+def test_a_live_run_that_a_person_has_rejected_has_no_other_for_its_snapshot(platform: Platform) -> None:
+    load(platform, "may", "2020-05-03")
+    with dies_at(platform, "planning.recorded"):
+        live.tick(platform, WITH_LIVE)
+    (record,) = [one for one in platform.ledger.runs(target=READINGS) if one.mode == Mode.LIVE]
+    platform.ledger.decide(
+        record.run_id, approve=False, by="grace", comment="not today", self_approval=False, plan_hash=record.plan_hash
+    )
+    done = live.tick(platform, WITH_LIVE)
+    assert (done.record, done.why.partition(":")[0]) == (None, f"{record.run_id} is REJECTED")
+
+
+def test_a_tick_that_was_overtaken_does_not_end_what_the_other_has_planned(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(platform, "may", "2020-05-03")
+    with dies_at(platform, "planning.recorded"):
+        live.tick(platform, WITH_LIVE)
+    adopted(platform, "mistaken", **MISTAKEN)
+    plan = live.plan_run
+
+    def overtaken(*given: Any) -> RunRecord:
+        try:
+            return plan(*given)
+        except PlanRefused:
+            monkeypatch.setattr(live, "plan_run", plan)
+            adopted(platform, "put right")
+            with dies_at(platform, "planning.recorded"):
+                live.tick(platform, WITH_LIVE)
+            raise
+
+    monkeypatch.setattr(live, "plan_run", overtaken)
+    with pytest.raises(DecisionRefused, match="a decision is about the plan that was looked at"):
+        live.tick(platform, WITH_LIVE)
+    publish(platform, live_ran(platform))
+    assert seen_of(platform, 5) == {"may-2020-05-03"}
+
+
+def steps(platform: Platform) -> list[str]:
+    rollback(platform, "history")
+    data = manifest_data("series", "REPLACE_PARTITIONS", HISTORY) | {
+        "kind": "BACKFILL",
+        "progressive": {"chunksPerStep": 2},
+    }
+    records = plan_series(platform, manifest_from(data))
+    for one in records:
+        platform.ledger.decide(
+            one.run_id, approve=True, by="grace", comment="", self_approval=False, plan_hash=one.plan_hash
+        )
+        gated(platform, one.run_id)
+    return [one.run_id for one in records]
+
+
+def test_a_step_is_not_published_after_one_that_was_rolled_back_before_it_had_the_lease(platform: Platform) -> None:
+    first, second = steps(platform)
+    publish(platform, first)
+
+    def reach(name: str) -> None:
+        if name == "leasing.taken" and state(platform, first) is PUBLISHED:
+            with mock.patch.object(faults, "reach"):
+                rollback(platform, first)
+
+    with (
+        mock.patch.object(faults, "reach", reach),
+        pytest.raises(PublicationDeferred, match=f"run '{first}' is ROLLED_BACK.*(?s:.)*`backfill reinstate {first}`"),
+    ):
+        publish(platform, second)
+    assert (state(platform, first), state(platform, second)) == (ROLLED_BACK, RunState.VALIDATED)
+
+
+def test_a_step_waits_until_it_is_on_record_that_the_one_before_it_was_rolled_back(platform: Platform) -> None:
+    first, second = steps(platform)
+    publish(platform, first)
+    with dies_at(platform, "undoing.committed"):
+        rollback(platform, first)
+    with pytest.raises(PublicationDeferred, match=f"rollback of run '{first}' has landed"):
+        publish(platform, second)
+    mend(platform)
+    with pytest.raises(PublicationDeferred, match=f"run '{first}' is ROLLED_BACK"):
+        publish(platform, second)

@@ -918,7 +918,7 @@ def test_of_a_manifest_that_is_not_valid_the_rest_is_judged_all_the_same(
         "target.publishMode: is 'APPEND'",
         "safety.sinks names 'run_audti'",
         "did you mean 'run_audit'?",
-        "a NOTIFICATION has side effects",
+        "a sink of class NOTIFICATION has side effects",
         "source.table is bronze.case_event",
         "has no snapshot 7",
         "transform.version is 9",

@@ -250,6 +250,17 @@ def test_a_key_that_is_there_twice_is_said_not_counted(tmp_path: Path) -> None:
     assert not compare(spec, task)[0].duplicates
 
 
+@pytest.mark.parametrize("side", ["old", "new", "both"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, side: str) -> None:
+    rows_of({1: (1, None, None, "a")}).write_parquet(tmp_path / "sound.parquet")
+    whole = (tmp_path / "sound.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    spec = CompareSpec("run", ("id",), ("number", "text"), 1, 1)
+    files = {"old": ("sound",), "new": ("sound",), "both": ()} | {side: ("cut",)}
+    task = CompareTask("x", *(tuple(str(tmp_path / f"{name}.parquet") for name in names) for names in files.values()))
+    assert compare(spec, task)[0].unreadable.startswith(f"{tmp_path / 'cut.parquet'}: ComputeError: ")
+
+
 def test_a_sample_has_every_kind_before_any_chunk_twice() -> None:
     rows = [
         {"kind": kind, "rank": rank, "hash": number, "key": {"id": number}}

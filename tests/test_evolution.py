@@ -45,7 +45,7 @@ from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.review import diff as diff_module
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, READINGS, SCOPE, SOURCE, TARGET, Reading, manifest, planned, serves, staged
-from manifests.errors import PlanRefused
+from manifests.errors import EnvironmentRefused, PlanRefused
 from manifests.lifecycle import RunState
 from resources.ledger.facade import RunRecord, Verdict
 
@@ -99,6 +99,19 @@ def test_older_runs_are_verified_and_new_ones_published_beside_them(
     done = verify(platform, data=True)
     assert done.everything == []
     assert [run.chunks_read for run in done.runs] == [4, 2]
+
+
+def test_a_run_whose_table_has_another_column_since_it_was_planned_is_refused_by_the_column(platform: Platform) -> None:
+    """Else its transform would be blamed for a column that it never knew of."""
+    planned(platform, manifest("after", "REPLACE_PARTITIONS", SCOPE))
+    with platform.lakehouse.table(READINGS).update_schema() as update:
+        update.add_column("status", StringType())
+    with pytest.raises(EnvironmentRefused, match=r"has a column status \(string\), which its model does not declare"):
+        staged(platform, "after")
+    assert platform.ledger.run("after").state is RunState.APPROVED
+    with platform.lakehouse.table(READINGS).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("status")
+    assert staged(platform, "after").state is RunState.VALIDATED
 
 
 def test_a_diff_and_an_explanation_show_the_new_column_as_null_before(

@@ -847,6 +847,11 @@ def test_a_measure_that_nothing_could_be_compared_by_is_refused_before_anything_
             ["measure returns no clock, amount, which gate totals looks for: it has rows, amuont"],
         ),
         (lambda rows: rows.pivot("clock", index="day", values="amount", aggregate_function="sum"), []),
+        (lambda rows: rows.select(pl.len().alias(f"rows_{rows['clock'].first()}")), []),
+        (
+            lambda rows: rows.select("amount", rows=pl.len()) if rows["amount"][0] > 0 else rows.select(rows=pl.len()),
+            [],
+        ),
         (None, ["gate totals adds up clock, amount of what `measure` has counted, and {} declares no measure"]),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import polars as pl
 import pytest
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import functions as F
@@ -35,7 +36,7 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.staging import executor
-from backfill_assets.staging.raised import finding_of, words
+from backfill_assets.staging.raised import finding_of, found_or_raised, words
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
 from manifests.lifecycle import RunState
@@ -129,7 +130,7 @@ def test_of_a_gate_that_raises_the_line_is_said_and_the_whole_traceback_kept(
     python, worker, spark = lines_of(
         'return Finding(context.source.select("metre").count() == 0, "never said")',
         "return 1 // none",
-        'return Finding(shares.collect() == [], "never said")',
+        'shares = rows.select(F.lit(1) / (F.length("case_id") - F.length("case_id")))',
     )
     declared(monkeypatch, raises)
     record = one_month.approved(one_month.manifest())
@@ -139,7 +140,7 @@ def test_of_a_gate_that_raises_the_line_is_said_and_the_whole_traceback_kept(
         (
             raises_in_spark,
             "ArithmeticException: [DIVIDE_BY_ZERO]",
-            f"tests/test_raised.py:{spark}, in raises_in_spark",
+            f"tests/test_raised.py:{spark}",
             "DIVIDE",
         ),
     ):
@@ -315,6 +316,10 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) 
         (Finding(True, "x", sample="text"), "the sample of its Finding is a str"),  # type: ignore[arg-type]
         (Finding(True, "x", compared="3"), "the compared of its Finding is a str"),  # type: ignore[arg-type]
         (Finding(True, "x", {"at": object()}), "the details of its Finding cannot be put on record: .*object"),
+        (Finding(True, "x", {"at": [float("nan")]}), "the details of its Finding cannot be put on record: .*JSON"),
+        (Finding(True, "\ud800"), r"the summary of its Finding cannot be put on record: .*surrogates"),
+        (Finding(True, "x", sample=[1]), "the sample of its Finding has a int, where each row is a mapping"),  # type: ignore[list-item]
+        (Finding(True, "x", {"raised": 1, "slices": 2}), "have raised, slices, which are the platform's own names"),
         (Finding(False, "x", exceptions="rows"), "the exceptions of its Finding are a str, and no function"),  # type: ignore[arg-type]
     ],
     ids=lambda one: one if isinstance(one, str) else "",
@@ -322,6 +327,40 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) 
 def test_what_cannot_be_put_on_record_is_no_finding(returned: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         finding_of(returned)
+
+
+def exits() -> Any:
+    raise SystemExit(3)
+
+
+def panics() -> Any:
+    raise pl.exceptions.PanicException("index out of bounds")
+
+
+def half() -> Any:
+    raise ValueError("a half \ud800 of a character")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (exits, "SystemExit: 3"),
+        (panics, "PanicException: index out of bounds"),
+        (half, r"ValueError: a half \ud800 of"),
+    ],
+)
+def test_whatever_a_gate_raises_is_what_it_has_found(one_month: World, work: Any, said: str) -> None:
+    found = found_or_raised(one_month.platform, "run", "gate", work)
+    assert (found.passed, found.summary.startswith(f"could not judge: {said}")) == (False, True)
+    assert finding_of(replace(found, details={})).summary == found.summary
+
+
+def test_an_interrupt_is_a_persons_and_no_finding(one_month: World) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        found_or_raised(one_month.platform, "run", "gate", interrupted)
 
 
 def test_a_finding_has_plain_figures() -> None:
@@ -341,5 +380,5 @@ def test_a_gate_that_returns_no_finding_fails_its_run_by_name(
     record = one_month.ran(one_month.manifest())
     assert record.state is RunState.FAILED
     assert verdict(one_month, record).summary.startswith(
-        "could not judge: NotAFinding: it returned nothing, and no Finding; traceback"
+        "could not judge: it returned nothing, and no Finding; traceback"
     ), "no line of the platform is blamed"

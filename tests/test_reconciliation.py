@@ -48,6 +48,7 @@ from backfill_assets.reconciliation.drift import readings, series
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.run_context import RunContext
+from backfill_assets.staging.raised import finding_of
 from backfill_assets.worker.chunk_diff import Concealed
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
@@ -499,6 +500,38 @@ def test_totals_agree_by_slice_within_a_tolerance(
     assert finding.passed == (not failing)
     assert [one["place"] for one in finding.slices] == failing
     assert finding.disagreeing == len(failing)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "tolerance", "agree"),
+    [
+        (2**53 + 1, 2**53, None, False),
+        (Decimal("330.10"), Decimal("330.10"), None, True),
+        (Decimal("330.10"), Decimal("330.11"), None, False),
+        (Decimal("330.10"), Decimal("330.11"), 0.02, True),
+        (Decimal("0.5"), 0.5, None, True),
+        (float("nan"), 1.0, None, False),
+        (float("nan"), 1.0, 5.0, False),
+        (float("nan"), float("nan"), None, True),
+        (float("inf"), float("inf"), 1.0, True),
+        (float("inf"), 1.0, 1.0, False),
+    ],
+    ids=str,
+)
+def test_totals_are_compared_as_they_are_and_can_be_put_on_record(
+    expected: Any, found: Any, tolerance: float | None, agree: bool
+) -> None:
+    gate = state_level(
+        "sums",
+        "Sums agree.",
+        slices=("place",),
+        measures=("sum",),
+        expected=lambda _: [{"place": "NO", "sum": expected}],
+        found=lambda _: [{"place": "NO", "sum": found}],
+        tolerance=None if tolerance is None else "off",
+    )
+    finding = finding_of(gate.check(replace_tolerances(a_context(), tolerance)))
+    assert (finding.passed, len(finding.slices)) == (agree, 0 if agree else 1)
 
 
 def replace_tolerances(context: ReconciliationContext, tolerance: float | None) -> ReconciliationContext:

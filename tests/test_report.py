@@ -321,7 +321,14 @@ def test_a_version_that_main_does_not_show_has_a_report(world: World) -> None:
     """No chunk of it is accepted, so that its bundle has no file of accepted versions."""
     scope = world.scope(*MARCH) | {"publishMode": "VERSIONED", "version": "v9", "acceptance": "LATER"}
     run_id = world.published(world.manifest("version", target=scope)).run_id
-    assert "version PUBLISHED" in Page(report(world.platform, run_id)).text
+    text = " ".join(Page(report(world.platform, run_id)).text.split())
+    assert "version PUBLISHED" in text
+    assert (
+        "Readers of silver.case_sla_daily see what was accepted before; what this run has published stands beside it, as"
+        in text
+    )
+    assert "as version v9, until it is accepted" in text
+    assert "takes the place of" not in text
 
 
 def test_a_diff_on_record_is_shown(world: World) -> None:

@@ -31,6 +31,7 @@ from backfill_assets.defs.spark_by_mode import spark_resources
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
+from pyspark.sql import SparkSession
 from resources.settings import load_settings
 
 settings = load_settings()
@@ -69,6 +70,8 @@ for mode in map(Mode, sys.argv[1:]):
                                       session.read.parquet(f"file://{warehouse}/{name}").count())[1]),
         "read outside": tried(lambda: session.read.csv(f"file://{outside}/there", header=True).count()),
         "write outside": tried(lambda: frame.write.parquet(f"file://{outside}/{name}")),
+        "write outside by builder": tried(lambda: SparkSession.builder.getOrCreate().range(3).write.parquet(f"file://{outside}/{name}-b")),
+        "builder": SparkSession.builder.getOrCreate().conf.get("spark.backfill.mode"),
         "other mode": tried(lambda: str(platform.spark.session(other(mode)))),
         "other kind": tried(lambda: str(Platform.of(settings).spark.session(other(mode)))),
         "jvm": dict(session.sparkContext._gateway.jvm.java.lang.System.getenv()).get("BACKFILL_NOTIFICATION_WEBHOOK"),
@@ -120,7 +123,7 @@ def test_no_mode_but_live_reaches_jdbc(found: dict[str, dict[str, Any]], mode: M
 
 @pytest.mark.parametrize("mode", CONFINED)
 def test_no_mode_but_live_reaches_a_path_outside_the_warehouse(found: dict[str, dict[str, Any]], mode: Mode) -> None:
-    for act in ("read outside", "write outside"):
+    for act in ("read outside", "write outside", "write outside by builder"):
         assert str(found[mode][act]).startswith("refused: "), found[mode][act]
     assert found[mode]["written"] == ["there"]
 
@@ -133,7 +136,7 @@ def test_no_mode_but_live_has_the_credential_of_a_sink(found: dict[str, dict[str
 
 @pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])
 def test_a_step_of_one_mode_gets_no_session_of_another(found: dict[str, dict[str, Any]], mode: Mode) -> None:
-    assert found[mode]["mode"] == mode.value
+    assert found[mode]["mode"] == found[mode]["builder"] == mode.value
     assert "refused: EnvironmentRefused" in found[mode]["other mode"]
     assert "no other mode computes in its process" in found[mode]["other kind"]
 
@@ -151,7 +154,7 @@ def test_live_reaches_what_the_others_do_not(found: dict[str, dict[str, Any]]) -
     """Else the refusals above would prove nothing."""
     said = found[Mode.LIVE]
     assert (said["jdbc write"], said["jdbc read"], said["read outside"], said["write outside"]) == (None, 3, 1, None)
-    assert said["written"] == ["live", "there"]
+    assert said["written"] == ["live", "live-b", "there"]
     assert said["worker"] == SECRET
 
 

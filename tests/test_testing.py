@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -14,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pandera.polars as pa
 import polars as pl
 import pytest
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from worlds import END, FEW_GATES, KEY, SPARK, START, VALUES, generated, make_world
 
@@ -234,6 +235,28 @@ def writing(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     return daily(inputs, context)
 
 
+def ending_the_process(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    sys.exit(3)
+
+
+def with_settings_put_back(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    settings = inputs.source.sparkSession.conf
+    before = {name: settings.get(name) for name in ("spark.sql.autoBroadcastJoinThreshold", "spark.sql.ansi.enabled")}
+    for name in before:
+        settings.set(name, "-1" if name.endswith("Threshold") else "false")
+    rows = daily(inputs, context)
+    for name, value in before.items():
+        settings.set(name, str(value))
+    return rows
+
+
+def writing_by_another_session(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    session = SparkSession.builder.getOrCreate()
+    assert session is SparkSession.active() is SparkSession.getActiveSession()
+    session.range(3).write.parquet("file:///tmp/of_a_transform")
+    return daily(inputs, context)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -247,8 +270,10 @@ def writing(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
         (undeclared, r"the target declares no reference 'reference\.rates': it has none"),
         (in_another_zone, r"daily 1\.0\.0 changes the session's spark\.sql\.session\.timeZone"),
         (of_pandas, r"returned a DataFrame of pandas"),
+        (ending_the_process, r"cannot be built: SystemExit: 3 \(.*test_testing\.py:\d+, in ending_the_process\)"),
         (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
         (reading, r"(?s)cannot be built: AnalysisException: .*PATH_NOT_FOUND.*no path outside the warehouse exists"),
+        (writing_by_another_session, r"daily 1\.0\.0 writes files itself .*; nothing was written"),
         (writing, r"daily 1\.0\.0 writes files itself \(.*test_testing\.py:\d+, in writing\); nothing was written"),
     ],
 )
@@ -256,6 +281,13 @@ def test_what_a_run_refuses_of_a_transform_is_refused(function: Callable[..., Da
     with pytest.raises(TransformRefused, match=said):
         trial(function).rows()
     assert trial()._spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_settings_that_a_transform_has_put_back_are_none_that_it_changes(sound: Trial) -> None:
+    one = trial(with_settings_put_back)
+    before = one._spark.conf.getAll
+    assert one.rows().equals(sound.rows())
+    assert one._spark.conf.getAll == before
 
 
 @pytest.mark.parametrize(

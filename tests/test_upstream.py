@@ -704,7 +704,16 @@ PINNED = {
         f"{_ICEBERG}:_OverwriteFiles._summary": "self, snapshot_properties",
         f"{_ICEBERG}:_OverwriteFiles._transaction": SET,
     },
-    "pyspark": {"pyspark.daemon:manager": "", "pyspark:SparkContext._gateway": SET},
+    "pyspark": {
+        "pyspark.daemon:manager": "",
+        "pyspark:SparkContext._gateway": SET,
+        "pyspark:SparkContext._jsc": SET,
+        "pyspark.sql:SparkSession._activeSession": SET,
+        "pyspark.sql:SparkSession._get_j_spark_session_class": "jvm",
+        "pyspark.sql:SparkSession._instantiatedSession": SET,
+        "pyspark.sql:SparkSession._jsparkSession": SET,
+        "pyspark.sql:SparkSession._jvm": SET,
+    },
 }
 """Where each private name is in its library, and the parameters that it takes there."""
 

@@ -153,7 +153,9 @@ def _facts(
         chunk["chunk"]: chunk["measures"].get("slices", []) if isinstance(chunk["measures"], dict) else []
         for chunk in chunks
     }
-    earlier = {key: facts["slices"] for key, facts in before.items()}
+    counted = {one["chunk"] for one in chunks if isinstance(one["measures"], dict) and "slices" in one["measures"]}
+    # a chunk that has failed was not counted: its rows of before would seem to have gone
+    earlier = {key: facts["slices"] for key, facts in before.items() if key in counted or not counted}
     done = [one for one in rows["publications"].values() if one["state"] == PublicationState.COMMITTED]
     open_ = [one for one in rows["accepted_versions"].values() if one["ended_at"] is None]
     last_pass = {(row["chunk"], row["gate"]): row for row in rows["verdicts"].values()}
@@ -188,6 +190,7 @@ def _facts(
         "amendments": list(rows["amendments"].values()),
         "attempts": list(rows["attempts"].values()),
         "takes": _takes(run["state"], published=bool(done)),
+        "beside": "" if open_ else _beside(run["state"], plan),
         "before_runs": sorted({facts["run"] for facts in before.values()}),
         "totals": totals_of(slices, earlier),
         "by_slice": slices_of(slices, earlier),
@@ -203,6 +206,15 @@ def _takes(state: str, *, published: bool) -> str:
     if published:
         return "took"
     return "would take" if state not in ENDED else "would have taken"
+
+
+def _beside(state: str, plan: Mapping[str, Any]) -> str:
+    """Say how a published run that holds no chunk stands beside what does; nothing of one whose place others have taken."""
+    if state != RunState.PUBLISHED:
+        return ""
+    if strategy_in(plan).accepted_later:
+        return f"as version {plan.get('version')}, until it is accepted"
+    return "" if strategy_in(plan).shows_main else "as corrections of it"
 
 
 def _decisions(rows: Rows, records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ from typing import Any
 
 from backfill_assets.declarations.arguments import WrongArgumentsError
 from backfill_assets.declarations.checking.imports import (
-    ENDS_THE_PROCESS,
     all_wrong_arguments,
     import_problems,
     python_words,
@@ -25,6 +24,7 @@ from backfill_assets.declarations.checking.imports import (
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
 from backfill_assets.declarations.products import Products
+from backfill_assets.declarations.raised_by_products import ENDS_THE_PROCESS
 from backfill_assets.declarations.target import Product
 from manifests.errors import DeclarationRefused, Problem
 
@@ -187,10 +187,32 @@ def _imported(path: str) -> Product:
     return value
 
 
+_STARTS_SPARK: set[str] = set()
+"""Modules that have started Spark while they were imported: Python imports them once, and they are refused each time."""
+
+
 def _spark_runs() -> bool:
     """Whether this process has a Spark session; nothing is imported to find out."""
     spark = sys.modules.get("pyspark.sql")
     return spark is not None and spark.SparkSession.getActiveSession() is not None
+
+
+def _require_no_spark(module: str, *, ran_before: bool) -> None:
+    """Refuse a module that has started Spark while it was imported, now or before.
+
+    Raises:
+        DeclarationRefused: naming the module.
+    """
+    if _spark_runs() and not ran_before:
+        _STARTS_SPARK.add(module)
+    if module in _STARTS_SPARK:
+        raise DeclarationRefused(
+            Problem(
+                f"{module} starts Spark while it is imported",
+                "a module declares, and computes nothing; sessions are the platform's, one a mode, with what each may reach",
+                "take what makes the session out; a transform has one as `inputs.source.sparkSession`",
+            )
+        )
 
 
 def _attribute(path: str, rule: str = _FROM) -> Any:
@@ -208,14 +230,7 @@ def _attribute(path: str, rule: str = _FROM) -> Any:
                 Problem(f"{path}: {error}", rule, "correct the path, or install the distribution that has the module")
             ) from error
         raise DeclarationRefused(import_problems(error, module)) from error
-    if _spark_runs() and not before:
-        raise DeclarationRefused(
-            Problem(
-                f"{module} starts Spark while it is imported",
-                "a module declares, and computes nothing; sessions are the platform's, one a mode, with what each may reach",
-                "take what makes the session out; a transform has one as `inputs.source.sparkSession`",
-            )
-        )
+    _require_no_spark(module, ran_before=before)
     folders = ", ".join(getattr(value, "__path__", ()))
     place = getattr(value, "__file__", None) or (f"a folder without code: {folders}" if folders else "part of Python")
     name = ""

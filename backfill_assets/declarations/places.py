@@ -19,7 +19,7 @@ ROOT = PACKAGE.parent
 PRODUCTS_FOLDER = PACKAGE / "products"
 _CORE = (PACKAGE, ROOT / "manifests", ROOT / "resources")
 _IN_WORKER = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
-_WRITTEN_IN = re.compile(r"was called from\s+(\S+?):(\d+)")
+_WRITTEN_IN = re.compile(r"was called from\s+(\S.*?):(\d+)")
 """How Spark says in which line of Python an expression was written that fails on some row."""
 _INSTALLED = {"site-packages", "dist-packages"}
 

@@ -9,8 +9,10 @@ looked up only where a gate has not passed. Imported by Spark's Python workers w
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial, reduce
 from typing import Any
 
@@ -331,16 +333,17 @@ def _totals_agree(
     limit = 0.0 if tolerance is None else context.tolerances[tolerance]
     everywhere = sorted(wanted.keys() | there.keys(), key=str)
     differing = []
+    failing = set()
     for place in everywhere:
         for measure in measures:
             was, is_ = (side.get(place, {}).get(measure, 0) for side in (wanted, there))
             if off(was, is_, relative=relative) > limit:
-                differing.append(
-                    dict(zip(slices, place, strict=True))
-                    | {"measure": measure, "expected": was, "found": is_, "difference": is_ - was}
-                )
-    differing.sort(key=lambda row: (-abs(row["difference"]), str(row)))
-    failing = {tuple(row[column] for column in slices) for row in differing}
+                row = dict(zip(slices, place, strict=True))
+                row |= {"measure": measure, "expected": was, "found": is_, "difference": _difference(was, is_)}
+                differing.append((-off(was, is_, relative=False), row))
+                failing.add(place)
+    differing.sort(key=lambda one: (one[0], str(one[1])))
+    rows = [row for _, row in differing]
     sums = {
         measure: [sum(row.get(measure, 0) for row in side.values()) for side in (wanted, there)] for measure in measures
     }
@@ -350,15 +353,18 @@ def _totals_agree(
         not differing,
         f"{said}; {_of_slices(len(failing), len(everywhere), slices)}{within}",
         {
-            "totals": {measure: {"expected": one[0], "found": one[1]} for measure, one in sums.items()},
+            "totals": {
+                measure: {"expected": _for_record(one[0]), "found": _for_record(one[1])}
+                for measure, one in sums.items()
+            },
             "differing": len(failing),
             "failing_slices": len(failing),
         }
         | ({} if tolerance is None else {"limit": limit}),
         compared=len(everywhere),
         disagreeing=len(failing),
-        slices=differing[:SLICES],
-        exceptions=partial(_slice_exceptions, context, slices, differing, entities),
+        slices=[{name: _for_record(one) for name, one in row.items()} for row in rows[:SLICES]],
+        exceptions=partial(_slice_exceptions, context, slices, rows, entities),
     )
 
 
@@ -386,11 +392,33 @@ def _totals(
 
 
 def off(expected: Any, found: Any, *, relative: bool) -> float:
-    """Return how far a value is off, in its unit or in percent of what was expected."""
-    off = abs(float(found) - float(expected))
+    """Return how far a value is off, in its unit or in percent of what was expected.
+
+    Whole and decimal numbers are compared as they are, however long. What is no number is equal to itself alone, and
+    infinitely far from anything else.
+    """
+    if expected == found or (expected != expected and found != found):  # noqa: PLR0124 - how NaN is told
+        return 0.0
+    off = abs(float(_difference(expected, found)))
+    if math.isnan(off):
+        return math.inf
     if not relative or off == 0:
         return off
-    return off * 100.0 / abs(float(expected)) if expected else float("inf")
+    return off * 100.0 / abs(float(expected)) if expected else math.inf
+
+
+def _difference(expected: Any, found: Any) -> Any:
+    """Return by how much a value is more than another: exactly, unless one of them is binary."""
+    if isinstance(expected, float) or isinstance(found, float):
+        return float(found) - float(expected)
+    return found - expected
+
+
+def _for_record(value: Any) -> Any:
+    """Return a value as JSON can have it: decimals, and what is no number, as text."""
+    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return value
 
 
 # --- what disagrees, row by row ---------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ class Approval(PlanDecision):
     """An approval."""
 
     break_glass: str = Field(
-        "", description="Only in an emergency, for those whom the policy names: why nobody else is waited for."
+        "",
+        description="Only in an emergency, for those whom the policy names: why the decision does not wait for anybody else.",
     )
 
 
@@ -281,7 +282,7 @@ def reinstate_run() -> None:
 
 
 @dg.job(
-    description="Ends a backfill run that nobody wants any more, without a publication; what is staged stays on record.",
+    description="Ends a backfill run without publishing it; what is staged stays on record.",
     config=_form("cancel", Decision),
 )
 def cancel_run() -> None:

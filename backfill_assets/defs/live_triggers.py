@@ -11,6 +11,7 @@ from backfill_assets.declarations.target import LivePolicy, TargetTable
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, is_tick, schedule, sensor, tried_out
 from backfill_assets.defs.staging import offer_run, range_tags
+from backfill_assets.gates.accepted_then import unrecorded_then
 from backfill_assets.installation import Platform
 from backfill_assets.live import LAUNCHABLE, foreseen, tick
 from resources.actors import acting
@@ -32,13 +33,15 @@ def next_request(
     if record is None or record.state not in LAUNCHABLE:
         return dg.SkipReason(done.why)
     offer_run(instance, target, record.run_id)
+    keys = [chunk.key for chunk in record.plan.chunks]
+    if waiting := unrecorded_then(platform, target.name, record.plan.base_snapshot_id, keys):
+        return dg.SkipReason(f"{record.run_id} waits: {waiting[0].what}")  # a launch would fail, and count
     launched = instance.get_runs(dg.RunsFilter(job_name=job_name, tags={RUN_TAG: record.run_id}))
     if any(not run.is_finished for run in launched):
         return dg.SkipReason(f"{record.run_id} is being computed by Dagster run {launched[0].run_id}")
     if len(launched) >= _LAUNCHES:
         return dg.SkipReason(f"{record.run_id} was launched {len(launched)} times and is {record.state}: see its runs")
-    first, last = record.plan.chunks[0].key, record.plan.chunks[-1].key
-    return dg.RunRequest(run_key=f"{record.run_id}:{len(launched)}", tags=range_tags(record.run_id, first, last))
+    return dg.RunRequest(run_key=f"{record.run_id}:{len(launched)}", tags=range_tags(record.run_id, keys[0], keys[-1]))
 
 
 def live_schedule(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:

@@ -26,7 +26,7 @@ def accepted_then(
     None of them had been, where `snapshot_id` is None: the table had no rows.
 
     Raises:
-        EnvironmentRefused: if the ledger does not say yet: a change that led to that snapshot is not on record.
+        EnvironmentRefused: if the ledger does not say yet: a change of theirs that led to that snapshot is not on record.
         InputRefused: if the snapshot is gone.
     """
     if snapshot_id is None:
@@ -40,9 +40,32 @@ def accepted_then(
                 "plan the change again, under a new run id, on the table as it is now",
             )
         )
-    for _, _, problem in unrecorded(platform, target, past, committed):
-        raise EnvironmentRefused(problem)
+    if problems := _unrecorded_in(platform, target, past, committed, keys):
+        raise EnvironmentRefused(problems)
     return _holders(past, held, committed, keys)
+
+
+def unrecorded_then(platform: Platform, target: str, snapshot_id: int | None, keys: Collection[str]) -> list[Problem]:
+    """Return what `accepted_then` would refuse: each change of these chunks that led to a snapshot and is not on record."""
+    if snapshot_id is None or not platform.ledger.interrupted_publications(target):
+        return []
+    _, committed, past = _known_of(platform, target, snapshot_id)
+    return [] if past is None else _unrecorded_in(platform, target, past, committed, keys)
+
+
+def _unrecorded_in(
+    platform: Platform,
+    target: str,
+    past: Past,
+    committed: Collection[PublicationRecord],
+    keys: Collection[str] | None,
+) -> list[Problem]:
+    """Say which changes are not on record, of those that may have changed who holds these chunks."""
+    return [
+        problem
+        for run_id, _, problem in unrecorded(platform, target, past, committed)
+        if keys is None or any(chunk.key in keys for chunk in platform.ledger.run(run_id).plan.chunks)
+    ]
 
 
 def held_then(platform: Platform, target: str, snapshot_id: int | None, keys: Collection[str]) -> dict[str, str] | None:

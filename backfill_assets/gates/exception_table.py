@@ -107,7 +107,7 @@ def keep(
             for one in left:
                 write = partial(_write, platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
                 listed = done_or_raised(run_id, write)
-                if isinstance(listed, Exception):
+                if isinstance(listed, BaseException):
                     said[one.gate] = {UNLISTED: words(listed)}
                     continue
                 written, kept, there_are = listed

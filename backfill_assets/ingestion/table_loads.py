@@ -181,7 +181,7 @@ def _replace_rows(
         raise InputRefused(
             Problem(
                 f"{newest.file or 'another file'} was loaded into {declared.name} meanwhile, as load '{newest.load_id}'",
-                "older content replaces newer only if somebody says so, and nobody has said it of that",
+                "older content replaces newer only by an explicit decision, and there is none for that content",
                 f"see `backfill loads {declared.name}`; to put the older content back all the same: the same command again",
             )
         ) from None

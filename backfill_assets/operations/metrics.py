@@ -371,7 +371,7 @@ def serve(held: CollectorRegistry, host: str, port: int) -> tuple[int, Any, thre
         raise EnvironmentRefused(
             Problem(
                 f"nothing can listen on {host}:{port}: {error.strerror or error}",
-                "the address is this machine's, and nobody else listens there",
+                "the address is one of this machine's, and no other process listens on it",
                 "give another --listen",
             )
         ) from error

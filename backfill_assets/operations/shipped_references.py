@@ -16,10 +16,10 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.names import did_you_mean
-from backfill_assets.declarations.checking.rules import ANY_ERROR
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.finding import imported_references
 from backfill_assets.declarations.places import place
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import InputTable, Product
 from backfill_assets.installation import Platform

@@ -113,6 +113,6 @@ def unrecorded(
                         f"{action} of run '{run_id}' has landed in {target}, as snapshot {snapshot.snapshot_id}, and is not "
                         "on record",
                         "the ledger says who has what, and does not say it yet",
-                        "`backfill doctor --repair` records it, if nobody does at this moment; then the same command again",
+                        "`backfill doctor --repair` records it, unless another process is doing so; then run the same command again",
                     ),
                 )

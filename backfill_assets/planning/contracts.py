@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import PlanRefused, Problem, Refused
 from manifests.facts import TargetContract
@@ -47,7 +48,7 @@ def contract_of(
         contract = target.contract(rows)
     except Refused:
         raise
-    except (Exception, SystemExit) as error:
+    except ANY_ERROR as error:
         if isinstance(error, Exception) and is_unreadable(error):
             raise
         frames = [one for one in traceback.extract_tb(error.__traceback__) if "site-packages" not in one.filename]

@@ -215,7 +215,7 @@ def _values(files: Iterable[str], column: str) -> list[str]:
             raise EnvironmentRefused(
                 Problem(
                     f"{path} cannot be read: {type(error).__name__}: {str(error)[:500]}",
-                    "nobody can say whether a file that cannot be read holds erased subjects",
+                    "a file that cannot be read may hold erased subjects",
                     "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
                 )
             ) from error
@@ -260,7 +260,7 @@ def require_nobody_erased(run: RunContext, files: Sequence[str], what: str) -> N
         raise PublicationRefused(
             Problem(
                 f"{len(added) or len(keys):,} subject(s) may be in what {what} of '{plan.run_id}' would show again",
-                f"{target.name} does not say whose a row is: nobody can look for erased subjects in its files",
+                f"{target.name} does not say whose a row is: its files cannot be searched for erased subjects",
                 _WAY_OUT,
             )
         )

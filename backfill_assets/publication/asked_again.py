@@ -35,7 +35,7 @@ def problems_by_now(change: Change) -> list[Problem]:
 
 
 def require_neighbours_on_record(change: Change) -> None:
-    """Have a run that leaves no day out wait until what others have committed beside it is on record: it may pass.
+    """Have a run that follows others, or leaves no day out, wait until what they have committed is on record: it may pass.
 
     What has landed in its own days is recorded under its lease; only days beside it can be of somebody who has died since.
 
@@ -43,7 +43,7 @@ def require_neighbours_on_record(change: Change) -> None:
         PublicationDeferred: naming each change.
     """
     manifest, platform, target = change.record.manifest, change.platform, change.target.name
-    if manifest.execution_mode is not Mode.LIVE and manifest.cut_line is None:
+    if manifest.execution_mode is not Mode.LIVE and manifest.cut_line is None and manifest.series is None:
         return
     found = unrecorded_at(platform, target, platform.lakehouse.snapshot_id(target))
     if waiting := [problem for run_id, _, problem in found if run_id != change.record.run_id]:

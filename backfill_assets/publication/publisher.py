@@ -136,6 +136,7 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     if problems := policy_problems(platform, change.record):
         raise PublicationRefused(problems)
     require_thawed(platform, change.record)
+    require_predecessor(platform, change.record)  # once more: it may have been rolled back before the lease was taken
     try:
         require_bases(change)
     except PublicationRefused as refusal:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
+from backfill_assets.publication.asked_again import require_neighbours_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_not_expired
@@ -290,7 +291,9 @@ def require_predecessor(platform: Platform, record: RunRecord) -> None:
             Problem(
                 f"run '{before}' is {'unknown' if found is None else found.state}",
                 f"step {series.step} of '{series.of}' is published after step {series.step - 1}",
-                f"publish '{before}' first",
+                f"`backfill reinstate {before}`"
+                if found is not None and found.state is RunState.ROLLED_BACK
+                else f"publish '{before}' first",
             )
         )
 
@@ -333,6 +336,10 @@ def _waits_for(platform: Platform, record: RunRecord) -> str | None:
         return None
     if found := policy_problems(platform, record):
         return found[0].what
+    try:
+        require_neighbours_on_record(change)
+    except PublicationDeferred as wait:
+        return wait.problems[0].what
     terms = record.plan.conflict
     if terms is None or terms.on_conflict is not OnConflict.WAIT:
         return None

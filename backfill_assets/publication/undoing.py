@@ -139,7 +139,7 @@ def _require_left_alone(platform: Platform, change: Change) -> None:
         raise PublicationRefused(
             Problem(
                 f"{len(taken)} chunk(s) of '{run_id}' are held by later run(s) {', '.join(later)}: {in_words(taken)}",
-                "a run is reinstated where nobody has published since its rollback",
+                "a run is reinstated only where no other run has published since its rollback",
                 f"roll back {', '.join(later)} first, or restate the scope with a new run",
             )
         )

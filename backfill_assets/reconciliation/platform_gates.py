@@ -33,7 +33,7 @@ from resources.lakehouse.facade import PinnedRead
 
 PLATFORM_GATES = {
     PUBLISHED_RULES_GATE: "What readers see passes the target's own row rules, chunk by chunk.",
-    ACCEPTED_ROWS_GATE: "What readers see is what was gated and accepted, row by row: nobody else has written there.",
+    ACCEPTED_ROWS_GATE: "What readers see is what was gated and accepted, row by row: no other writer has changed it.",
 }
 _CHUNK_FORMAT = {Chunking.MONTH: "yyyy-MM", Chunking.DAY: "yyyy-MM-dd"}
 

@@ -49,6 +49,7 @@ from manifests.chunks import in_words
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
+from manifests.text import visible
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, operator
@@ -60,6 +61,7 @@ MOST_LARGEST, MOST_SAMPLED = 1_000, 100
 """How many may be asked for, as the options of `backfill diff` say."""
 RECORD, TABLE_RECORD = "diff", "diff-table"
 """Names of the records beside the evidence; where a run was computed anew, later ones are numbered."""
+_SAID = 300
 _WAITING = frozenset({RunState.RUNNING, RunState.STAGED, RunState.FAILED, RunState.VALIDATED})
 
 
@@ -210,6 +212,7 @@ def _compared(
             kept.add(result.largest, result.sample)
         else:
             by_chunk[result.chunk] = result
+    _require_read(plan.run_id, by_chunk)
     _require_unique(target, by_chunk)
     found = [_chunk_diff(by_chunk[key]) for key in sides]
     scheme = "file://" if output.startswith("file:") else ""
@@ -254,6 +257,17 @@ def _by_chunk(row: Mapping[str, Any]) -> tuple[str, int, int]:
 def _without_place(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sampled row without what it was chosen by."""
     return {name: value for name, value in row.items() if name not in {"hash", "rank"}}
+
+
+def _require_read(run_id: str, by_chunk: Mapping[str, ChunkCompared]) -> None:
+    if damaged := [result.unreadable for result in by_chunk.values() if result.unreadable]:
+        raise InputRefused(
+            Problem(
+                f"{len(damaged)} file(s) of '{run_id}' or of what it replaces cannot be read: {visible(damaged[0])[:_SAID]}",
+                "what is compared can be read",
+                "`backfill doctor` and `backfill verify --data` say what else is damaged; restore the file from a backup",
+            )
+        )
 
 
 def _require_unique(target: TargetTable, by_chunk: Mapping[str, ChunkCompared]) -> None:

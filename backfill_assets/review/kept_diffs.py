@@ -15,6 +15,7 @@ from typing import Any
 
 from backfill_assets import faults
 from backfill_assets.audit.report import report_beside
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.evidence.diff_records import RunDiff
 from backfill_assets.evidence.records import records_of, vouched_for
 from backfill_assets.gates.chunk_changes import CHANGES_FILE
@@ -33,7 +34,7 @@ def after_publication(platform: Platform, run_id: str) -> Path | None:
     """Keep the diff of a publication and write the report; what cannot be done is said and stops nothing. Return the report."""
     try:
         keep_diff(platform, run_id)
-    except Exception as error:  # noqa: BLE001 - what has landed has landed: a diff that cannot be made must not fail it
+    except ANY_ERROR as error:  # what has landed has landed: a diff that cannot be made must not fail it
         text = (
             f"the diff of {run_id} is not kept: {type(error).__name__}: {error}; `backfill doctor --repair` tries again"
         )

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from backfill_assets import faults
+from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
@@ -22,7 +23,7 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.derivation import derive_batch
 from backfill_assets.staging.raised import words
-from manifests.errors import InputRefused, Problem, Refused, RunStopped, TransitionRefused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, RunStopped, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import Mode
 from manifests.plan import Plan, PlannedChunk
@@ -32,6 +33,7 @@ from manifests.who_may import age_problems
 from resources import logs
 from resources.code.identity import changed_on_disk, require_own_bytecode
 from resources.files import space
+from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger.facade import (
     OBSOLETE,
@@ -86,6 +88,7 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
     Raises:
         TransitionRefused: if the run is not approved, is over, or was planned with other code.
         InputRefused: if it is another target's run or a chunk is not in its plan.
+        EnvironmentRefused: if the target's columns are no longer those of its model.
     """
     record = platform.ledger.run(run_id)
     if record.target != target.name:
@@ -125,6 +128,8 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
         raise TransitionRefused(wrong)
     _require_same_code(platform, record)
     require_not_expired(platform, record)
+    if differing := column_problems(platform.lakehouse.table(target.name), iceberg_schema(target.model)):
+        raise EnvironmentRefused(differing)  # it was as planned: the table, or a development's model, has changed since
     return record
 
 

@@ -6,7 +6,6 @@ outside the gate is in the way, and says itself what to do), and so does a stop;
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import traceback
@@ -19,11 +18,13 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from backfill_assets.declarations.places import place, raised_in_worker
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.target import Finding
 from backfill_assets.installation import Platform
 from backfill_assets.staging import stopping
-from manifests.canonical import plain
+from manifests.canonical import canonical_json, plain
 from manifests.errors import Refused
+from manifests.text import visible, words_of
 from resources.files import space
 from resources.ledger.facade import RAISED
 
@@ -31,32 +32,36 @@ ERRORS = "errors"
 """The folder of the home that tracebacks are kept in."""
 PLACE, TRACEBACK = "raised_at", "traceback"
 """What the details of a gate that raised hold besides the error: the line of its code, and the file of the traceback."""
+_OF_THE_PLATFORM = frozenset({RAISED, PLACE, TRACEBACK, "exceptions", "sample", "slices", "unlisted", "violations"})
+"""What the details of a verdict have of a Finding besides its own."""
 _LINE = 300
 Done = TypeVar("Done")
 
 
-class NotAFinding(TypeError):
+class NotAFindingError(TypeError):
     """A gate's function has returned what cannot be put on record: the line that looks at it is none of the gate's."""
 
 
-def words(error: Exception) -> str:
+def words(error: BaseException) -> str:
     """Return an error's kind, its first line and where it was raised; of one of the JVM, the line that says what happened.
 
     Of an error in a Python worker of Spark it is that error.
     """
-    at = place(error, only_products=isinstance(error, NotAFinding))
+    at = place(error, only_products=isinstance(error, NotAFindingError))
     return _kind_and_line(error) + (f" ({at})" if at else "")
 
 
-def _kind_and_line(error: Exception) -> str:
+def _kind_and_line(error: BaseException) -> str:
     if said := raised_in_worker(error):
         return said[:_LINE]
-    lines = [line.strip().lstrip(": ") for line in str(error).strip().splitlines()] or [""]
+    if isinstance(error, NotAFindingError):
+        return str(error)[:_LINE]
+    lines = [line.strip().lstrip(": ") for line in words_of(error).strip().splitlines()] or [""]
     line = lines[1] if isinstance(error, Py4JJavaError) and len(lines) > 1 else lines[0]
     return f"{type(error).__name__}: {line[:_LINE]}"
 
 
-def kept_traceback(home: Path, run_id: str, gate: str, error: Exception) -> str:
+def kept_traceback(home: Path, run_id: str, gate: str, error: BaseException) -> str:
     """Write the whole traceback of an error to a file of the home that only its owner reads; return its name in the home.
 
     It may quote a row, as an error's text may. Returns an empty text where it could not be written.
@@ -81,7 +86,7 @@ def kept_traceback(home: Path, run_id: str, gate: str, error: Exception) -> str:
     return f"{ERRORS}/{Path(file.name).name}"
 
 
-def done_or_raised(run_id: str, work: Callable[[], Done]) -> Done | Exception:
+def done_or_raised(run_id: str, work: Callable[[], Done]) -> Done | BaseException:
     """Return what work for the gates of a run returns, or the error that it raises.
 
     Raises:
@@ -93,7 +98,7 @@ def done_or_raised(run_id: str, work: Callable[[], Done]) -> Done | Exception:
             return work()
     except Refused:
         raise
-    except Exception as error:
+    except ANY_ERROR as error:
         if (full := space.refusal(error)) is not None:
             raise full from error
         return error
@@ -107,10 +112,14 @@ def found_or_raised(platform: Platform, run_id: str, gate: str, find: Callable[[
         Refused: what the gate was refused, or that the disk is full.
     """
     found = done_or_raised(run_id, find)
-    if not isinstance(found, Exception):
+    if not isinstance(found, BaseException):
         return found
     file = kept_traceback(platform.settings.home, run_id, gate, found)
-    details = {RAISED: words(found), PLACE: place(found, only_products=isinstance(found, NotAFinding)), TRACEBACK: file}
+    details = {
+        RAISED: words(found),
+        PLACE: place(found, only_products=isinstance(found, NotAFindingError)),
+        TRACEBACK: file,
+    }
     text = f"could not judge: {words(found)}; " + (
         f"traceback: {file} in the home folder" if file else "its traceback could not be written"
     )
@@ -121,10 +130,10 @@ def finding_of(returned: Any) -> Finding:
     """Return what a gate's function has returned, if it can be put on record.
 
     Raises:
-        NotAFinding: if it is no `Finding`, or one of its fields is of another kind.
+        NotAFindingError: if it is no `Finding`, or one of its fields is of another kind.
     """
     if not isinstance(returned, Finding):
-        raise NotAFinding(
+        raise NotAFindingError(
             f"it returned {'nothing' if returned is None else f'a {type(returned).__name__}'}, and no Finding"
         )
     figures = {name: getattr(returned, name) for name in ("passed", "asks", "compared", "disagreeing")}
@@ -137,12 +146,24 @@ def finding_of(returned: Any) -> Finding:
     for name, kind in kinds.items():
         value = getattr(found, name)
         if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
-            raise NotAFinding(f"the {name} of its Finding is a {type(value).__name__}")
+            raise NotAFindingError(f"the {name} of its Finding is a {type(value).__name__}")
+        if kind is Sequence and (odd := [one for one in value if not isinstance(one, Mapping)]):
+            raise NotAFindingError(
+                f"the {name} of its Finding has a {type(odd[0]).__name__}, where each row is a mapping"
+            )
+    if taken := sorted(_OF_THE_PLATFORM.intersection(found.details)):
+        raise NotAFindingError(
+            f"the details of its Finding have {', '.join(taken)}, which are the platform's own names"
+        )
     if found.exceptions is not None and not callable(found.exceptions):
-        raise NotAFinding(f"the exceptions of its Finding are a {type(found.exceptions).__name__}, and no function")
-    for name in ("details", "sample", "slices"):
+        raise NotAFindingError(
+            f"the exceptions of its Finding are a {type(found.exceptions).__name__}, and no function"
+        )
+    for name in ("summary", "details", "sample", "slices"):
         try:
-            json.dumps(plain(getattr(found, name)))
-        except (TypeError, ValueError) as error:
-            raise NotAFinding(f"the {name} of its Finding cannot be put on record: {error}") from None
+            canonical_json(plain(getattr(found, name))).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise NotAFindingError(
+                f"the {name} of its Finding cannot be put on record: {visible(str(error))}"
+            ) from None
     return found

@@ -24,18 +24,22 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.declarations.output_types import fits, way_out
 from backfill_assets.declarations.places import place, raised_in_worker
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
+from manifests.text import words_of
 from resources.lakehouse.facade import PinnedRead
 from resources.spark.sessions import OPEN_FILES, is_refused_write, writing_no_files
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
 _LINE = 300
+_OF_PANDAS_ON_SPARK = "pandas_on_Spark."
+"""How the options of `pyspark.pandas` begin, which it keeps among the session's settings."""
 _AGAIN = "its code is another one then, and the change is planned under a new run id"
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
@@ -181,14 +185,29 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         for name in changed:
             spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
+        # what had its default and has it again, and what pandas on Spark notes of its own, changes nothing
+        changed = [name for name in changed if not _is_as_before(spark, name, before, after)]
     if changed:
         raise TransformRefused(
             Problem(
                 f"{plan.transform} {plan.transform_version} changes the session's {', '.join(changed)}",
                 "a transform depends on its inputs alone, and the session's settings are every chunk's",
-                "leave the settings as they are: convert instants with functions of their own, for example from_utc_timestamp",
+                "leave the settings as they are, or put them back before the frame is returned; instants are converted by "
+                "functions of their own, for example from_utc_timestamp",
             )
         )
+
+
+def _is_as_before(spark: SparkSession, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Return whether a setting that was not set was given the value that it has by itself, or is one of pandas on Spark."""
+    if name.startswith(_OF_PANDAS_ON_SPARK):
+        return True
+    if name in before:
+        return False
+    try:
+        return after[name] == spark.conf.get(name)
+    except PySparkException:  # Spark has no such setting, and so no value of its own for it
+        return False
 
 
 @contextmanager
@@ -204,7 +223,7 @@ def building(plan: Plan) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except Exception as error:
+    except ANY_ERROR as error:
         at = f" ({where})" if (where := place(error)) else ""
         if is_refused_write(error):
             raise TransformRefused(
@@ -220,11 +239,13 @@ def building(plan: Plan) -> Iterator[None]:
         raise TransformRefused(
             Problem(
                 f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
-                f"{str(error).strip().partition(chr(10))[0][:_LINE]}{at}",
+                f"{words_of(error).strip().partition(chr(10))[0][:_LINE]}{at}",
                 "a transform reads what it is given: for its session no path outside the warehouse exists"
                 if is_path
                 else "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
-                f"declare what it reads as a reference table; {_AGAIN}" if is_path else f"correct the transform; {_AGAIN}",
+                f"declare what it reads as a reference table; {_AGAIN}"
+                if is_path
+                else f"correct the transform; {_AGAIN}",
             )
         ) from error
 
@@ -259,7 +280,7 @@ def running(plan: Plan) -> Iterator[None]:
         ) from error
 
 
-def _may_depend_on_rows(error: Exception) -> bool:
+def _may_depend_on_rows(error: BaseException) -> bool:
     """Whether an error may be Spark's, or the machine's, of a job that has run."""
     if isinstance(error, AnalysisException):  # also of SQL that cannot be parsed
         return False

@@ -377,7 +377,7 @@ def _process_ended(found: Stop) -> RunStopped:
     refusal = RunStopped(
         Problem(
             f"the process that worked for run '{found.run_id}' was ended ({found.through})",
-            "nobody has stopped the run: what is staged stays, and LIVE launches it again",
+            "the run was not stopped: what is staged stays, and LIVE launches it again",
             f"nothing, where LIVE is on; else `backfill run {found.run_id}`",
         )
     )

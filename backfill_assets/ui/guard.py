@@ -248,7 +248,7 @@ class Guard:
                     HTTPStatus.FORBIDDEN,
                     f"'{name[:100]}' as {self.door.role}",
                     "viewers look; only operators launch, stop or change anything",
-                    "ask an operator, or whoever keeps the list of operators",
+                    "ask an operator, or the person who maintains the list of operators",
                 )
             if name not in OPERATOR_MUTATIONS:
                 rule, fix = FORBIDDEN_MUTATIONS.get(

@@ -24,13 +24,13 @@ OPERATOR_MUTATIONS = frozenset(
 NO_FORGING = ("what happened is said by the run that did it", "launch the run; its body reports what it has done")
 _NO_DELETING = (
     "Dagster's history is kept: people read from it what was done",
-    "whoever runs the machine may use the `dagster` command there",
+    "an administrator of the machine can use the `dagster` command there",
 )
 _NO_KEYS = (
     "the keys of the backfill dimension are the approved runs",
     "plan the run and have it approved: `backfill plan`, `backfill approve`; its key is there from then on",
 )
-_NO_SHUTDOWN = ("the server is stopped where it was started", "whoever runs the machine stops `backfill ui`")
+_NO_SHUTDOWN = ("the server is stopped where it was started", "an administrator of the machine stops `backfill ui`")
 FORBIDDEN_MUTATIONS = {
     "reportRunlessAssetEvents": NO_FORGING,
     "reportAssetCheckEvaluations": NO_FORGING,

@@ -28,7 +28,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_between
-from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.sums import numeric, sum_of, sums_of
 from backfill_assets.worker.violations import shown_row
 from resources.spark.chunk_work import ChunkWork
@@ -102,8 +102,8 @@ class CompareTask:
 class ChunkCompared:
     """What was found in one chunk; sums are text, exact, by column: before and after.
 
-    `duplicates` says that a side has a key more than once: nothing else of the chunk means anything then. `concealed` are
-    the changed rows that are counted and not shown.
+    `duplicates` says that a side has a key more than once, `unreadable` which file cannot be read, and why: nothing else of
+    the chunk means anything then. `concealed` are the changed rows that are counted and not shown.
     """
 
     chunk: str
@@ -114,6 +114,7 @@ class ChunkCompared:
     files: list[tuple[str, int, int]] = field(default_factory=list)
     duplicates: bool = False
     concealed: int = 0
+    unreadable: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,20 @@ def _turn(row: Mapping[str, Any]) -> tuple[int, int, str]:
 
 def compare(spec: CompareSpec, task: CompareTask) -> tuple[ChunkCompared, dict[str, list[dict[str, Any]]], list[Any]]:
     """Compare a chunk; return what was found, the largest changes by column and kind, and the sample."""
+    try:
+        return _compare_chunk(spec, task)
+    except UNREADABLE:
+        for path in (*task.old, *task.new, *task.both):
+            try:
+                scan_file(path, spec.table, [*spec.key, *spec.values]).collect()
+            except UNREADABLE as error:
+                return ChunkCompared(task.chunk, unreadable=f"{path}: {type(error).__name__}: {error}"), {}, []
+        raise
+
+
+def _compare_chunk(
+    spec: CompareSpec, task: CompareTask
+) -> tuple[ChunkCompared, dict[str, list[dict[str, Any]]], list[Any]]:
     found = ChunkCompared(task.chunk)
     largest = RowsKept(spec)
     sampled: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}

@@ -19,6 +19,7 @@ import polars as pl
 
 from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.worker.chunk_rules import (
     FILES_RULE,
@@ -38,6 +39,7 @@ from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
 from manifests.canonical import plain
+from manifests.text import words_of
 from resources.files.fingerprints import Fingerprint, fingerprint
 from resources.spark.chunk_work import ChunkWork
 
@@ -160,8 +162,8 @@ class _Judge:
             yield
         except (MemoryError, OSError):  # the machine's fault, not the function's
             raise
-        except Exception as error:  # noqa: BLE001 - a product's function may raise anything
-            said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_ERROR_LENGTH]}"
+        except ANY_ERROR as error:
+            said = f"{type(error).__name__}: {words_of(error).strip().partition(chr(10))[0][:_ERROR_LENGTH]}"
             said += f" ({at})" if (at := place(error)) else ""
             add_violation(self.violations, rule, 1, [{"error": said}])
 

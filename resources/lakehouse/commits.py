@@ -141,7 +141,7 @@ def retry(tables: Tables, name: str, commit: Callable[[Table], None], table: Tab
                 raise EnvironmentRefused(
                     Problem(
                         f"{name} could not be committed to for {_CONTENTION_SECONDS:.0f} s: {error}",
-                        "a commit lands if nobody else commits to the table at the same moment",
+                        "a commit lands if no other commit to the table happens at the same moment",
                         "nothing has changed; run the same command again when fewer others write",
                     )
                 ) from error

@@ -171,7 +171,7 @@ def readable_rows(table: Table) -> Iterator[None]:
 
 _WHOLE_TABLE = "the catalog names a metadata file that is there and whole"
 _THE_TABLE = "restore that file, or what the catalog says of the table, from a backup"
-_WHOLE_SNAPSHOT = "every manifest of every snapshot is readable, or nobody knows which files are in use"
+_WHOLE_SNAPSHOT = "every manifest of every snapshot is readable; otherwise files in use could be taken for unused ones"
 
 
 def _unreadable(what: str, error: Exception, rule: str, fix: str, file: str | None = None) -> UnreadableMetadata:

@@ -196,7 +196,7 @@ def _open(connection: sa.Connection, target: str) -> list[sa.Row[Any]]:
             found.append(connection.execute(sa.select(leases).where(leases.c.id == token)).one())
         except IllegibleRow as refusal:
             what = f"lease {token} of {target}: {refusal.problems[0].what}"
-            fix = "`backfill doctor` says whose it is; `backfill doctor --repair` ends it, and whoever takes its days fences it"
+            fix = "`backfill doctor` says whose it is; `backfill doctor --repair` ends it, and the next run to take its days fences it"
             raise IllegibleRow(Problem(what, "who holds a day is known before it is changed", fix)) from refusal
     return found
 

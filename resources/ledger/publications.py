@@ -379,7 +379,7 @@ def _close_recorded(
             Problem(
                 f"another process has taken over what entry {publication} of run '{record.run_id}' set out to do, while this "
                 f"one was paused; the run is {record.state}",
-                "a change is recorded by who holds its scope, and reported by nobody else",
+                "only the process that holds its scope records a change, or its failure",
                 f"`backfill status {record.run_id}` says what is on record; the same command again goes on from there",
             )
         )

@@ -213,6 +213,7 @@ class Runs(Part):
         *,
         expected: RunState,
         token: int | None = None,
+        plan_hash: str | None = None,
     ) -> None:
         """Move a run from the state it was found in to another one, if the lifecycle allows it.
 
@@ -223,9 +224,11 @@ class Runs(Part):
             reason: why.
             expected: the state that was looked at when it was decided to move it.
             token: of the lease under which it was decided; None: under none.
+            plan_hash: of the plan that was looked at; None: whatever it is.
 
         Raises:
             StateMoved: if the run is in another state than `expected` by now.
+            DecisionRefused: if it has another plan by now.
             LeaseLost: if the lease was taken over: what was looked at under it may have changed.
             TransitionRefused: if the lifecycle does not allow it.
         """
@@ -235,6 +238,8 @@ class Runs(Part):
                 require_lease(connection, token)
             record = locked_run(connection, run_id)
             require_state(record, expected, wanted)
+            if plan_hash is not None:
+                require_plan(record, plan_hash)
             move_run(connection, run_id, expected, wanted, actor, reason)
 
     def history(self, run_id: str) -> list[TransitionRecord]:

@@ -138,7 +138,7 @@ def _refuse_known(context: sa.engine.ExceptionContext) -> None:
             f"the ledger {file} is locked by {_holder(file)}; waited {WRITE_WAIT if writes else READ_WAIT} s",
             "one process writes it at a time"
             if writes
-            else "nobody keeps the whole file to themselves while it is read",
+            else "no other process has locked the whole file while it is read",
             "wait until that process is done, or end it; nothing was changed, the same command again goes on from here",
         )
     ) from error

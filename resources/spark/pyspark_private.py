@@ -24,3 +24,32 @@ def daemon_of_workers() -> Callable[[], None]:
 def gateway_of(session: SparkSession) -> Any:
     """Return the connection of a classic session to the JVM that it has started; `proc` is the JVM's process."""
     return session.sparkContext._gateway  # noqa: SLF001
+
+
+_roots: list[SparkSession] = []
+"""The session that PySpark has made first in this process; those of modes are made of it."""
+
+
+def root_is_default() -> None:
+    """Have PySpark hand out the session that it has made first in this process, if another was put in its place."""
+    if _roots and _roots[0].sparkContext._jsc is not None:  # noqa: SLF001 - None where Spark was stopped
+        make_default(_roots[0])
+
+
+def keep_root(session: SparkSession) -> None:
+    """Keep what PySpark has made in this process, so that sessions of modes can be made of it later."""
+    _roots[:] = [session]
+
+
+def make_default(session: SparkSession) -> None:
+    """Have `SparkSession.builder.getOrCreate()`, `active()` and the JVM hand out a classic session from now on.
+
+    PySpark hands out the one that it has made first, whose settings are nobody's: neither confined nor of any mode.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    SparkSession._instantiatedSession = session  # noqa: SLF001
+    SparkSession._activeSession = session  # noqa: SLF001
+    of_jvm = SparkSession._get_j_spark_session_class(session._jvm)  # noqa: SLF001
+    of_jvm.setDefaultSession(session._jsparkSession)  # noqa: SLF001
+    of_jvm.setActiveSession(session._jsparkSession)  # noqa: SLF001

@@ -20,7 +20,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from resources.lakehouse.storage import local_path
 from resources.settings import Settings
-from resources.spark import class_archive, worker_daemon
+from resources.spark import class_archive, pyspark_private, worker_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,6 +147,8 @@ class ModeSpark:
                     f"nothing else may change {MODE_KEY}",
                 )
             )
+        # or what a product gets by `SparkSession.builder.getOrCreate()` would be a session that nothing confines
+        pyspark_private.make_default(session)
         return session
 
     @contextmanager
@@ -188,7 +190,9 @@ class ModeSpark:
                 for key, value in wanted.items()
                 if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
             }
+            pyspark_private.root_is_default()
             root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
+            pyspark_private.keep_root(root)
         except Exception as error:
             raise EnvironmentRefused(
                 Problem(

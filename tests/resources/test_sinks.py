@@ -132,7 +132,7 @@ def test_a_backfill_that_asks_for_a_webhook_is_refused_before_it_is_planned(sink
     with pytest.raises(SinkRefused, match="for 2 reasons") as refused:
         sinks.check_grants(manifest)
     assert f"run '{RUN}' (BACKFILL) asks for the sink 'breach_notifications'" in str(refused.value)
-    assert "a NOTIFICATION has side effects, and only LIVE may cause any" in str(refused.value)
+    assert "a sink of class NOTIFICATION has side effects, and only LIVE may cause any" in str(refused.value)
     assert "carrier_pigeon" in str(refused.value)
     assert decisions(ledger) == [
         ("run_audit", "BACKFILL", "plan", "ALLOWED_ISOLATED"),

@@ -14,10 +14,11 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.checking.imports import python_words
-from backfill_assets.declarations.checking.names import texts
-from backfill_assets.declarations.checking.rules import ANY_ERROR, cannot_be, quietly, some_rows
+from backfill_assets.declarations.checking.names import names_of, texts
+from backfill_assets.declarations.checking.rules import cannot_be, quietly, some_rows
 from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
@@ -46,7 +47,9 @@ def answer_problems(target: TargetTable) -> Iterator[Problem]:
 
 def _wanted(target: TargetTable) -> dict[str, list[str]]:
     """Return, by gate, the columns that `measure` has to return for it."""
-    wanted = {gate.name: [one for one in gate.needs.measured if one != _CHUNK] for gate in target.reconciliations}
+    wanted = {
+        gate.name: [one for one in names_of(gate.needs.measured) if one != _CHUNK] for gate in target.reconciliations
+    }
     return {gate: names for gate, names in wanted.items() if names}
 
 
@@ -83,9 +86,15 @@ def _rows_of(target: TargetTable) -> pl.DataFrame:
     return rows.unique(subset=key, keep="first").sort(key) if key else rows
 
 
-def _values_of(target: TargetTable) -> frozenset[str]:
-    """Return the values of the made-up rows, as they could name columns."""
-    return frozenset(str(value) for row in _rows_of(target).iter_rows() for value in row)
+def _depends_on_values(target: TargetTable, columns: list[str]) -> bool:
+    """Return whether other rows may give a measure other columns than these: it is asked of each row alone."""
+    rows = _rows_of(target)
+    assert target.measure is not None
+    try:
+        with quietly():
+            return any(target.measure(rows[at : at + 1]).columns != columns for at in range(rows.height))
+    except ANY_ERROR:
+        return True
 
 
 def _missing_of(target: TargetTable, error: pl.exceptions.ColumnNotFoundError) -> str | None:
@@ -108,8 +117,8 @@ def _of_measures(target: TargetTable, answer: pl.DataFrame) -> str | None:
         return f"no sum: {', '.join(f'{name} ({kind})' for name, kind in answer.schema.items())}"
     lacking = {gate: [name for name in names if name not in answer.columns] for gate, names in _wanted(target).items()}
     said = [f"no {', '.join(names)}, which gate {gate} looks for" for gate, names in lacking.items() if names]
-    if not (said and answer.width) or not _values_of(target).isdisjoint(answer.columns):
-        return None  # a column that is named by a value has another name of other rows
+    if not (said and answer.width) or _depends_on_values(target, answer.columns):
+        return None
     return f"{'; '.join(said)}: it has {', '.join(answer.columns)}"
 
 

@@ -15,7 +15,7 @@ from zoneinfo import available_timezones
 
 from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.checking.columns import IN_MODEL, ColumnTypes, in_columns
-from backfill_assets.declarations.checking.names import did_you_mean, no_tuple, texts
+from backfill_assets.declarations.checking.names import did_you_mean, names_of, no_tuple, texts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
@@ -216,6 +216,7 @@ def of_needs(
             is_outline = side == "target" and target.outline is not None
             fix = "correct the name, or add it to the outline" if is_outline else IN_MODEL
             yield from in_columns(target.name, field, names, table, columns, fix)
+    yield from _of_measured(needs.measured, f"{target.name}: {field}")
     if not _is_zone(needs.zone):
         yield Problem(
             f"{needs.zone!r} is no time zone"
@@ -235,6 +236,14 @@ def of_needs(
                 "correct the name, or declare it with its default in `tolerances`",
                 f"{target.name}: {field}",
             )
+
+
+def _of_measured(measured: Any, where: str) -> Iterator[Problem]:
+    if isinstance(measured, str):
+        yield no_tuple(where, "its measured columns are", measured)
+    elif not isinstance(measured, (tuple, list)) or len(names_of(measured)) < len(measured):
+        rule, fix = "they are names of columns that `measure` returns", "write them as a tuple of names"
+        yield Problem(f"its measured columns are {measured!r}", rule, fix, where)
 
 
 def _is_zone(name: Any) -> bool:

@@ -23,11 +23,10 @@ from pathlib import Path
 from backfill_assets.declarations.arguments import WrongArgumentsError, collected
 from backfill_assets.declarations.checking.names import did_you_mean
 from backfill_assets.declarations.places import ROOT, is_core
+from backfill_assets.declarations.raised_by_products import ENDS_THE_PROCESS
 from manifests.errors import Problem
 from manifests.text import words_of
 
-ENDS_THE_PROCESS = (SystemExit, GeneratorExit)
-"""What ends a process without a word, and no person has asked for: a module that raises it is refused like any other."""
 _SECONDS = 60
 """How long the modules may take to be imported once more."""
 _IMPORTING = Path(import_module.__code__.co_filename)

@@ -121,7 +121,7 @@ def _of_lenience(model: type[pa.DataFrameModel], where: str) -> Iterator[Problem
         for check in (one for one in checks if one.raise_warning):
             yield Problem(
                 f"the rule {f'{name}: ' if name else ''}{check.name} of {model.__name__} only warns (`raise_warning=True`)",
-                "a rule holds of each row; a warning is seen by nobody",
+                "a rule holds for each row; nobody would see a warning",
                 "take `raise_warning` out, or the rule",
                 where,
             )

@@ -20,6 +20,11 @@ def texts(value: Any) -> tuple[Any, ...]:
     return () if isinstance(value, str) else tuple(value)
 
 
+def names_of(value: Any) -> tuple[str, ...]:
+    """Return the names of a field that has several, as far as it is what it is declared to be."""
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, (tuple, list)) else ()
+
+
 def no_tuple(where: str, what: str, value: str) -> Problem:
     """Return the problem that one text is given where several names are wanted."""
     meant = tuple(part.strip() for part in value.split(",") if part.strip())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import sys
-from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -19,16 +18,13 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from backfill_assets.declarations.checking.imports import ENDS_THE_PROCESS
 from backfill_assets.declarations.pandera_private import answers_of, is_built_in
 from backfill_assets.declarations.places import place
+from backfill_assets.declarations.raised_by_products import ANY_ERROR, NO_ANSWER
 from backfill_assets.declarations.schema import dtypes, is_row_rule
 from manifests.errors import Problem
 from manifests.text import words_of
 
-_NO_ANSWER = (Exception, pl.exceptions.PanicException, CancelledError)
-ANY_ERROR = (*_NO_ANSWER, *ENDS_THE_PROCESS)
-"""What a product's own function may raise, and Polars while it computes; but for an interrupt, which is a person's."""
 _OF_TYPES = (
     pl.exceptions.ColumnNotFoundError,
     pl.exceptions.ComputeError,
@@ -148,7 +144,7 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
     for frame in (none, _one_row(none.collect_schema())):
         try:
             answers = answers_of(check, frame, column)
-        except _NO_ANSWER as error:  # it may have one for other rows
+        except NO_ANSWER as error:  # it may have one for other rows
             if cannot_be(error):
                 raise
             return
@@ -160,7 +156,7 @@ def _ask_own(check: pa.Check, none: pl.LazyFrame, column: str) -> None:
             kinds = answers.collect().dtypes
         except _OF_TYPES as error:
             found = error
-        except _NO_ANSWER:  # as above
+        except NO_ANSWER:  # as above
             return
         else:
             # of no row a frame that is made of values has no type to speak of

@@ -52,7 +52,7 @@ def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
         yield no_tuple(f"{table.name}: owners", "owners is", table.owners)
         return
     wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
-    if wrong or not table.owners:
+    if wrong or not table.owners or isinstance(table.owners, str):
         yield Problem(
             f"owners={table.owners!r}",
             "an owner is team:NAME or an e-mail address, and a table has one or more",

@@ -27,7 +27,7 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
             Confidence.CERTAIN,
             f"find out who has changed it; {_END_LEASE}"
             if is_open
-            else "find out who has changed it, and put back what was there; it has ended, and holds nobody up",
+            else "find out who has changed it, and restore what was there; the lease has ended and delays no run",
             partial(_lose_lease, platform, number) if is_open else None,
         )
     longest = platform.ledger.now() + timedelta(seconds=platform.settings.lease_seconds) + _CLOCKS_APART
@@ -57,11 +57,11 @@ def wrong_leases(platform: Platform) -> Iterator[Disagreement]:
             )
 
 
-_END_LEASE = "ending it harms nothing: whoever takes its days next fences it, so that nothing lands under it any more"
+_END_LEASE = "ending it is harmless: the next run to take its days fences it, and nothing can land under it any more"
 
 
 def _lose_lease(platform: Platform, token: int) -> str:
-    return outcome(platform.ledger.repairs.lose_lease(token), "ended as lost: whoever takes its days next fences it")
+    return outcome(platform.ledger.repairs.lose_lease(token), "ended as lost: the next run to take its days fences it")
 
 
 def freezes_over(platform: Platform) -> Iterator[Disagreement]:
