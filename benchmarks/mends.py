@@ -188,6 +188,8 @@ MENDS = (
             Edit(
                 RUNS,
                 "            require_state(record, expected, wanted)\n"
+                "            if plan_hash is not None:\n"
+                "                require_plan(record, plan_hash)\n"
                 "            move_run(connection, run_id, expected, wanted, actor, reason)\n",
                 "            move_run(connection, run_id, record.state, wanted, actor, reason)\n",
             ),
