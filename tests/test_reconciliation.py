@@ -485,17 +485,8 @@ EXPECTED = [{"place": "IT", "sum": 100}, {"place": "NO", "sum": 10}, {"place": "
 def test_totals_agree_by_slice_within_a_tolerance(
     found: list[tuple[str, int]], tolerance: float | None, relative: bool, failing: list[str]
 ) -> None:
-    gate = state_level(
-        "sums",
-        "Sums agree.",
-        slices=("place",),
-        measures=("sum",),
-        expected=lambda _: EXPECTED,
-        found=lambda _: [{"place": place, "sum": number} for place, number in found],
-        tolerance=None if tolerance is None else "off",
-        relative=relative,
-    )
-    finding = gate.check(replace_tolerances(a_context(), tolerance))
+    there = [{"place": place, "sum": number} for place, number in found]
+    finding = of_sums(EXPECTED, there, tolerance, relative=relative)
 
     assert finding.passed == (not failing)
     assert [one["place"] for one in finding.slices] == failing
@@ -521,17 +512,23 @@ def test_totals_agree_by_slice_within_a_tolerance(
 def test_totals_are_compared_as_they_are_and_can_be_put_on_record(
     expected: Any, found: Any, tolerance: float | None, agree: bool
 ) -> None:
+    finding = finding_of(of_sums([{"place": "NO", "sum": expected}], [{"place": "NO", "sum": found}], tolerance))
+    assert (finding.passed, len(finding.slices)) == (agree, 0 if agree else 1)
+
+
+def of_sums(expected: Any, found: Any, tolerance: float | None, *, relative: bool = False) -> Finding:
+    """Return what a gate finds of these sums by place."""
     gate = state_level(
         "sums",
         "Sums agree.",
         slices=("place",),
         measures=("sum",),
-        expected=lambda _: [{"place": "NO", "sum": expected}],
-        found=lambda _: [{"place": "NO", "sum": found}],
+        expected=lambda _: expected,
+        found=lambda _: found,
         tolerance=None if tolerance is None else "off",
+        relative=relative,
     )
-    finding = finding_of(gate.check(replace_tolerances(a_context(), tolerance)))
-    assert (finding.passed, len(finding.slices)) == (agree, 0 if agree else 1)
+    return gate.check(replace_tolerances(a_context(), tolerance))
 
 
 def replace_tolerances(context: ReconciliationContext, tolerance: float | None) -> ReconciliationContext:
