@@ -7,11 +7,11 @@ chunk by then says nothing about those rows. What is compared with them is the p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from backfill_assets.installation import Platform
-from backfill_assets.planning.accepted_base import unrecorded
+from backfill_assets.planning.accepted_base import unrecorded, unrecorded_at
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.lakehouse.lineage import Past, past_before
 from resources.ledger.accepted_versions import AcceptedVersion
@@ -40,30 +40,23 @@ def accepted_then(
                 "plan the change again, under a new run id, on the table as it is now",
             )
         )
-    if problems := _unrecorded_in(platform, target, past, committed, keys):
+    if problems := _of_chunks(platform, unrecorded(platform, target, past, committed), keys):
         raise EnvironmentRefused(problems)
     return _holders(past, held, committed, keys)
 
 
 def unrecorded_then(platform: Platform, target: str, snapshot_id: int | None, keys: Collection[str]) -> list[Problem]:
     """Return what `accepted_then` would refuse: each change of these chunks that led to a snapshot and is not on record."""
-    if snapshot_id is None or not platform.ledger.interrupted_publications(target):
-        return []
-    _, committed, past = _known_of(platform, target, snapshot_id)
-    return [] if past is None else _unrecorded_in(platform, target, past, committed, keys)
+    return _of_chunks(platform, unrecorded_at(platform, target, snapshot_id), keys)
 
 
-def _unrecorded_in(
-    platform: Platform,
-    target: str,
-    past: Past,
-    committed: Collection[PublicationRecord],
-    keys: Collection[str] | None,
+def _of_chunks(
+    platform: Platform, changes: Iterable[tuple[str, str, Problem]], keys: Collection[str] | None
 ) -> list[Problem]:
-    """Say which changes are not on record, of those that may have changed who holds these chunks."""
+    """Say which of these changes may have changed who holds some chunks (any, without `keys`)."""
     return [
         problem
-        for run_id, _, problem in unrecorded(platform, target, past, committed)
+        for run_id, _, problem in changes
         if keys is None or any(chunk.key in keys for chunk in platform.ledger.run(run_id).plan.chunks)
     ]
 

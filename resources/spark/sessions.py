@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
+from manifests.text import words_of
 from resources.lakehouse.storage import local_path
 from resources.settings import Settings
 from resources.spark import class_archive, pyspark_private, worker_daemon
@@ -261,7 +262,7 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
 
 def is_refused_write(error: BaseException) -> bool:
     """Return whether an error is how Spark says that a session which writes no files was asked to write one."""
-    return f"{_WRITES_NOTHING[_COMMIT_PROTOCOL]}.<init>" in str(error)
+    return f"{_WRITES_NOTHING[_COMMIT_PROTOCOL]}.<init>" in words_of(error)
 
 
 def _require_one_reach(settings: Settings, mode: Mode) -> None:
