@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from backfill_assets.cli import console, diff_view, explain_view
+from backfill_assets.cli import status as status_command
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.evidence.diff_records import RunDiff
@@ -27,6 +29,7 @@ from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.ui.gate_parts import _rows_table as page_rows
 from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened
+from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
 
@@ -82,9 +85,42 @@ def test_what_was_expected_and_found_is_told_in_words_and_an_empty_slice_not_at_
     }  # fmt: skip
     assert worded({"chunk": "2020-01", "expected": 1}) == {"chunk": "2020-01", "expected": 1}
     assert [worded(sample | {"expected": odd})["expected"] for odd in ("{no", "[1]", "")] == ["{no", "[1]", ""]
+    by_name = dict(sorted((sample | {"place": "NO"}).items()))  # as the ledger gives it back
+    assert list(worded(by_name)) == ["id", "place", "expected", "found", "what"]
     shown = page_rows([sample])
     assert "<td>A1<td>1<td>2<td>there twice" in shown
     assert "| A1 | 1 | 2 | there twice |" in check_rows([sample])
+
+
+def test_every_row_that_a_gate_shows_is_whole_however_narrow_the_terminal() -> None:
+    long = {"id": "A1", "expected": '{"place":"' + "north of the river " * 9 + 'END"}', "what": "another"}
+    text = printed(console.gates([Verdict("places", False, "1 differs", {"sample": [long]})], "chunk_rules"))
+    assert "END" in text
+    assert "…" not in text
+
+
+def test_the_grid_of_a_sample_puts_each_chunk_in_its_own_place() -> None:
+    chunks = failed((chunk, "no") for chunk in ("2012-02", "2012-05", "2013-01"))
+    lines = [line.rstrip() for line in printed(console.grid(chunks)).splitlines()]
+    assert lines[:2] == ["2012    ✗     ✗", "2013  ✗"]
+
+
+@pytest.mark.parametrize("state", [RunState.PUBLISHED, RunState.REJECTED, RunState.CANCELLED])
+def test_watching_a_run_ends_when_the_run_is_over(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter([RunState.STAGED, RunState.STAGED, RunState.STAGED])
+    seen: list[RunState] = []
+
+    def run(_run_id: str) -> Any:
+        seen.append(next(states, state))
+        return SimpleNamespace(state=seen[-1], state_reason="")
+
+    ledger = SimpleNamespace(run=run, chunks=lambda _: [], launches=SimpleNamespace(waits=lambda _: None))
+    monkeypatch.setattr(status_command, "opened_platform", lambda: nullcontext(SimpleNamespace(ledger=ledger)))
+    monkeypatch.setattr(status_command, "POLL_SECONDS", 0.0)
+    done = CliRunner().invoke(cli, ["status", "restate", "--watch"])
+    assert done.exit_code == 0
+    assert state.value in done.output
+    assert seen[-2:] == [state, state]
 
 
 def test_what_people_have_typed_is_printed_as_it_is() -> None:

@@ -352,6 +352,14 @@ def injected(rows: Any, more: Any, most: Any) -> Any:
 LIVE = ba.LivePolicy("1.0.0", 1)
 OWN_GATE = ba.Reconciliation("mine", ba.Level.STATE, "Mine.", lambda context: ba.Finding(True, str(context.tolerances)))
 DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
+SUMS = partial(
+    ba.state_level,
+    "sums_agree",
+    "They agree.",
+    slices=(),
+    measures=("rows",),
+    expected=lambda context: context.measures,
+)
 
 
 @pytest.mark.parametrize(
@@ -392,6 +400,10 @@ DAILY_TOLERANCE = partial(ba.change_gate, percent=5.0)
         ({"references": ("silver.daily",)}, "references: silver.daily is no reference table"),
         (
             {"reconciliations": (DAILY_TOLERANCE(),), "tolerances": {"change_percnt": 1.0}},
+            "tolerances: no gate looks for the tolerance 'change_percnt'; did you mean 'change_percent'?",
+        ),
+        (
+            {"reconciliations": (DAILY_TOLERANCE(), SUMS()), "tolerances": {"change_percnt": 1.0}},
             "tolerances: no gate looks for the tolerance 'change_percnt'; did you mean 'change_percent'?",
         ),
         ({"live": replace(LIVE, gates="every")}, "live: gates is the text 'every'"),  # type: ignore[arg-type]

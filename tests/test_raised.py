@@ -320,6 +320,7 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) 
         (Finding(True, "\ud800"), r"the summary of its Finding cannot be put on record: .*surrogates"),
         (Finding(True, "x", sample=[1]), "the sample of its Finding has a int, where each row is a mapping"),  # type: ignore[list-item]
         (Finding(True, "x", {"raised": 1, "slices": 2}), "have raised, slices, which are the platform's own names"),
+        (Finding(True, "x", asks=True), "its Finding has passed and asks: an owner is asked of what has not passed"),
         (Finding(False, "x", exceptions="rows"), "the exceptions of its Finding are a str, and no function"),  # type: ignore[arg-type]
     ],
     ids=lambda one: one if isinstance(one, str) else "",

@@ -22,7 +22,7 @@ from worlds import World, make_world
 
 from backfill_assets import decisions
 from backfill_assets.audit import report as report_module
-from backfill_assets.audit.report import report, report_beside
+from backfill_assets.audit.report import report, report_beside, write_report
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.command import cli
 from backfill_assets.publication.publisher import publish
@@ -31,7 +31,7 @@ from backfill_assets.review.diff import diff_here, recorded_diff
 from backfill_assets.review.kept_diffs import after_publication
 from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain
-from manifests.errors import InputRefused
+from manifests.errors import EnvironmentRefused, InputRefused
 from manifests.plan import Plan
 from resources.evidence.store import REPORT
 from resources.lakehouse.facade import local_path
@@ -80,6 +80,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 def page(world: World) -> Page:
     return Page(report(world.platform, "fixed"))
+
+
+def test_a_page_is_written_where_the_folder_is_or_nowhere(world: World, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentRefused, match="No such file or directory"):
+        write_report(world.platform, "fixed", tmp_path / "reprots" / "fixed.html")
+    assert not (tmp_path / "reprots").exists()
+    assert write_report(world.platform, "fixed", tmp_path / "fixed.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_it_says_why_who_what_and_how(world: World, page: Page) -> None:
@@ -353,7 +360,7 @@ def test_the_commands_write_it_beside_the_bundle_and_where_they_are_told(
     assert not file.exists()
     assert run(cli, ["publish", "waiting"]).exit_code == 0
     assert "waiting" in Page(file.read_text()).text
-    elsewhere = tmp_path / "deep" / "page.html"
+    elsewhere = tmp_path / "page.html"
     assert run(cli, ["report", "waiting", "--output", str(elsewhere)]).exit_code == 0
     assert elsewhere.read_text() == file.read_text()
     assert run(cli, ["rollback", "waiting"]).exit_code == 0

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,8 @@ for mode in map(Mode, sys.argv[1:]):
         "read outside": tried(lambda: session.read.csv(f"file://{outside}/there", header=True).count()),
         "write outside": tried(lambda: frame.write.parquet(f"file://{outside}/{name}")),
         "write outside by builder": tried(lambda: SparkSession.builder.getOrCreate().range(3).write.parquet(f"file://{outside}/{name}-b")),
+        "own catalog": tried(lambda: frame.write.saveAsTable(f"own_{name}")),
+        "beside the process": os.path.exists("spark-warehouse"),
         "builder": SparkSession.builder.getOrCreate().conf.get("spark.backfill.mode"),
         "other mode": tried(lambda: str(platform.spark.session(other(mode)))),
         "other kind": tried(lambda: str(Platform.of(settings).spark.session(other(mode)))),
@@ -103,7 +106,8 @@ def asked(environment: dict[str, str], modes: list[Mode]) -> dict[str, dict[str,
     """Return what sessions of modes say in a process of their own."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *modes],
-        env=environment,
+        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        cwd=Path(environment["BACKFILL_HOME"]).parent,
         capture_output=True,
         text=True,
         timeout=300,
@@ -126,6 +130,16 @@ def test_no_mode_but_live_reaches_a_path_outside_the_warehouse(found: dict[str, 
     for act in ("read outside", "write outside", "write outside by builder"):
         assert str(found[mode][act]).startswith("refused: "), found[mode][act]
     assert found[mode]["written"] == ["there"]
+
+
+@pytest.mark.parametrize("mode", CONFINED)
+def test_no_mode_but_live_reaches_a_table_of_sparks_own_catalog(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    assert str(found[mode]["own catalog"]).startswith("refused: "), found[mode]["own catalog"]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_no_mode_makes_a_folder_where_the_process_runs(found: dict[str, dict[str, Any]], mode: Mode) -> None:
+    assert found[mode]["beside the process"] is False
 
 
 @pytest.mark.parametrize("mode", CONFINED)

@@ -257,6 +257,15 @@ def writing_by_another_session(inputs: ba.Inputs, context: ba.TransformContext) 
     return daily(inputs, context)
 
 
+def writing_in_a_worker(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    def noted(batches: Iterator[Any]) -> Iterator[Any]:
+        SparkSession.builder.getOrCreate().range(3).write.parquet("file:///tmp/of_a_worker")
+        yield from batches
+
+    rows = daily(inputs, context)
+    return rows.mapInArrow(noted, rows.schema)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -272,6 +281,7 @@ def writing_by_another_session(inputs: ba.Inputs, context: ba.TransformContext) 
         (of_pandas, r"returned a DataFrame of pandas"),
         (ending_the_process, r"cannot be built: SystemExit: 3 \(.*test_testing\.py:\d+, in ending_the_process\)"),
         (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
+        (writing_in_a_worker, r"daily 1\.0\.0 asks for a Spark session \(.*test_testing\.py:\d+, in noted\)"),
         (reading, r"(?s)cannot be built: AnalysisException: .*PATH_NOT_FOUND.*no path outside the warehouse exists"),
         (writing_by_another_session, r"daily 1\.0\.0 writes files itself .*; nothing was written"),
         (writing, r"daily 1\.0\.0 writes files itself \(.*test_testing\.py:\d+, in writing\); nothing was written"),

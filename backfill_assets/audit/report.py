@@ -106,8 +106,11 @@ def report(platform: Platform, run_id: str) -> str:
 def write_report(platform: Platform, run_id: str, file: Path | None = None) -> Path:
     """Write the page about a run beside its bundle, or to a file, whole or not at all; return where."""
     page = report(platform, run_id)  # of a run that is not there, nothing is made
-    file = file or platform.evidence.report(run_id)
-    write_whole(file, page, make_folder=True)
+    if file is None:
+        file = platform.evidence.report(run_id)
+        write_whole(file, page, make_folder=True)
+    else:
+        write_whole(file, page)
     return file
 
 

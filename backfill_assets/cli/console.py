@@ -156,10 +156,13 @@ def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
     text = Text()
     for name, members in rows.items():
         text.append(f"{name}  ", "dim")
-        text.append(" " * 2 * (int(members[0].chunk.rsplit("-", 1)[1]) - 1))
+        place = 1
         for chunk in members:
+            own = int(chunk.chunk.rsplit("-", 1)[1])  # a sample, or a repair, leaves out months between
+            text.append("  " * (own - place))
             symbol, style = _CELL[chunk.state]
             text.append(f"{symbol} ", style)
+            place = own + 1
         text.append("\n")
     counts = Counter(chunk.state for chunk in chunks)
     for state, (symbol, style) in _CELL.items():
@@ -244,7 +247,7 @@ def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str
         if more > 0:
             table.add_row("", "", Text(f"and {more:,} more slice(s)", "dim"))
         for row in list(verdict.details.get("sample", []))[:3]:
-            table.add_row("", "", Text("  " + _named(worded(row)), "dim", overflow="ellipsis", no_wrap=True))
+            table.add_row("", "", Text("  " + _named(worded(row)), "dim"))
     return Group(table, *_exceptions(verdicts))
 
 

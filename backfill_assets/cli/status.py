@@ -17,7 +17,7 @@ from backfill_assets.cli.base import (
     say,
     show,
 )
-from manifests.lifecycle import RunState
+from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 
 if TYPE_CHECKING:
     from backfill_assets.installation import Platform
@@ -87,7 +87,7 @@ def _waits(platform: Platform) -> dict[str, str]:
 
 @click.command()
 @click.argument("run_id", required=False)
-@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted; of a run, until it is over.")
 @json_option
 def status(run_id: str | None, watch: bool, as_json: bool) -> None:
     """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
@@ -116,11 +116,13 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
             with Live(view(), console=console.make_console(), refresh_per_second=2) as live:
                 try:
-                    while True:
+                    while shown is None or platform.ledger.run(shown).state not in ENDED | WAS_PUBLISHED:
                         time.sleep(POLL_SECONDS)
                         live.update(view())
+                    live.update(view())
                 except KeyboardInterrupt:
                     return
+            return
         records, waiting = platform.ledger.runs(), _waits(platform)
         if as_json:
             say(

@@ -135,7 +135,7 @@ def keys(
         wrong=(Wrong("missing", "missing"), Wrong("extra", "extra")),
         expected=("expected",),
         found=("found",),
-        needs=Needs(target=tuple(dict.fromkeys((*texts(key), *texts(slices)))) if found is None else ()),
+        needs=Needs(target=tuple(dict.fromkeys((*texts(key), *texts(slices)))) if found is None else (), tolerances=()),
         mistakes=(
             *text("name of its keys", name),
             *function("eligible", eligible),
@@ -301,7 +301,7 @@ def state_level(
         *function("found", found, optional=True),
         *flag("relative", relative),
     ]
-    needs = Needs()
+    needs = Needs(tolerances=())
     if isinstance(entities, Entities):
         needs, mistakes = entities.needs, [*mistakes, *entities.mistakes]
     elif entities is not None:

@@ -217,7 +217,7 @@ def launched_by_dagster(
         if not stop.only_the_process:
             cancel_dagster_run(instance, dagster_run_id, why)
         context.log.warning(str(stop))
-        raise dg.DagsterExecutionInterruptedError(why) from stop
+        raise dg.DagsterExecutionInterruptedError(why) from None  # pages of causes would say nothing more
 
 
 def _asked_at(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime:

@@ -14,10 +14,15 @@ PARTS = ("slice", "key", "expected", "found")
 
 
 def worded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row that disagrees with its JSON in words; of rows that are none of the exception table's nothing changes."""
+    """Return a row that disagrees with its JSON in words, first where it is and last what: the ledger sorts by name.
+
+    Of rows that are none of the exception table's nothing changes.
+    """
     if "what" not in row:
         return dict(row)
-    return {name: part(name, value) if name in PARTS else value for name, value in row.items()}
+    others = [name for name in row if name not in (*PARTS, "what")]
+    order = [*(name for name in ("slice", "key") if name in row), *others, "expected", "found", "what"]
+    return {name: part(name, row[name]) if name in PARTS else row[name] for name in order if name in row}
 
 
 def part(name: str, value: Any) -> Any:

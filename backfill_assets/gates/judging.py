@@ -315,7 +315,8 @@ def everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContex
         disagreeing=sum(finding.disagreeing or 0 for finding in counted) if counted else None,
         slices=[{"days": name} | dict(one) for name, finding in found.items() for one in finding.slices],
         exceptions=partial(_all_of, listed) if listed else None,
-        asks=all(finding.passed or finding.asks for finding in found.values()),
+        asks=not all(finding.passed for finding in found.values())
+        and all(finding.passed or finding.asks for finding in found.values()),
     )
 
 

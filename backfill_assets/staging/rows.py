@@ -253,13 +253,16 @@ def building(plan: Plan) -> Iterator[None]:
 _MISTAKES_OF_CODE = ("NameError: ", "ImportError: ", "ModuleNotFoundError: ")
 """How what Python says of a name or a module that there is not begins: it is missing in every chunk's worker."""
 
+_NO_SESSION = "[CONTEXT_ONLY_VALID_ON_DRIVER]"
+"""What PySpark says to a worker that asks for a session, or uses a frame that was handed to it."""
+
 _ITS_FILE = re.compile(r" \(/[^)]*\)$")
 """The path of a machine, with which Python ends what it says of a module that lacks a name."""
 
 
 @contextmanager
 def running(plan: Plan) -> Iterator[None]:
-    """Refuse what a worker of Spark raises because a name or a module is not there: halving a batch would not find it.
+    """Refuse what a worker of Spark raises because a name, a module or a session is not there: no row would change it.
 
     Raises:
         TransformRefused: with Python's words, and where in the code it was raised.
@@ -268,6 +271,15 @@ def running(plan: Plan) -> Iterator[None]:
         yield
     except Exception as error:
         said = _ITS_FILE.sub("", raised_in_worker(error))
+        if _NO_SESSION in said:
+            raise TransformRefused(
+                Problem(
+                    f"a Python function of {plan.transform} {plan.transform_version} asks for a Spark session"
+                    + (f" ({at})" if (at := place(error)) else ""),
+                    "Spark's workers have none: what is given rows returns rows, and reads and writes nothing else",
+                    f"join what it reads in the transform itself, and write nothing; {_AGAIN}",
+                )
+            ) from error
         if not said.startswith(_MISTAKES_OF_CODE):
             raise
         raise TransformRefused(

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from manifests.errors import EnvironmentRefused, Problem
@@ -76,6 +78,7 @@ _COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
 """What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
 fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
+_OWN_CATALOG = "spark.sql.warehouse.dir"
 _JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
 _DENIED = {_JDBC: JDBC_PROVIDERS}
 _confined: set[bool] = set()
@@ -183,6 +186,8 @@ class ModeSpark:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
         wanted = self._workers | session_settings(self._settings, mode)
+        # Spark makes the folder as soon as a name is looked up in its own catalog, by default where the process runs
+        wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
         try:
             # what only one mode may not do is its session's own: the root session's settings are every session's
