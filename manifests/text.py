@@ -136,7 +136,7 @@ def words_of(error: BaseException) -> str:
     """Return what an error says of itself, also where its own words cannot be made; halves of characters are escaped."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
-    except Exception as trouble:  # noqa: BLE001 - whoever wrote the error wrote its words
+    except (Exception, SystemExit) as trouble:  # noqa: BLE001 - whoever wrote the error wrote its words
         return f"its own words raise {type(trouble).__name__}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import dagster as dg
+import pyarrow as arrow
 import pytest
 import yaml
 from small_worlds import copy_of
@@ -28,6 +29,7 @@ from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import accepted_base
 from backfill_assets.planning.resolve import plan_series
 from backfill_assets.publication import undoing
+from backfill_assets.publication.leasing import leases_of
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.publication.undoing import reinstate, rollback
@@ -56,6 +58,7 @@ from manifests.errors import (
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.reading import manifest_from
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
 from resources.ledger.facade import RunRecord
 from resources.policies import SHIPPED
 
@@ -432,7 +435,7 @@ def test_the_sensor_waits_until_what_others_have_taken_back_is_on_record_and_the
     assert [one.partition_key for one in publication_requests(platform, WITH_LIVE)] == [by_live]
 
 
-def test_live_is_launched_beside_what_is_not_on_record_and_waits_for_it_in_its_own_days(platform: Platform) -> None:
+def test_live_is_launched_beside_what_is_not_on_record_and_records_what_is_in_its_own_days(platform: Platform) -> None:
     published(platform, "fix-april", ("2020-04-01", "2020-04-30"))
     load(platform, "may", "2020-05-03")
     publish(platform, live_ran(platform))
@@ -446,12 +449,32 @@ def test_live_is_launched_beside_what_is_not_on_record_and_waits_for_it_in_its_o
     assert unrecorded_then(platform, READINGS, base, ["2020-04"]) == []
     load(platform, "more", "2020-05-04")
     with dg.DagsterInstance.ephemeral() as instance:
+        lease = leases_of(platform).acquire(READINGS, date(2020, 5, 1), date(2020, 5, 31), may, "rollback")
         said = next_request(platform, instance, WITH_LIVE, "some_job")
-        assert isinstance(said, dg.SkipReason)
-        assert f"waits: rollback of run '{may}' has landed" in str(said.skip_message)
-        mend(platform)
-        assert unrecorded_then(platform, READINGS, base, ["2020-05"]) == []
+        assert isinstance(said, dg.SkipReason)  # it is theirs to say while they live
+        assert "waits: " in str(said.skip_message)
+        leases_of(platform).lose(lease)
         assert isinstance(next_request(platform, instance, WITH_LIVE, "some_job"), dg.RunRequest)
+    assert state(platform, may) is ROLLED_BACK
+    assert unrecorded_then(platform, READINGS, base, ["2020-05"]) == []
+
+
+def test_the_sensor_asks_for_a_publication_that_records_what_has_landed_in_its_own_days(platform: Platform) -> None:
+    load(platform, "may", "2020-05-03")
+    first = live_ran(platform)
+    publish(platform, first)
+    load(platform, "more", "2020-05-04")
+    second = live_ran(platform)
+    with dies_at(platform, "undoing.committed"):
+        rollback(platform, first)
+    assert waits_for(platform, platform.ledger.run(second)) is None
+    assert [one.partition_key for one in publication_requests(platform, WITH_LIVE)] == [second]
+    with pytest.raises(PublicationRefused):  # what it would replace is not there any more
+        publish(platform, second)
+    assert state(platform, first) is ROLLED_BACK
+    third = live_ran(platform)
+    publish(platform, third)
+    assert (third, seen_of(platform, 5)) == (f"{second}.2", {"may-2020-05-03", "more-2020-05-04"})
 
 
 def adopted(platform: Platform, name: str, **more: Any) -> None:
@@ -517,12 +540,14 @@ def test_a_tick_that_was_overtaken_does_not_end_what_the_other_has_planned(
     assert seen_of(platform, 5) == {"may-2020-05-03"}
 
 
-def steps(platform: Platform) -> list[str]:
-    rollback(platform, "history")
-    data = manifest_data("series", "REPLACE_PARTITIONS", HISTORY) | {
-        "kind": "BACKFILL",
-        "progressive": {"chunksPerStep": 2},
-    }
+def steps(platform: Platform, mode: str = "REPLACE_PARTITIONS", **options: Any) -> list[str]:
+    kind = {}
+    if mode == "REPLACE_PARTITIONS":
+        rollback(platform, "history")
+        kind = {"kind": "BACKFILL"}
+    else:
+        load(platform, "again", "2020-01-05", "2020-02-05", "2020-03-05", "2020-04-05")
+    data = manifest_data("series", mode, HISTORY, **options) | kind | {"progressive": {"chunksPerStep": 2}}
     records = plan_series(platform, manifest_from(data))
     for one in records:
         platform.ledger.decide(
@@ -549,8 +574,22 @@ def test_a_step_is_not_published_after_one_that_was_rolled_back_before_it_had_th
     assert (state(platform, first), state(platform, second)) == (ROLLED_BACK, RunState.VALIDATED)
 
 
-def test_a_step_waits_until_it_is_on_record_that_the_one_before_it_was_rolled_back(platform: Platform) -> None:
-    first, second = steps(platform)
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("REPLACE_PARTITIONS", {}),
+        ("CORRECTION_EVENTS", {"corrections": "INSTEAD"}),
+        ("CORRECTION_EVENTS", {"corrections": "BESIDE"}),
+        ("SHADOW_SWAP", {}),
+        ("VERSIONED", {"version": "v2"}),
+        ("VERSIONED", {"version": "v2", "acceptance": "LATER"}),
+    ],
+    ids=str,
+)
+def test_a_step_waits_until_it_is_on_record_that_the_one_before_it_was_rolled_back(
+    platform: Platform, mode: str, options: dict[str, Any]
+) -> None:
+    first, second = steps(platform, mode, **options)
     publish(platform, first)
     with dies_at(platform, "undoing.committed"):
         rollback(platform, first)
@@ -559,3 +598,35 @@ def test_a_step_waits_until_it_is_on_record_that_the_one_before_it_was_rolled_ba
     mend(platform)
     with pytest.raises(PublicationDeferred, match=f"run '{first}' is ROLLED_BACK"):
         publish(platform, second)
+
+
+def test_a_step_waits_for_no_change_that_is_nothing_to_it(platform: Platform) -> None:
+    load(platform, "sept", "2020-09-03")
+    published(platform, "september", ("2020-09-01", "2020-09-30"), kind="BACKFILL")
+    first, second = steps(platform)
+    with dies_at(platform, "undoing.committed"):
+        rollback(platform, "september")
+    for step in (first, second):
+        assert [one.partition_key for one in publication_requests(platform, WITH_LIVE)][:1] == [step]
+        publish(platform, step)
+    assert (state(platform, first), state(platform, second)) == (PUBLISHED, PUBLISHED)
+
+
+@pytest.mark.parametrize("waits", ["a step", "live"])
+def test_a_snapshot_that_only_says_that_it_is_a_rollback_holds_nobody_up(platform: Platform, waits: str) -> None:
+    if waits == "a step":
+        taken_back, waiting = steps(platform)
+        publish(platform, taken_back)
+    else:
+        taken_back = published(platform, "april", ("2020-04-01", "2020-04-30"))
+        load(platform, "may", "2020-05-03")
+        waiting = live_ran(platform)
+    with dies_at(platform, "undoing.begun"):  # nothing has landed
+        rollback(platform, taken_back)
+    table = platform.lakehouse.table(READINGS)
+    rows = table.scan().to_arrow().slice(0, 1)
+    at = rows.schema.get_field_index("day")
+    rows = rows.set_column(at, rows.schema.field(at), arrow.array([date(2020, 11, 3)], rows.schema.field(at).type))
+    table.append(rows, snapshot_properties={RUN_PROPERTY: taken_back, ACTION_PROPERTY: "rollback"})
+    publish(platform, waiting)
+    assert (state(platform, taken_back), state(platform, waiting)) == (PUBLISHED, PUBLISHED)

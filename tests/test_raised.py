@@ -14,12 +14,14 @@ import numpy as np
 import polars as pl
 import pytest
 from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 from test_pages import page
 from worlds import World, declare, make_world
 
 from backfill_assets.declarations.places import place as place_of
+from backfill_assets.declarations.reconciliations import state_level
 from backfill_assets.declarations.target import (
     EXCEPTION_COLUMNS,
     Finding,
@@ -40,9 +42,11 @@ from backfill_assets.staging.raised import finding_of, found_or_raised, words
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from resources.ledger.facade import RunRecord, Verdict
 
 GATE = "meters_agree"
+ZONE = "spark.sql.session.timeZone"
 UNKNOWN = "AnalysisException: [UNRESOLVED_COLUMN"
 
 
@@ -95,6 +99,12 @@ def cannot_list(context: Any) -> Finding:
     return Finding(False, "one differs", exceptions=lambda: context.source.select(F.col("metre").alias("key")))
 
 
+def in_another_zone(context: Any) -> Finding:
+    SparkSession.builder.config(ZONE, "Europe/Oslo").getOrCreate()
+    assert context.source.sparkSession.conf.get(ZONE) == "Europe/Oslo"
+    return Finding(True, "they agree")
+
+
 def verdict(world: World, record: RunRecord) -> Verdict:
     found: Mapping[str, Verdict] = {one.gate: one for one in world.platform.ledger.verdicts(record.run_id)}
     return found[GATE]
@@ -122,6 +132,59 @@ def test_a_gate_that_raises_fails_its_run_and_a_launch_lets_it_judge_again(
     again = one_month.stage(record)
     assert again.computed == []
     assert one_month.platform.ledger.run(record.run_id).state is RunState.VALIDATED
+
+
+def test_a_gate_changes_no_setting_of_those_that_judge_after_it(
+    one_month: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared(monkeypatch, in_another_zone)
+    assert one_month.ran(one_month.manifest()).state is RunState.VALIDATED
+    assert one_month.platform.spark.session(Mode.BACKFILL).conf.get(ZONE) == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("where", "shown"),
+    [
+        ((None, "{}"), {}),
+        (("NO", "{}"), {"slice": "NO"}),
+        (("[1]", '{"id":"A1"}'), {"slice": "[1]", "id": "A1"}),
+        (("{}", '{"p":NaN}'), {"p": "NaN"}),
+    ],
+    ids=str,
+)
+def test_a_row_that_disagrees_is_shown_whatever_its_slice_and_key_are(
+    one_month: World, monkeypatch: pytest.MonkeyPatch, where: tuple[str | None, str], shown: dict[str, str]
+) -> None:
+    def lists(context: Any) -> Finding:
+        columns = ", ".join(f"{name} string" for name in EXCEPTION_COLUMNS)
+        rows = [(*where, "{}", "{}", "another")]
+        return Finding(False, "one", exceptions=lambda: context.source.sparkSession.createDataFrame(rows, columns))
+
+    declared(monkeypatch, lists)
+    record = one_month.ran(one_month.manifest())
+    assert record.state is RunState.FAILED
+    (row,) = verdict(one_month, record).details["sample"]
+    assert row == shown | {"expected": "{}", "found": "{}", "what": "another"}
+
+
+@pytest.mark.parametrize("place", [float("nan"), float("inf"), float("-inf")])
+def test_a_slice_that_is_no_number_is_put_on_record(
+    one_month: World, monkeypatch: pytest.MonkeyPatch, place: float
+) -> None:
+    gate = state_level(
+        GATE,
+        "They agree.",
+        slices=("place",),
+        measures=("sum",),
+        expected=lambda _: [{"place": place, "sum": 1.0}],
+        found=lambda _: [{"place": place, "sum": float("nan")}],
+    )
+    declared(monkeypatch, gate.check)
+    record = one_month.ran(one_month.manifest())
+    assert record.state is RunState.FAILED
+    (row,) = verdict(one_month, record).details["sample"]
+    word = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(place)]
+    assert (row["place"], row["expected"], row["found"]) == (word, '{"sum":1.0}', '{"sum":"NaN"}')
 
 
 def test_of_a_gate_that_raises_the_line_is_said_and_the_whole_traceback_kept(

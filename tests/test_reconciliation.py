@@ -506,6 +506,8 @@ def test_totals_agree_by_slice_within_a_tolerance(
         (float("nan"), float("nan"), None, True),
         (float("inf"), float("inf"), 1.0, True),
         (float("inf"), 1.0, 1.0, False),
+        (Decimal("12345678901.000000000000000001"), Decimal("12345678901.000000000000000002"), None, False),
+        (Decimal("1234567890123456789012345678901.01"), Decimal("1234567890123456789012345678901.99"), None, False),
     ],
     ids=str,
 )
@@ -514,6 +516,13 @@ def test_totals_are_compared_as_they_are_and_can_be_put_on_record(
 ) -> None:
     finding = finding_of(of_sums([{"place": "NO", "sum": expected}], [{"place": "NO", "sum": found}], tolerance))
     assert (finding.passed, len(finding.slices)) == (agree, 0 if agree else 1)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"), [(float("inf"), 1.0), (float("-inf"), 7), (float("-inf"), float("inf"))]
+)
+def test_nothing_is_within_some_percent_of_what_is_infinite(expected: float, found: float) -> None:
+    assert not of_sums([{"place": "NO", "sum": expected}], [{"place": "NO", "sum": found}], 5.0, relative=True).passed
 
 
 def of_sums(expected: Any, found: Any, tolerance: float | None, *, relative: bool = False) -> Finding:

@@ -257,6 +257,28 @@ def writing_by_another_session(inputs: ba.Inputs, context: ba.TransformContext) 
     return daily(inputs, context)
 
 
+def without_the_lock(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    inputs.source.sparkSession.conf.unset("spark.sql.sources.commitProtocolClass")
+    return daily(inputs, context)
+
+
+def with_a_name(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    SparkSession.builder.appName("mine").getOrCreate()
+    return daily(inputs, context)
+
+
+def test_a_transform_may_call_its_application_something(sound: Trial) -> None:
+    assert trial(with_a_name).rows().equals(sound.rows())
+
+
+def test_a_trial_leaves_a_test_its_own_session(tmp_path: Path) -> None:
+    mine = SparkSession.builder.getOrCreate()
+    (tmp_path / "a.txt").write_text("hello")
+    trial().rows()
+    assert SparkSession.builder.getOrCreate() is SparkSession.active() is mine
+    assert SparkSession.builder.getOrCreate().read.text(f"file://{tmp_path}/a.txt").count() == 1
+
+
 def writing_in_a_worker(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     def noted(batches: Iterator[Any]) -> Iterator[Any]:
         SparkSession.builder.getOrCreate().range(3).write.parquet("file:///tmp/of_a_worker")
@@ -281,6 +303,7 @@ def writing_in_a_worker(inputs: ba.Inputs, context: ba.TransformContext) -> Data
         (of_pandas, r"returned a DataFrame of pandas"),
         (ending_the_process, r"cannot be built: SystemExit: 3 \(.*test_testing\.py:\d+, in ending_the_process\)"),
         (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
+        (without_the_lock, r"daily 1\.0\.0 changes the session's spark\.sql\.sources\.commitProtocolClass"),
         (writing_in_a_worker, r"daily 1\.0\.0 asks for a Spark session \(.*test_testing\.py:\d+, in noted\)"),
         (reading, r"(?s)cannot be built: AnalysisException: .*PATH_NOT_FOUND.*no path outside the warehouse exists"),
         (writing_by_another_session, r"daily 1\.0\.0 writes files itself .*; nothing was written"),

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import partial, reduce
 from typing import Any
 
@@ -34,6 +34,10 @@ SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
 INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """How `to_json` writes instants: by itself it cuts them to milliseconds, and none is found by such a key."""
+_DIGITS = 100
+"""What decimals are added up with: no sum of Spark's has half as many, and of those nothing is rounded."""
+_NO_NUMBER = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""What Spark's `to_json` has for each, by Python's word for it."""
 _FRAME = ", ".join(f"{name} string" for name in EXCEPTION_COLUMNS)
 
 
@@ -329,7 +333,22 @@ def _totals_agree(
     relative: bool,
     entities: Entities | None,
 ) -> Finding:
-    wanted, there = _totals(expected(context), slices, measures), _totals(found(context), slices, measures)
+    sides = expected(context), found(context)
+    with localcontext(prec=_DIGITS):
+        return _sums_agree(context, sides, slices, measures, tolerance, relative=relative, entities=entities)
+
+
+def _sums_agree(
+    context: ReconciliationContext,
+    sides: tuple[DataFrame | Iterable[Mapping[str, Any]], DataFrame | Iterable[Mapping[str, Any]]],
+    slices: tuple[str, ...],
+    measures: tuple[str, ...],
+    tolerance: str | None,
+    *,
+    relative: bool,
+    entities: Entities | None,
+) -> Finding:
+    wanted, there = (_totals(rows, slices, measures) for rows in sides)
     limit = 0.0 if tolerance is None else context.tolerances[tolerance]
     everywhere = sorted(wanted.keys() | there.keys(), key=str)
     differing = []
@@ -400,7 +419,7 @@ def off(expected: Any, found: Any, *, relative: bool) -> float:
     if expected == found or (expected != expected and found != found):  # noqa: PLR0124 - how NaN is told
         return 0.0
     off = abs(float(_difference(expected, found)))
-    if math.isnan(off):
+    if not math.isfinite(off):
         return math.inf
     if not relative or off == 0:
         return off
@@ -494,4 +513,5 @@ def _slice_exceptions(
 
 def _json(values: Mapping[str, Any]) -> str:
     """Return values as the text that Spark's `to_json` has for them."""
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False, default=str)
+    plainly = {name: _NO_NUMBER.get(str(one), one) if isinstance(one, float) else one for name, one in values.items()}
+    return json.dumps(plainly, separators=(",", ":"), ensure_ascii=False, default=str, allow_nan=False)

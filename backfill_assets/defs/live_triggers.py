@@ -14,7 +14,10 @@ from backfill_assets.defs.staging import offer_run, range_tags
 from backfill_assets.gates.accepted_then import unrecorded_then
 from backfill_assets.installation import Platform
 from backfill_assets.live import LAUNCHABLE, foreseen, tick
+from backfill_assets.publication.leasing import record_what_has_landed
+from manifests.errors import Refused
 from resources.actors import acting
+from resources.ledger.facade import RunRecord
 
 SENSOR_SECONDS = 60
 _LAUNCHES = 3
@@ -34,14 +37,27 @@ def next_request(
         return dg.SkipReason(done.why)
     offer_run(instance, target, record.run_id)
     keys = [chunk.key for chunk in record.plan.chunks]
-    if waiting := unrecorded_then(platform, target.name, record.plan.base_snapshot_id, keys):
-        return dg.SkipReason(f"{record.run_id} waits: {waiting[0].what}")  # a launch would fail, and count
+    if waiting := _unrecorded(platform, record, keys):
+        return dg.SkipReason(f"{record.run_id} waits: {waiting}")  # a launch would fail, and count
     launched = instance.get_runs(dg.RunsFilter(job_name=job_name, tags={RUN_TAG: record.run_id}))
     if any(not run.is_finished for run in launched):
         return dg.SkipReason(f"{record.run_id} is being computed by Dagster run {launched[0].run_id}")
     if len(launched) >= _LAUNCHES:
         return dg.SkipReason(f"{record.run_id} was launched {len(launched)} times and is {record.state}: see its runs")
     return dg.RunRequest(run_key=f"{record.run_id}:{len(launched)}", tags=range_tags(record.run_id, keys[0], keys[-1]))
+
+
+def _unrecorded(platform: Platform, record: RunRecord, keys: list[str]) -> str | None:
+    """Say what has landed in a run's chunks and is not on record, after putting it there unless somebody still may."""
+    base = record.plan.base_snapshot_id
+    if not unrecorded_then(platform, record.target, base, keys):
+        return None
+    try:
+        record_what_has_landed(platform, record)
+    except Refused as refusal:
+        return refusal.problems[0].what
+    waiting = unrecorded_then(platform, record.target, base, keys)
+    return waiting[0].what if waiting else None
 
 
 def live_schedule(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:

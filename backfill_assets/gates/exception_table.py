@@ -170,7 +170,8 @@ def _write(
 def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
     """Leave out entities of erased subjects, whom an earlier run may have published: the gate counts them, no list names them.
 
-    An exception is a subject's if it says so under the name of the target's column.
+    An exception is a subject's if it says so under the name of the target's column. Of one whose text is no JSON nobody can
+    say whose it is, so that it is left out as well.
     """
     if not concealed.subject or not concealed.erased:
         return exceptions
@@ -178,12 +179,19 @@ def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
     for part in ("key", "slice", "expected", "found"):
         subject = F.sha2(F.get_json_object(part, f"$['{concealed.subject}']"), 256)
         exceptions = exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
+        exceptions = exceptions.where(F.col(part).isNull() | F.get_json_object(part, "$").isNotNull())
     return exceptions
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an exception as a verdict shows it: the parts of its slice and key by name."""
-    texts = {**json.loads(row["slice"]), **json.loads(row["key"])}
+    """Return an exception as a verdict shows it: the parts of its slice and key by name, or their text if it is no object."""
+    texts: dict[str, Any] = {}
+    for part in ("slice", "key"):
+        try:
+            values = json.loads(row[part] or "{}", parse_constant=str)
+        except (ValueError, RecursionError):
+            values = row[part]
+        texts |= values if isinstance(values, dict) else {part: row[part]}
     return {**texts, "expected": row["expected"], "found": row["found"], "what": row["what"]}
 
 

@@ -249,7 +249,8 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         }
 
     def reconciled(item: Reconciliation) -> Finding:
-        return everywhere(item, contexts())
+        with platform.spark.settings_kept(plan.mode):
+            return everywhere(item, contexts())
 
     findings |= {item.name: partial(reconciled, item) for item in asked}
     findings[OLD_DATA_GATE] = lambda: old_data_finding(

@@ -94,6 +94,15 @@ def unrecorded_at(platform: Platform, target: str, snapshot_id: int | None) -> l
     return [] if past is None else [*unrecorded(platform, target, past, platform.ledger.committed(target))]
 
 
+def not_on_record(run_id: str, action: str, where: str) -> Problem:
+    """Say what has landed, and how it comes to be on record."""
+    return Problem(
+        f"{action} of run '{run_id}' has landed in {where}, and is not on record",
+        "the ledger says who has what, and does not say it yet",
+        "`backfill doctor --repair` records it, unless another process is doing so; then run the same command again",
+    )
+
+
 def unrecorded(
     platform: Platform, target: str, past: Past, committed: Collection[PublicationRecord]
 ) -> Iterator[tuple[str, str, Problem]]:
@@ -109,10 +118,5 @@ def unrecorded(
                 yield (
                     run_id,
                     action,
-                    Problem(
-                        f"{action} of run '{run_id}' has landed in {target}, as snapshot {snapshot.snapshot_id}, and is not "
-                        "on record",
-                        "the ledger says who has what, and does not say it yet",
-                        "`backfill doctor --repair` records it, unless another process is doing so; then run the same command again",
-                    ),
+                    not_on_record(run_id, action, f"{target}, as snapshot {snapshot.snapshot_id}"),
                 )

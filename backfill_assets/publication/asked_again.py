@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backfill_assets.declarations.target import no_warm_up
-from backfill_assets.planning.accepted_base import base_state, unrecorded_at
+from backfill_assets.planning.accepted_base import base_state
 from backfill_assets.publication.change import Change
+from backfill_assets.publication.leasing import landed_beside
 from manifests.errors import Problem, PublicationDeferred
 from manifests.facts import SourceState
 from manifests.kinds import FIRST_OUTPUT, kind_problems
@@ -35,18 +36,15 @@ def problems_by_now(change: Change) -> list[Problem]:
 
 
 def require_neighbours_on_record(change: Change) -> None:
-    """Have a run that follows others, or leaves no day out, wait until what they have committed is on record: it may pass.
-
-    What has landed in its own days is recorded under its lease; only days beside it can be of somebody who has died since.
+    """Have a run that leaves no day out wait until what others have committed beside it is on record: it may pass.
 
     Raises:
         PublicationDeferred: naming each change.
     """
-    manifest, platform, target = change.record.manifest, change.platform, change.target.name
-    if manifest.execution_mode is not Mode.LIVE and manifest.cut_line is None and manifest.series is None:
+    manifest = change.record.manifest
+    if manifest.execution_mode is not Mode.LIVE and manifest.cut_line is None:
         return
-    found = unrecorded_at(platform, target, platform.lakehouse.snapshot_id(target))
-    if waiting := [problem for run_id, _, problem in found if run_id != change.record.run_id]:
+    if waiting := [*landed_beside(change.platform, change.record)]:
         raise PublicationDeferred(waiting)
 
 

@@ -13,9 +13,10 @@ from datetime import date
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of, strategy_of
-from manifests.errors import EnvironmentRefused, Refused
+from manifests.errors import EnvironmentRefused, Problem, Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from resources.lakehouse.facade import Commit
 from resources.lakehouse.metadata import UnreadableMetadata
@@ -195,7 +196,7 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     """
     strategy, entries = change.strategy, platform.ledger.publications(change.record.run_id)
     done = [one for one in entries if one.has_landed]
-    number = 1 if action == PUBLISH else len(done) + 1
+    number = _number(change, action)
     if action == PUBLISH:
         strategy.take_announcement_back(change)
     if change.later(number) is not None:
@@ -206,6 +207,41 @@ def brought_to_an_end(platform: Platform, change: Change, action: str) -> Commit
     if action == PUBLISH:
         return strategy.publish(change, root)
     return strategy.undo(change, action, number, undone_by([one.change for one in done]), root)
+
+
+def _number(change: Change, action: str) -> int:
+    """Return which change of its run an interrupted action is."""
+    entries = change.platform.ledger.publications(change.record.run_id)
+    return 1 if action == PUBLISH else sum(one.has_landed for one in entries) + 1
+
+
+def landed_beside(platform: Platform, record: RunRecord) -> Iterator[Problem]:
+    """Yield what has been committed in other days than a run's, and is not on record: its own are recorded under its lease."""
+    start, end = _days(record, PUBLISH)
+    for _, run_id, action in platform.ledger.interrupted_publications(record.target):
+        other = platform.ledger.run(run_id)
+        first, last = _days(other, action)
+        if (first > end or last < start) and has_landed(platform, other, action):
+            yield not_on_record(run_id, action, record.target)
+
+
+def has_landed(platform: Platform, record: RunRecord, action: str) -> bool:
+    """Whether an interrupted action of a run shows in one of the tables that it changes, and no later one of the run does."""
+    change = _change(platform, record)
+    number, strategy = _number(change, action), change.strategy
+    if change.later(number) is not None:
+        return False
+    return strategy.is_half_done(change, action, number) or strategy.recorded_late(change, action, number) is not None
+
+
+def record_what_has_landed(platform: Platform, record: RunRecord) -> None:
+    """Put on record what others, who have died since, have committed in the days of a run.
+
+    Raises:
+        LeaseHeld: if somebody is publishing there: it is theirs to say.
+    """
+    with publishing_lease(platform, record, PUBLISH):
+        pass
 
 
 def tag_bases(platform: Platform, change: Change) -> list[str]:

@@ -10,9 +10,11 @@ from datetime import timedelta
 
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
 from backfill_assets.publication.asked_again import require_neighbours_on_record
 from backfill_assets.publication.change import Change
+from backfill_assets.publication.leasing import has_landed
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_not_expired
 from manifests.chunks import in_words
@@ -24,7 +26,7 @@ from manifests.errors import (
     Refused,
     StateMoved,
 )
-from manifests.lifecycle import ENDED, PUBLISH, DecisionKind, RunState
+from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, DecisionKind, RunState
 from manifests.model import OnConflict
 from manifests.plan import Plan
 from manifests.policy import Role
@@ -279,7 +281,7 @@ def require_predecessor(platform: Platform, record: RunRecord) -> None:
     """Refuse to publish a step of a progressive run before the one it follows.
 
     Raises:
-        PublicationDeferred: if that one is not published.
+        PublicationDeferred: if that one is not published, or was rolled back, which is not on record yet.
     """
     series = record.manifest.series
     if series is None or series.step == 1:
@@ -296,6 +298,9 @@ def require_predecessor(platform: Platform, record: RunRecord) -> None:
                 else f"publish '{before}' first",
             )
         )
+    for _, run_id, action in platform.ledger.interrupted_publications(record.target):
+        if run_id == before and action == ROLLBACK and has_landed(platform, found, action):
+            raise PublicationDeferred(not_on_record(before, action, record.target))
 
 
 ATTEMPTS = 5

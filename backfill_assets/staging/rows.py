@@ -33,12 +33,12 @@ from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.text import words_of
 from resources.lakehouse.facade import PinnedRead
-from resources.spark.sessions import OPEN_FILES, is_refused_write, writing_no_files
+from resources.spark.sessions import OPEN_FILES, is_refused_write, put_back, released_settings, writing_no_files
 
 CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
 _LINE = 300
-_OF_PANDAS_ON_SPARK = "pandas_on_Spark."
+_OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")
 """How the options of `pyspark.pandas` begin, which it keeps among the session's settings."""
 _AGAIN = "its code is another one then, and the change is planned under a new run id"
 _READ_A_TASK = 4_000
@@ -177,16 +177,16 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
         TransformRefused: naming the settings.
     """
     before = spark.conf.getAll
+    released: list[str] = []
     try:
         with writing_no_files(spark):
             yield
+            released = released_settings(spark)
     finally:
         after = spark.conf.getAll
-        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        for name in changed:
-            spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
-        # what had its default and has it again, and what pandas on Spark notes of its own, changes nothing
-        changed = [name for name in changed if not _is_as_before(spark, name, before, after)]
+        changed = put_back(spark, before)
+        # what had its default and has it again, and what says nothing of a row, changes nothing
+        changed = [name for name in changed if not _is_as_before(spark, name, before, after)] + released
     if changed:
         raise TransformRefused(
             Problem(
@@ -200,7 +200,7 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
 
 def _is_as_before(spark: SparkSession, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Return whether a setting that was not set was given the value that it has by itself, or is one of pandas on Spark."""
-    if name.startswith(_OF_PANDAS_ON_SPARK):
+    if name.startswith(_OF_NO_ROW):
         return True
     if name in before:
         return False

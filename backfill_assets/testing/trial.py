@@ -54,6 +54,7 @@ from manifests.plan import Plan, PlannedChunk
 from manifests.planner import make_plan
 from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
+from resources.spark.pyspark_private import root_is_default
 
 RUN_CLOCK = datetime(2030, 1, 1, tzinfo=UTC)
 """The "now" of a trial unless it is given another."""
@@ -431,9 +432,12 @@ class Trial:
     def _staged(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, list[StagedFile]]:
         """Compute chunks in one Spark job; return the files of each."""
         folder = new_folder()
-        frame = self._frame(chunks, **otherwise)
-        with running(self.plan):
-            frame.write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
+        try:
+            frame = self._frame(chunks, **otherwise)
+            with running(self.plan):
+                frame.write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
+        finally:
+            root_is_default()  # what a test does beside the trial is in its own session
         keys = [chunk.key for chunk in chunks]
         return files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
 

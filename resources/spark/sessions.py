@@ -168,6 +168,19 @@ class ModeSpark:
         finally:
             _set_runtime(session, session_settings(self._settings, mode))
 
+    @contextmanager
+    def settings_kept(self, mode: Mode) -> Iterator[None]:
+        """Let nothing that is done meanwhile change the settings of a mode's session for what is done later."""
+        session = self._sessions.get(mode)
+        before = None if session is None else session.conf.getAll
+        try:
+            yield
+        finally:
+            if session is not None and before is not None:
+                put_back(session, before)
+            elif (started := self._sessions.get(mode)) is not None:
+                _set_runtime(started, session_settings(self._settings, mode))
+
     def interrupt(self) -> None:
         """Cancel what the sessions of this process are doing, from any thread; what they are asked next, they do."""
         for session in tuple(self._sessions.values()):
@@ -244,6 +257,12 @@ class SparkOfOneMode(ModeSpark):
         with self._of_process.writing_evidence(mode) as session:
             yield session
 
+    @contextmanager
+    def settings_kept(self, mode: Mode) -> Iterator[None]:
+        """Let nothing that is done meanwhile change the settings of the mode's session for what is done later."""
+        with self._of_process.settings_kept(mode):
+            yield
+
     def interrupt(self) -> None:
         """Cancel what the sessions of this process are doing, from any thread."""
         self._of_process.interrupt()
@@ -263,6 +282,21 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
         session.conf.unset(_COMMIT_PROTOCOL)
         if before is not None:
             session.conf.set(_COMMIT_PROTOCOL, before)
+
+
+def released_settings(session: SparkSession) -> list[str]:
+    """Return the settings by which a session that writes no files is kept from it, if it is no more."""
+    holds = session.conf.getAll.get(_COMMIT_PROTOCOL) == _WRITES_NOTHING[_COMMIT_PROTOCOL]
+    return [] if holds else [_COMMIT_PROTOCOL]
+
+
+def put_back(session: SparkSession, before: Mapping[str, str]) -> list[str]:
+    """Give a session the settings that it has had before; return those that it had not any more."""
+    after = session.conf.getAll
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in changed:
+        session.conf.set(name, before[name]) if name in before else session.conf.unset(name)
+    return changed
 
 
 def is_refused_write(error: BaseException) -> bool:
