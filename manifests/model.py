@@ -204,6 +204,8 @@ class Merge(Part):
     def _one_choice(self) -> Self:
         if (self.changed_since is None) == (self.entities is None):
             raise ValueError("give changedSince or entities, one of them: a merge recomputes chosen entities")
+        if self.entities == ():
+            raise ValueError("entities has at least one: a merge of none changes nothing")
         if self.entities is not None and len(set(self.entities)) != len(self.entities):
             raise ValueError("an entity is named once")
         return self

@@ -21,6 +21,9 @@ from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text
 
 MAX_MANIFEST_BYTES = 256 * 1024
 
+_HELD = {type(None): "nothing", list: "a list", int: "a number", float: "a number", bool: "a truth"}
+"""What a document is, if it is no manifest, by its kind."""
+
 
 def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
     """Parse and validate a manifest's YAML or JSON text.
@@ -48,7 +51,7 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
     if not isinstance(data, dict):
         raise ManifestRefused(
             Problem(
-                f"holds {type(data).__name__}, not a mapping of fields",
+                f"holds {_HELD.get(type(data), 'a text')}, not a mapping of fields",
                 "a manifest is one YAML or JSON mapping",
                 "see manifests/*.yaml for examples",
                 where,

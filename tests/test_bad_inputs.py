@@ -249,7 +249,7 @@ BAD_MANIFESTS = [
     manifest_text("private-use-in-a-comment", valid_yaml() + "# \ue000\n", "is not text: U+E000"),
     manifest_text("text-turned-round", valid_yaml() + "# \u202eetad\n", "is not text: U+202E"),
     manifest("control-character-by-an-escape", "reason", "is not text: U+0000", reason="because of \0 in the rows"),
-    manifest_text("list-of-manifests", json.dumps([base_manifest()]), "holds list, not a mapping"),
+    manifest_text("list-of-manifests", json.dumps([base_manifest()]), "holds a list, not a mapping"),
     Case("missing-file", ("plan", "{files}/absent.yaml"), ("absent.yaml", "No such file")),
     Case("a-folder", ("plan", "{files}"), ("{files}", "Is a directory")),
     manifest("unknown-key", "colour: is an unknown key", colour="red"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -32,6 +33,7 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.gates import exception_table
+from backfill_assets.installation import Platform
 from backfill_assets.operations.run_on_record import StepState
 from backfill_assets.operations.runbook import steps
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
@@ -41,7 +43,7 @@ from backfill_assets.staging import executor
 from backfill_assets.staging.raised import finding_of, found_or_raised, words
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import AttemptState, RunState
 from manifests.model import Mode
 from resources.ledger.facade import RunRecord, Verdict
 
@@ -281,13 +283,86 @@ def test_a_reconciliation_of_what_is_published_fails_by_a_gate_that_raises(
     assert verdict(one_month, record).summary.startswith(f"could not judge: {UNKNOWN}")
 
 
+def of_a_worker() -> PythonException:
+    where = f'  File "{__file__}", line 7, in fare\n    return 1 // none\n           ~~^^~~~~~~'
+    return PythonException(
+        f"\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        f"Traceback (most recent call last):\n{where}\nZeroDivisionError: integer division or modulo by zero\n"
+    )
+
+
+class DivideByZero(PySparkException):
+    def getSqlState(self) -> str:  # noqa: N802 - Spark's name for it
+        return "22012"
+
+
+@pytest.fixture
+def a_year(tmp_path: Path) -> Iterator[Platform]:
+    """A run of twelve months, approved and computed by nobody."""
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        scope = ("2020-01-01", "2020-12-31")
+        small_table.planned(platform, small_table.manifest("run", "REPLACE_PARTITIONS", scope))
+        yield platform
+        small_table.closed(platform)
+
+
+def failing(errors: Mapping[str, Exception]) -> Any:
+    """Return what computes a batch, but for one that has any of these chunks."""
+
+    def computes(run: Any, batch: Sequence[Any], *rest: Any) -> Any:
+        for chunk in batch:
+            if chunk.key in errors:
+                raise errors[chunk.key]
+        return small_table.compute(run, batch, *rest)
+
+    return mock.patch.object(executor, "compute_batch", computes)
+
+
+MONTHS = [f"2020-{month:02}" for month in range(1, 13)]
+
+
+@pytest.mark.parametrize("error", [of_a_worker(), DivideByZero("[DIVIDE_BY_ZERO] no")], ids=["worker", "value"])
+def test_what_fails_alike_at_the_ends_and_in_the_middle_is_not_halved(a_year: Platform, error: Exception) -> None:
+    with (
+        failing(dict.fromkeys(MONTHS, error)),
+        pytest.raises(TransformRefused, match="fails alike in 2020-01, 2020-07 and 2020-12: ") as refused,
+    ):
+        executor.stage_chunks(a_year, "run", MONTHS)
+    assert str(error).strip().splitlines()[-1] in str(refused.value)
+    attempts = a_year.ledger.attempts("run")
+    assert [json.loads(one.chunks) for one in attempts] == [MONTHS, ["2020-01"], ["2020-07"], ["2020-12"]]
+    assert {one.state for one in attempts} == {AttemptState.FAILED}
+    record = a_year.ledger.run("run")
+    assert record.state is RunState.FAILED
+    assert "fails alike" in record.state_reason
+    outcome = executor.stage_chunks(a_year, "run", MONTHS)  # once more, where it can be computed
+    assert (len(outcome.computed), outcome.failed) == (12, {})
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        {"2020-03": of_a_worker()},
+        dict.fromkeys(("2020-01", "2020-07"), of_a_worker()),
+        dict.fromkeys(("2020-01", "2020-07"), of_a_worker()) | {"2020-12": DivideByZero("[DIVIDE_BY_ZERO] no")},
+        dict.fromkeys(("2020-01", "2020-07", "2020-12"), RuntimeError("a machine is gone")),
+    ],
+    ids=["one", "two", "another", "not of a row"],
+)
+def test_chunks_that_fail_by_themselves_stand_alone_and_the_others_are_staged(
+    a_year: Platform, errors: dict[str, Exception]
+) -> None:
+    with failing(errors):
+        outcome = executor.stage_chunks(a_year, "run", MONTHS)
+    assert outcome.failed.keys() == errors.keys()
+    assert sorted(outcome.computed) == sorted(set(MONTHS) - errors.keys())
+
+
 def test_of_what_a_task_of_spark_raises_the_error_and_its_line_are_said_first(tmp_path: Path) -> None:
     def fails(*_: Any) -> Any:
-        where = f'  File "{__file__}", line 7, in fare\n    return 1 // none\n           ~~^^~~~~~~'
-        raise PythonException(
-            f"\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
-            f"Traceback (most recent call last):\n{where}\nZeroDivisionError: integer division or modulo by zero\n"
-        )
+        raise of_a_worker()
 
     with small_table.declared():
         platform = small_table.opened(tmp_path / "home")

@@ -262,6 +262,12 @@ def without_the_lock(inputs: ba.Inputs, context: ba.TransformContext) -> DataFra
     return daily(inputs, context)
 
 
+def writing_to_the_lake(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    rows = daily(inputs, context)
+    rows.writeTo("lake.silver.daily").append()
+    return rows
+
+
 def with_a_name(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     SparkSession.builder.appName("mine").getOrCreate()
     return daily(inputs, context)
@@ -304,6 +310,10 @@ def writing_in_a_worker(inputs: ba.Inputs, context: ba.TransformContext) -> Data
         (ending_the_process, r"cannot be built: SystemExit: 3 \(.*test_testing\.py:\d+, in ending_the_process\)"),
         (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
         (without_the_lock, r"daily 1\.0\.0 changes the session's spark\.sql\.sources\.commitProtocolClass"),
+        (
+            writing_to_the_lake,
+            r"(?s)REQUIRES_SINGLE_PART_NAMESPACE.*in writing_to_the_lake\).*reads what it is given, and writes nothing",
+        ),
         (writing_in_a_worker, r"daily 1\.0\.0 asks for a Spark session \(.*test_testing\.py:\d+, in noted\)"),
         (reading, r"(?s)cannot be built: AnalysisException: .*PATH_NOT_FOUND.*no path outside the warehouse exists"),
         (writing_by_another_session, r"daily 1\.0\.0 writes files itself .*; nothing was written"),

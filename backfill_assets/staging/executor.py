@@ -23,7 +23,16 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.derivation import derive_batch
 from backfill_assets.staging.raised import words
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, RunStopped, TransitionRefused
+from backfill_assets.staging.rows import is_of_rows
+from manifests.errors import (
+    EnvironmentRefused,
+    InputRefused,
+    Problem,
+    Refused,
+    RunStopped,
+    TransformRefused,
+    TransitionRefused,
+)
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import Mode
 from manifests.plan import Plan, PlannedChunk
@@ -46,6 +55,8 @@ from resources.ledger.plans import computed_in_vain
 _log = logging.getLogger(__name__)
 _ERROR_LENGTH = 2_000
 _WAIT_SECONDS = 2.0
+_LARGE = 8
+"""Chunks of a batch of which some are tried apart, if it fails, before it is halved."""
 
 
 @dataclass
@@ -70,12 +81,14 @@ class _Launch:
         edition: which one the run had when its plans were read; see `Ledger.edition`.
         dagster_run_id: the Dagster run that it is part of; empty without Dagster.
         tell: told what happens.
+        apart: chunks of a large batch that has failed, which are tried by themselves before it is halved.
     """
 
     outcome: Staged
     edition: int
     dagster_run_id: str
     tell: Listener
+    apart: list[str] = field(default_factory=list)
 
 
 def ignore_progress(_event: str, _chunks: Sequence[str], _text: str) -> None:
@@ -187,7 +200,11 @@ def stage_chunks(
 ) -> Staged:
     """Compute chunks of an approved run into staging, a batch a Spark job; skip those that are staged.
 
-    A batch that fails is halved until the chunks that fail stand alone; the others stay staged.
+    A batch that fails is halved until the chunks that fail stand alone; the others stay staged. Of a large one, three chunks
+    are tried apart before: what a row's computing raises alike in each of them is the transform's, and no other is tried.
+
+    Raises:
+        TransformRefused: if the transform cannot be computed, whichever chunk it is.
     """
     target = platform.products.target(platform.ledger.run(run_id).target)
     record = require_computable(platform, run_id, keys, target=target)
@@ -299,8 +316,11 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
         if (full := space.refusal(error)) is not None:  # half as many chunks find no room, either
             _refused(run, batch, attempt, full)
             raise full from error
-        for half in _failed(run, launch, batch, attempt, error):
-            _stage_batch(run, launch, half)
+        if (alike := _alike(plan, launch, batch, error)) is not None:
+            _refused(run, batch, attempt, alike)
+            raise alike from error
+        for part in _failed(run, launch, batch, attempt, error):
+            _stage_batch(run, launch, part)
         return
     outcome.computed += keys
     launch.tell("staged", keys, prefix)
@@ -336,7 +356,7 @@ def _staged_by_others(run: RunContext, batch: Sequence[PlannedChunk], attempt: i
 def _failed(
     run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk], attempt: int, error: Exception
 ) -> list[Sequence[PlannedChunk]]:
-    """Record that a batch failed; return the halves that are tried next, none where a chunk stands alone.
+    """Record that a batch failed; return the parts that are tried next, none where a chunk stands alone.
 
     Raises:
         StateMoved: if its chunks were planned anew meanwhile: it was computed in vain, and that is no failure.
@@ -352,7 +372,28 @@ def _failed(
         launch.tell("failed", keys, why)
         return []
     middle = len(batch) // 2
-    return [batch[:middle], batch[middle:]]
+    if len(batch) < _LARGE or launch.apart or not is_of_rows(error):
+        return [batch[:middle], batch[middle:]]
+    apart = [batch[0], batch[middle], batch[-1]]
+    launch.apart.extend(chunk.key for chunk in apart)
+    return [*([chunk] for chunk in apart), batch[1:middle], batch[middle + 1 : -1]]
+
+
+def _alike(plan: Plan, launch: _Launch, batch: Sequence[PlannedChunk], error: Exception) -> TransformRefused | None:
+    """Return the refusal of a transform for whose rows the last of the chunks that are tried apart fails as the others have."""
+    failed, apart = launch.outcome.failed, launch.apart
+    if [chunk.key for chunk in batch] != apart[-1:] or not is_of_rows(error):
+        return None
+    said = words(error).partition("\n")[0]
+    if any(failed.get(key, "").partition("\n")[0] != said for key in apart[:-1]):
+        return None
+    return TransformRefused(
+        Problem(
+            f"{plan.transform} {plan.transform_version} fails alike in {', '.join(apart[:-1])} and {apart[-1]}: {said}",
+            "what chunks that lie apart fail of alike is the transform's: no other chunk was tried",
+            f"correct the transform, or what it reads; if other chunks are right: `backfill run {plan.run_id} --chunks ...`",
+        )
+    )
 
 
 def _say_staged(

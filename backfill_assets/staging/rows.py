@@ -235,20 +235,32 @@ def building(plan: Plan) -> Iterator[None]:
             ) from error
         if _may_depend_on_rows(error):
             raise
-        is_path = isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
+        condition = error.getCondition() if isinstance(error, AnalysisException) else None
         raise TransformRefused(
             Problem(
                 f"the frame of {plan.transform} {plan.transform_version} cannot be built: {type(error).__name__}: "
                 f"{words_of(error).strip().partition(chr(10))[0][:_LINE]}{at}",
-                "a transform reads what it is given: for its session no path outside the warehouse exists"
-                if is_path
-                else "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
-                f"declare what it reads as a reference table; {_AGAIN}"
-                if is_path
+                _OUTSIDE.get(
+                    condition or "",
+                    "a frame is built before any row is read, alike for every chunk: no other chunk was tried",
+                ),
+                f"declare what it reads as a reference table, and write nothing; {_AGAIN}"
+                if condition in _OUTSIDE
                 else f"correct the transform; {_AGAIN}",
             )
         ) from error
 
+
+_NO_CATALOG = (
+    "a transform reads what it is given, and writes nothing: but for views of its own, its session knows no table"
+)
+_OUTSIDE = {
+    "PATH_NOT_FOUND": "a transform reads what it is given: for its session no path outside the warehouse exists",
+    "REQUIRES_SINGLE_PART_NAMESPACE": _NO_CATALOG,
+    "TABLE_OR_VIEW_NOT_FOUND": _NO_CATALOG,
+    "SCHEMA_NOT_FOUND": _NO_CATALOG,
+}
+"""Rules by Spark's condition, where a transform reaches for what it was not given."""
 
 _MISTAKES_OF_CODE = ("NameError: ", "ImportError: ", "ModuleNotFoundError: ")
 """How what Python says of a name or a module that there is not begins: it is missing in every chunk's worker."""
@@ -290,6 +302,12 @@ def running(plan: Plan) -> Iterator[None]:
                 f"correct the transform, or install what it imports where Spark's workers run; {_AGAIN}",
             )
         ) from error
+
+
+def is_of_rows(error: BaseException) -> bool:
+    """Whether an error is what computing a row has raised: in a Python function, or by a value that an expression cannot take."""
+    is_of_data = isinstance(error, PySparkException) and (error.getSqlState() or "").startswith("22")
+    return is_of_data or bool(raised_in_worker(error))
 
 
 def _may_depend_on_rows(error: BaseException) -> bool:

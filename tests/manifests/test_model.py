@@ -633,7 +633,7 @@ def test_a_manifest_file_is_read(tmp_path: Path) -> None:
         (lambda file: file.write_bytes(b"reason: caf\xe9\n"), "is not UTF-8 text"),
         (lambda file: file.write_bytes(FULL.encode("utf-16")), "is not UTF-8 text"),
         (lambda file: file.write_bytes(b"#" * (MAX_MANIFEST_BYTES + 1)), "has 262,145 bytes"),
-        (lambda file: file.write_bytes(b""), "holds NoneType, not a mapping"),
+        (lambda file: file.write_bytes(b""), "holds nothing, not a mapping"),
     ],
     ids=["missing", "a folder", "latin-1", "utf-16", "too large", "empty"],
 )
