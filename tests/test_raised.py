@@ -22,7 +22,7 @@ from test_pages import page
 from worlds import World, declare, make_world
 
 from backfill_assets.declarations.places import place as place_of
-from backfill_assets.declarations.reconciliations import state_level
+from backfill_assets.declarations.reconciliations import exception_rows, state_level
 from backfill_assets.declarations.target import (
     EXCEPTION_COLUMNS,
     Finding,
@@ -43,7 +43,7 @@ from backfill_assets.staging import executor
 from backfill_assets.staging.raised import finding_of, found_or_raised, words
 from benchmarks import small_table
 from manifests.errors import Problem, TransformRefused
-from manifests.lifecycle import AttemptState, RunState
+from manifests.lifecycle import AttemptState, ChunkState, RunState
 from manifests.model import Mode
 from resources.ledger.facade import RunRecord, Verdict
 
@@ -102,9 +102,17 @@ def cannot_list(context: Any) -> Finding:
 
 
 def in_another_zone(context: Any) -> Finding:
-    SparkSession.builder.config(ZONE, "Europe/Oslo").getOrCreate()
+    SparkSession.builder.config("spark.executor.memory", "2g").config(ZONE, "Europe/Oslo").getOrCreate()
     assert context.source.sparkSession.conf.get(ZONE) == "Europe/Oslo"
     return Finding(True, "they agree")
+
+
+def lists_in_another_zone(context: Any) -> Finding:
+    def listed() -> Any:
+        in_another_zone(context)
+        return exception_rows(context.source.sparkSession, [{"what": "one"}])
+
+    return Finding(False, "they differ", exceptions=listed)
 
 
 def verdict(world: World, record: RunRecord) -> Verdict:
@@ -140,8 +148,19 @@ def test_a_gate_changes_no_setting_of_those_that_judge_after_it(
     one_month: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared(monkeypatch, in_another_zone)
+    spark = one_month.platform.spark
+    before = spark.session(Mode.BACKFILL).conf.getAll
     assert one_month.ran(one_month.manifest()).state is RunState.VALIDATED
-    assert one_month.platform.spark.session(Mode.BACKFILL).conf.get(ZONE) == "UTC"
+    assert spark.session(Mode.BACKFILL).conf.getAll == before
+    declared(monkeypatch, lists_in_another_zone)
+    assert one_month.ran(one_month.manifest()).state is RunState.FAILED
+    assert spark.session(Mode.BACKFILL).conf.getAll == before
+    declared(monkeypatch, passes)
+    one_month.published(one_month.manifest())
+    declared(monkeypatch, in_another_zone)
+    manifest = manifest_of(one_month.platform, CASE_SLA_DAILY, gates=[GATE])
+    assert reconcile(one_month.platform, plan_reconciliation(one_month.platform, manifest).run_id)[0].passed
+    assert spark.session(Mode.RECONCILIATION).conf.get(ZONE) == "UTC"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +170,8 @@ def test_a_gate_changes_no_setting_of_those_that_judge_after_it(
         (("NO", "{}"), {"slice": "NO"}),
         (("[1]", '{"id":"A1"}'), {"slice": "[1]", "id": "A1"}),
         (("{}", '{"p":NaN}'), {"p": "NaN"}),
+        (("{}", '{"p":1e999}'), {"key": '{"p":1e999}'}),
+        (("{}", r'{"p":"\ud800"}'), {"key": r'{"p":"\ud800"}'}),
     ],
     ids=str,
 )
@@ -283,11 +304,11 @@ def test_a_reconciliation_of_what_is_published_fails_by_a_gate_that_raises(
     assert verdict(one_month, record).summary.startswith(f"could not judge: {UNKNOWN}")
 
 
-def of_a_worker() -> PythonException:
+def of_a_worker(said: str = "ZeroDivisionError: integer division or modulo by zero") -> PythonException:
     where = f'  File "{__file__}", line 7, in fare\n    return 1 // none\n           ~~^^~~~~~~'
     return PythonException(
         f"\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
-        f"Traceback (most recent call last):\n{where}\nZeroDivisionError: integer division or modulo by zero\n"
+        f"Traceback (most recent call last):\n{where}\n{said}\n"
     )
 
 
@@ -337,6 +358,8 @@ def test_what_fails_alike_at_the_ends_and_in_the_middle_is_not_halved(a_year: Pl
     record = a_year.ledger.run("run")
     assert record.state is RunState.FAILED
     assert "fails alike" in record.state_reason
+    failed = {one.chunk for one in a_year.ledger.chunks("run") if one.state is ChunkState.FAILED}
+    assert failed == {"2020-01", "2020-07", "2020-12"}
     outcome = executor.stage_chunks(a_year, "run", MONTHS)  # once more, where it can be computed
     assert (len(outcome.computed), outcome.failed) == (12, {})
 
@@ -348,8 +371,9 @@ def test_what_fails_alike_at_the_ends_and_in_the_middle_is_not_halved(a_year: Pl
         dict.fromkeys(("2020-01", "2020-07"), of_a_worker()),
         dict.fromkeys(("2020-01", "2020-07"), of_a_worker()) | {"2020-12": DivideByZero("[DIVIDE_BY_ZERO] no")},
         dict.fromkeys(("2020-01", "2020-07", "2020-12"), RuntimeError("a machine is gone")),
+        dict.fromkeys(("2020-01", "2020-07", "2020-12"), of_a_worker("MemoryError")),
     ],
-    ids=["one", "two", "another", "not of a row"],
+    ids=["one", "two", "another", "not of a row", "not of a transform"],
 )
 def test_chunks_that_fail_by_themselves_stand_alone_and_the_others_are_staged(
     a_year: Platform, errors: dict[str, Exception]
@@ -458,7 +482,6 @@ def test_each_reason_why_a_transform_is_refused_stays_on_record(tmp_path: Path) 
         (Finding(True, "\ud800"), r"the summary of its Finding cannot be put on record: .*surrogates"),
         (Finding(True, "x", sample=[1]), "the sample of its Finding has a int, where each row is a mapping"),  # type: ignore[list-item]
         (Finding(True, "x", {"raised": 1, "slices": 2}), "have raised, slices, which are the platform's own names"),
-        (Finding(True, "x", asks=True), "its Finding has passed and asks: an owner is asked of what has not passed"),
         (Finding(False, "x", exceptions="rows"), "the exceptions of its Finding are a str, and no function"),  # type: ignore[arg-type]
     ],
     ids=lambda one: one if isinstance(one, str) else "",

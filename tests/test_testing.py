@@ -262,6 +262,12 @@ def without_the_lock(inputs: ba.Inputs, context: ba.TransformContext) -> DataFra
     return daily(inputs, context)
 
 
+def writing_without_the_lock(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
+    rows = without_the_lock(inputs, context)
+    rows.write.parquet("file:///dev/null/nowhere")
+    return rows
+
+
 def writing_to_the_lake(inputs: ba.Inputs, context: ba.TransformContext) -> DataFrame:
     rows = daily(inputs, context)
     rows.writeTo("lake.silver.daily").append()
@@ -309,6 +315,7 @@ def writing_in_a_worker(inputs: ba.Inputs, context: ba.TransformContext) -> Data
         (of_pandas, r"returned a DataFrame of pandas"),
         (ending_the_process, r"cannot be built: SystemExit: 3 \(.*test_testing\.py:\d+, in ending_the_process\)"),
         (of_an_unknown_name, r"raises NameError: name 'twice' is not defined \(.*test_testing\.py:\d+, in"),
+        (writing_without_the_lock, r"daily 1\.0\.0 changes the session's spark\.sql\.sources\.commitProtocolClass"),
         (without_the_lock, r"daily 1\.0\.0 changes the session's spark\.sql\.sources\.commitProtocolClass"),
         (
             writing_to_the_lake,

@@ -333,14 +333,14 @@ def _totals_agree(
     relative: bool,
     entities: Entities | None,
 ) -> Finding:
-    sides = expected(context), found(context)
+    wanted, there = _given(expected(context)), _given(found(context))  # by a product, which computes as it always does
     with localcontext(prec=_DIGITS):
-        return _sums_agree(context, sides, slices, measures, tolerance, relative=relative, entities=entities)
+        return _sums_agree(context, (wanted, there), slices, measures, tolerance, relative=relative, entities=entities)
 
 
 def _sums_agree(
     context: ReconciliationContext,
-    sides: tuple[DataFrame | Iterable[Mapping[str, Any]], DataFrame | Iterable[Mapping[str, Any]]],
+    sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
     slices: tuple[str, ...],
     measures: tuple[str, ...],
     tolerance: str | None,
@@ -394,10 +394,13 @@ def _of_slices(failing: int, everywhere: int, columns: tuple[str, ...]) -> str:
     return "they differ" if failing else "they do not differ"
 
 
+def _given(rows: DataFrame | Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return [row.asDict() for row in rows.collect()] if isinstance(rows, DataFrame) else list(rows)
+
+
 def _totals(
-    rows: DataFrame | Iterable[Mapping[str, Any]], slices: tuple[str, ...], measures: tuple[str, ...]
+    given: Sequence[Mapping[str, Any]], slices: tuple[str, ...], measures: tuple[str, ...]
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
-    given = [row.asDict() for row in rows.collect()] if isinstance(rows, DataFrame) else list(rows)
     for measure in measures:
         if given and not any(measure in row for row in given):
             known = ", ".join(dict.fromkeys(name for row in given[:SLICES] for name in row))
@@ -418,12 +421,16 @@ def off(expected: Any, found: Any, *, relative: bool) -> float:
     """
     if expected == found or (expected != expected and found != found):  # noqa: PLR0124 - how NaN is told
         return 0.0
-    off = abs(float(_difference(expected, found)))
+    try:
+        off = abs(float(_difference(expected, found)))
+    except OverflowError:  # a whole number of more than 300 digits
+        return math.inf
     if not math.isfinite(off):
         return math.inf
     if not relative or off == 0:
         return off
-    return off * 100.0 / abs(float(expected)) if expected else math.inf
+    of = abs(float(expected))
+    return off * 100.0 / of if of else math.inf
 
 
 def _difference(expected: Any, found: Any) -> Any:
@@ -513,5 +520,13 @@ def _slice_exceptions(
 
 def _json(values: Mapping[str, Any]) -> str:
     """Return values as the text that Spark's `to_json` has for them."""
-    plainly = {name: _NO_NUMBER.get(str(one), one) if isinstance(one, float) else one for name, one in values.items()}
-    return json.dumps(plainly, separators=(",", ":"), ensure_ascii=False, default=str, allow_nan=False)
+    return json.dumps(_worded(values), separators=(",", ":"), ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _worded(value: Any) -> Any:
+    """Return a value with what is no number as the text that Spark's `to_json` has for it."""
+    if isinstance(value, Mapping):
+        return {str(name): _worded(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_worded(one) for one in value]
+    return _NO_NUMBER.get(str(value), value) if isinstance(value, float) else value

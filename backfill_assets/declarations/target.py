@@ -118,7 +118,8 @@ class Finding:
         summary: what was found, in one line.
         details: more of it, JSON-ready and bounded.
         sample: a few rows that disagree; taken from `exceptions` where those are given.
-        asks: not passed and not failed: an owner of the table has to accept what was found, with a reason.
+        asks: where it has not passed, it has not failed either: an owner of the table has to accept what was found, with a
+            reason. Where it has passed, this says nothing.
         compared: how many things were held against each other, and `disagreeing` how many of them do not agree; both in
             the unit of the gate (entities, slices, chunks). None where it does not count.
         slices: the failing slices, worst first: their columns, and what was expected and found there.

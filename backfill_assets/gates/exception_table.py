@@ -22,7 +22,7 @@ from pyiceberg.expressions import And, EqualTo
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestamptzType
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.schema import spark_schema
@@ -106,7 +106,8 @@ def keep(
             counts: dict[str, list[int]] = {}
             for one in left:
                 write = partial(_write, platform, mode, f"{folder}/{one.gate}", one, origin, concealed)
-                listed = done_or_raised(run_id, write)
+                with platform.spark.settings_kept(mode):
+                    listed = done_or_raised(run_id, write)
                 if isinstance(listed, BaseException):
                     said[one.gate] = {UNLISTED: words(listed)}
                     continue
@@ -170,8 +171,8 @@ def _write(
 def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
     """Leave out entities of erased subjects, whom an earlier run may have published: the gate counts them, no list names them.
 
-    An exception is a subject's if it says so under the name of the target's column. Of one whose text is no JSON nobody can
-    say whose it is, so that it is left out as well.
+    An exception is a subject's if it says so under the name of the target's column. Of one whose text is no JSON object nobody
+    can say whose it is, so that it is left out as well.
     """
     if not concealed.subject or not concealed.erased:
         return exceptions
@@ -179,8 +180,15 @@ def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
     for part in ("key", "slice", "expected", "found"):
         subject = F.sha2(F.get_json_object(part, f"$['{concealed.subject}']"), 256)
         exceptions = exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
-        exceptions = exceptions.where(F.col(part).isNull() | F.get_json_object(part, "$").isNotNull())
+        exceptions = exceptions.where(F.col(part).isNull() | _is_one_object(part))
     return exceptions
+
+
+def _is_one_object(part: str) -> Column:
+    """Whether a text is one JSON object of which each name stands once: Spark's own functions look at its beginning alone."""
+    names = F.json_object_keys(part)
+    once = F.size(F.array_distinct(names)) == F.size(names)
+    return F.coalesce(once & F.rtrim(part).endswith("}") & ~F.col(part).rlike(r"\}\s*\{"), F.lit(False))
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,6 +197,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     for part in ("slice", "key"):
         try:
             values = json.loads(row[part] or "{}", parse_constant=str)
+            canonical_json(values).encode()  # a number may be too large to be one, and an escape half a character
         except (ValueError, RecursionError):
             values = row[part]
         texts |= values if isinstance(values, dict) else {part: row[part]}

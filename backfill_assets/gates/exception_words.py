@@ -33,9 +33,12 @@ def part(name: str, value: Any) -> Any:
         values = json.loads(value)
     except (ValueError, RecursionError):  # a product's own text
         return value
-    if list(values) == [name]:
-        return _word(values[name])
-    return ", ".join(f"{one}={_word(found)}" for one, found in values.items())
+    words = (
+        _word(values[name])
+        if list(values) == [name]
+        else ", ".join(f"{one}={_word(found)}" for one, found in values.items())
+    )
+    return words.encode("utf-8", "backslashreplace").decode()  # an escape may be half a character
 
 
 def _word(value: Any) -> str:

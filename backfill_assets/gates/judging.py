@@ -249,8 +249,9 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         }
 
     def reconciled(item: Reconciliation) -> Finding:
+        there = contexts()  # which has the session begin
         with platform.spark.settings_kept(plan.mode):
-            return everywhere(item, contexts())
+            return everywhere(item, there)
 
     findings |= {item.name: partial(reconciled, item) for item in asked}
     findings[OLD_DATA_GATE] = lambda: old_data_finding(

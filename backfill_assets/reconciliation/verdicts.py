@@ -89,7 +89,10 @@ def _of_the_product(run: RunContext, published: Mapping[str, Published]) -> Iter
         }
 
     def reconciled(item: Reconciliation) -> Finding:
-        return everywhere(item, contexts()) if contexts() else Finding(True, "nothing is published in these days")
+        if not (there := contexts()):
+            return Finding(True, "nothing is published in these days")
+        with run.platform.spark.settings_kept(plan.mode):
+            return everywhere(item, there)
 
     for item in run.target.reconciliations:
         if item.name in plan.gates:

@@ -317,7 +317,7 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
             _refused(run, batch, attempt, full)
             raise full from error
         if (alike := _alike(plan, launch, batch, error)) is not None:
-            _refused(run, batch, attempt, alike)
+            _refused(run, batch, attempt, alike, chunk=batch[0].key)
             raise alike from error
         for part in _failed(run, launch, batch, attempt, error):
             _stage_batch(run, launch, part)
@@ -407,8 +407,10 @@ def _say_staged(
             logs.event(_log, logging.INFO, "chunk_staged", text, attempt=attempt, files=len(staged), **facts)
 
 
-def _refused(run: RunContext, batch: Sequence[PlannedChunk], attempt: int, refusal: Refused) -> None:
-    """Record that a batch was refused: its attempt and the run have failed, in one transaction.
+def _refused(
+    run: RunContext, batch: Sequence[PlannedChunk], attempt: int, refusal: Refused, *, chunk: str | None = None
+) -> None:
+    """Record that a batch was refused: its attempt and the run (and `chunk`, which stands alone) have failed, in one transaction.
 
     A run that another process has moved on meanwhile, or ended, is what it is.
 
@@ -417,7 +419,7 @@ def _refused(run: RunContext, batch: Sequence[PlannedChunk], attempt: int, refus
     """
     ledger, run_id = run.platform.ledger, run.run_id
     why = "; ".join(one.what for one in refusal.problems)[:_ERROR_LENGTH]
-    ended = ledger.fail_attempt(run_id, attempt, str(refusal), fails_run=why, actor=operator())
+    ended = ledger.fail_attempt(run_id, attempt, str(refusal), chunk=chunk, fails_run=why, actor=operator())
     _refuse_obsolete(run.plan, batch, attempt, ended, refusal)
     _say_attempt(run.plan, batch, attempt, "refused", logging.ERROR, why=why)
     if (state := ledger.run(run_id).state) is not RunState.FAILED:

@@ -151,8 +151,6 @@ def finding_of(returned: Any) -> Finding:
             raise NotAFindingError(
                 f"the {name} of its Finding has a {type(odd[0]).__name__}, where each row is a mapping"
             )
-    if found.passed and found.asks:
-        raise NotAFindingError("its Finding has passed and asks: an owner is asked of what has not passed")
     if taken := sorted(_OF_THE_PLATFORM.intersection(found.details)):
         raise NotAFindingError(
             f"the details of its Finding have {', '.join(taken)}, which are the platform's own names"

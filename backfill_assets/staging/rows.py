@@ -178,10 +178,15 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
     """
     before = spark.conf.getAll
     released: list[str] = []
+    error: BaseException | None = None
     try:
         with writing_no_files(spark):
-            yield
-            released = released_settings(spark)
+            try:
+                yield
+            finally:
+                released = released_settings(spark)
+    except ANY_ERROR as raised:  # which another setting may well have led to
+        error = raised
     finally:
         after = spark.conf.getAll
         changed = put_back(spark, before)
@@ -195,7 +200,9 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
                 "leave the settings as they are, or put them back before the frame is returned; instants are converted by "
                 "functions of their own, for example from_utc_timestamp",
             )
-        )
+        ) from error
+    if error is not None:
+        raise error
 
 
 def _is_as_before(spark: SparkSession, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
@@ -268,6 +275,16 @@ _MISTAKES_OF_CODE = ("NameError: ", "ImportError: ", "ModuleNotFoundError: ")
 _NO_SESSION = "[CONTEXT_ONLY_VALID_ON_DRIVER]"
 """What PySpark says to a worker that asks for a session, or uses a frame that was handed to it."""
 
+_OF_THE_MACHINE = (
+    "MemoryError",
+    "OSError",
+    "ConnectionError",
+    "TimeoutError",
+    "BrokenPipeError",
+    "ConnectionResetError",
+)
+"""How what a worker raises begins that has nothing to do with a row: less at a time, or another time, may do."""
+
 _ITS_FILE = re.compile(r" \(/[^)]*\)$")
 """The path of a machine, with which Python ends what it says of a module that lacks a name."""
 
@@ -306,8 +323,15 @@ def running(plan: Plan) -> Iterator[None]:
 
 def is_of_rows(error: BaseException) -> bool:
     """Whether an error is what computing a row has raised: in a Python function, or by a value that an expression cannot take."""
-    is_of_data = isinstance(error, PySparkException) and (error.getSqlState() or "").startswith("22")
-    return is_of_data or bool(raised_in_worker(error))
+    said = raised_in_worker(error)
+    return not said.startswith(_OF_THE_MACHINE) if said else _state_of(error).startswith("22")
+
+
+def _state_of(error: BaseException) -> str:
+    try:
+        return (error.getSqlState() or "") if isinstance(error, PySparkException) else ""
+    except (Py4JError, OSError):  # the JVM that would say it is gone
+        return ""
 
 
 def _may_depend_on_rows(error: BaseException) -> bool:

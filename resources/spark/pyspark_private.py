@@ -53,3 +53,9 @@ def make_default(session: SparkSession) -> None:
     of_jvm = SparkSession._get_j_spark_session_class(session._jvm)  # noqa: SLF001
     of_jvm.setDefaultSession(session._jsparkSession)  # noqa: SLF001
     of_jvm.setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+
+def put_setting(session: SparkSession, name: str, value: str | None) -> None:
+    """Set a classic session's setting, or unset it (None), whichever it is: `SparkSession.builder` asks no more."""
+    settings = session._jsparkSession.sessionState().conf()  # noqa: SLF001
+    settings.unsetConf(name) if value is None else settings.setConfString(name, value)

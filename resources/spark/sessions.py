@@ -294,8 +294,8 @@ def put_back(session: SparkSession, before: Mapping[str, str]) -> list[str]:
     """Give a session the settings that it has had before; return those that it had not any more."""
     after = session.conf.getAll
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    for name in changed:
-        session.conf.set(name, before[name]) if name in before else session.conf.unset(name)
+    for name in changed:  # also what a builder sets, and a session's own `conf` would refuse to change
+        pyspark_private.put_setting(session, name, before.get(name))
     return changed
 
 

@@ -241,7 +241,8 @@ def test_a_tolerance_is_a_number_and_nothing_that_looks_like_one(value: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("", "nothing"), ("- a\n- b\n", "a list"), ("just words", "a text"), ("42", "a number"), ("[]", "a list")]
+    ("text", "found"),
+    [("", "nothing"), ("- a\n- b\n", "a list"), ("just words", "a text"), ("42", "a number"), ("[]", "a list")],
 )
 def test_a_text_that_is_not_a_mapping_is_refused(text: str, found: str) -> None:
     assert f"holds {found}, not a mapping" in str(refusal(text))
