@@ -217,7 +217,8 @@ def launched_by_dagster(
         if not stop.only_the_process:
             cancel_dagster_run(instance, dagster_run_id, why)
         context.log.warning(str(stop))
-        raise dg.DagsterExecutionInterruptedError(why) from None  # pages of causes would say nothing more
+        # by itself: the pages of what Spark has said because of it would say nothing more
+        raise dg.DagsterExecutionInterruptedError(why) from RunStopped(list(stop.problems))
 
 
 def _asked_at(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime:
