@@ -39,7 +39,7 @@ CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
 _LINE = 300
 _OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")
-"""How the options of `pyspark.pandas` begin, which it keeps among the session's settings."""
+"""How settings begin by which no row changes: the options that `pyspark.pandas` keeps there, and what a session is called."""
 _AGAIN = "its code is another one then, and the change is planned under a new run id"
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
@@ -300,25 +300,19 @@ def running(plan: Plan) -> Iterator[None]:
         yield
     except Exception as error:
         said = _ITS_FILE.sub("", raised_in_worker(error))
+        function = f"a Python function of {plan.transform} {plan.transform_version}"
         if _NO_SESSION in said:
-            raise TransformRefused(
-                Problem(
-                    f"a Python function of {plan.transform} {plan.transform_version} asks for a Spark session"
-                    + (f" ({at})" if (at := place(error)) else ""),
-                    "Spark's workers have none: what is given rows returns rows, and reads and writes nothing else",
-                    f"join what it reads in the transform itself, and write nothing; {_AGAIN}",
-                )
-            ) from error
-        if not said.startswith(_MISTAKES_OF_CODE):
+            what = f"{function} asks for a Spark session"
+            rule = "Spark's workers have none: what is given rows returns rows, and reads and writes nothing else"
+            way_out = "join what it reads in the transform itself, and write nothing"
+        elif said.startswith(_MISTAKES_OF_CODE):
+            what = f"{function} raises {said[:_LINE]}"
+            rule = "what is not there is missing in every launch of this code: no other chunk was tried"
+            way_out = "correct the transform, or install what it imports where Spark's workers run"
+        else:
             raise
-        raise TransformRefused(
-            Problem(
-                f"a Python function of {plan.transform} {plan.transform_version} raises {said[:_LINE]}"
-                + (f" ({at})" if (at := place(error)) else ""),
-                "what is not there is missing in every launch of this code: no other chunk was tried",
-                f"correct the transform, or install what it imports where Spark's workers run; {_AGAIN}",
-            )
-        ) from error
+        at = f" ({where})" if (where := place(error)) else ""
+        raise TransformRefused(Problem(f"{what}{at}", rule, f"{way_out}; {_AGAIN}")) from error
 
 
 def is_of_rows(error: BaseException) -> bool:
