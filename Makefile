@@ -30,15 +30,15 @@ $(ARCHIVE): $(READY)
 	@$(BIN)/python -m resources.spark.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes could be made: the tests take longer"
 	@touch $(ARCHIVE)
 
-# every promise in each mode, but for what only a browser shows
+# what takes no more than a few seconds: ten minutes on two cores
 test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive"
 
-# all other tests: each mode with each point and each act, long campaigns, a day in a browser
+# all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser
 test-exhaustive: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m exhaustive
 
-# the inner loop: the quick modules, one restatement from plan to published, a crash a phase, the model with few examples
+# the inner loop: the quick tests, one restatement from plan to published, a crash a phase, the model with few examples
 check: $(READY) $(ARCHIVE)
 	@HYPOTHESIS_EXAMPLES=3 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --inner-loop -m "not exhaustive"
 

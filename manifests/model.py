@@ -76,6 +76,11 @@ class PublishMode(StrEnum):
     CORRECTION_EVENTS = "CORRECTION_EVENTS"
     """Differences to the accepted rows are appended to the corrections table."""
 
+    @property
+    def adds_to_files_that_stay(self) -> bool:
+        """Whether readers of a chunk have its derived files beside those that the run leaves; else its computed ones alone."""
+        return self is PublishMode.MERGE_BY_KEY
+
 
 class OlderVersion(StrEnum):
     """What becomes of a row that a merge would replace by one of an older version."""

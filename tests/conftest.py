@@ -43,8 +43,8 @@ CONTEXT.set_forkserver_preload(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--inner-loop", action="store_true", help="the quick modules, and what is marked `check`")
-    parser.addoption("--record-durations", action="store_true", help="write down what each module takes")
+    parser.addoption("--inner-loop", action="store_true", help="the quick tests, and what is marked `check`")
+    parser.addoption("--record-durations", action="store_true", help="write down what each test takes")
 
 
 def pytest_configure(config: pytest.Config) -> None:

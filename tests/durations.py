@@ -1,31 +1,55 @@
-"""How long each test took when all of them were last recorded: what runs first, and what the inner loop runs.
+"""How long each test took when all of them were last recorded: what runs first, and what each target of make leaves out.
 
-`make durations` writes `durations.json`. Put here how it is written and read; the order is `conftest`'s.
+`make durations` writes `durations.json`: the seconds of each module and, of those that took a second or more, of each test
+with all its cases. Put here how it is written and read; which cases are left out is `exhaustive`'s.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 FILE = Path(__file__).resolve().parent / "durations.json"
-QUICK_SECONDS = 5.0
-"""The inner loop runs modules that took no longer, besides what is marked `check`."""
+QUICK_SECONDS = 0.15
+"""The inner loop runs tests of which a case takes no longer, besides what is marked `check`."""
+_LISTED_SECONDS = 1.0
 
 
-def of_modules() -> dict[str, float]:
-    """Return the seconds of each recorded module, by its path from this folder."""
-    recorded: dict[str, float] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    return recorded
+@cache
+def recorded() -> Mapping[str, Mapping[str, Any]]:
+    """Return what is recorded of each module, by its path from this folder: its `seconds`, and those of its `tests`."""
+    found: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    return found
 
 
 def module_of(item: pytest.Item) -> str:
     """Return the name that a test's module is recorded under."""
-    return item.path.relative_to(FILE.parent).as_posix()
+    return item.path.relative_to(FILE.parent).as_posix() if item.path.is_relative_to(FILE.parent) else item.path.name
+
+
+def test_of(nodeid: str) -> str:
+    """Return the name that a test is recorded under, whichever of its cases is meant."""
+    return nodeid.partition("::")[2].partition("[")[0]
+
+
+def seconds_of(item: pytest.Item) -> float:
+    """Return what all cases of a test took together; 0 if it was too little to be listed."""
+    seconds: float = recorded().get(module_of(item), {}).get("tests", {}).get(test_of(item.nodeid), 0.0)
+    return seconds
+
+
+def by_test(items: Iterable[pytest.Item]) -> list[list[pytest.Item]]:
+    """Return the cases of each test together."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    return list(cases.values())
 
 
 def longest_first(items: list[pytest.Item]) -> None:
@@ -33,30 +57,43 @@ def longest_first(items: list[pytest.Item]) -> None:
 
     A process that begins a long one last would be waited for by the others.
     """
-    seconds = of_modules()
-    items.sort(key=lambda item: -seconds.get(module_of(item), float("inf")))
+    known = recorded()
+    items.sort(key=lambda item: -known.get(module_of(item), {}).get("seconds", float("inf")))
 
 
 def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the tests of the inner loop."""
-    seconds = of_modules()
     return [
         item
-        for item in items
-        if item.get_closest_marker("check") is not None or seconds.get(module_of(item), 0.0) <= QUICK_SECONDS
+        for cases in by_test(items)
+        for item in cases
+        if item.get_closest_marker("check") is not None or seconds_of(item) <= QUICK_SECONDS * len(cases)
     ]
 
 
 class Recorder:
-    """Writes down what each module took, with the fixtures that its tests were the first to ask for."""
+    """Writes down what each test took, and each module with the fixtures that its tests were the first to ask for."""
 
     def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._modules: Counter[str] = Counter()
+        self._tests: dict[str, Counter[str]] = defaultdict(Counter)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         module = report.nodeid.partition("::")[0].removeprefix("tests/")
-        self._seconds[module] += report.duration  # type: ignore[assignment]
+        self._modules[module] += report.duration  # type: ignore[assignment]
+        if report.when == "call":
+            self._tests[module][test_of(report.nodeid)] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        recorded = {module: round(seconds, 1) for module, seconds in sorted(self._seconds.items())}
-        FILE.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+        written = {
+            module: {
+                "seconds": round(seconds, 1),
+                "tests": {
+                    test: round(took, 1)
+                    for test, took in sorted(self._tests[module].items())
+                    if took >= _LISTED_SECONDS
+                },
+            }
+            for module, seconds in sorted(self._modules.items())
+        }
+        FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

@@ -1,32 +1,51 @@
-"""Which tests `make test` leaves to `make test-exhaustive`: both together are every test there is.
+"""Which cases `make test` leaves to `make test-exhaustive`: both together are every test there is.
 
-A test marked `matrix` has cases that are a product: each mode with each point, each point with each act. `make test` tries
-as many of them as it takes to try each value of each parameter once, the others are marked `exhaustive` here. What is
-marked `exhaustive` as a whole is a long campaign, with a short one beside it that is not, or a day in a browser.
+`make test` has ten minutes. It tries each test of which a case takes at most `CASE_SECONDS`, and as many cases of it as take
+no more than `CASES_SECONDS` together, one at least. A test marked `matrix` has cases that are a product, each mode with each
+point, each point with each act: of those the first are the ones that try each value of each parameter once. What is marked
+`check` is always tried: a restatement from plan to published, a crash of each phase. What is left out is marked `exhaustive`
+here. What is marked so where it stands is a long campaign, with a short one beside it that is not, or a day in a browser.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
+from durations import by_test, seconds_of
 
+CASE_SECONDS, CASES_SECONDS = 2.5, 2.0
+"""Seconds that `make test` has for one case of a test, and for those that it tries of one test."""
 Value = tuple[object, object]
 """The parameters of one `parametrize`, and what it has given them."""
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases of each matrix that are left out as `exhaustive`."""
-    matrices: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("matrix") is not None and hasattr(item, "callspec"):
-            matrices[item.nodeid.partition("[")[0]].append(item)
-    for cases in matrices.values():
-        tried = set(covering([_values(case) for case in cases]))
+    """Mark the cases of each test that are left out as `exhaustive`."""
+    for all_cases in by_test(items):
+        cases = [case for case in all_cases if case.get_closest_marker("exhaustive") is None]
+        tried = set(tried_of(cases, seconds_of(cases[0])) if cases else ())
         for number, case in enumerate(cases):
-            if number not in tried:
+            if number not in tried and case.get_closest_marker("check") is None:
                 case.add_marker("exhaustive")
+
+
+def tried_of(cases: Sequence[pytest.Item], seconds: float) -> list[int]:
+    """Return the numbers of the cases that are not left out; `seconds` is what all of them take."""
+    if seconds > CASE_SECONDS * len(cases):
+        return []
+    order = list(range(len(cases)))
+    if cases[0].get_closest_marker("matrix") is not None and hasattr(cases[0], "callspec"):
+        order = covering([_values(case) for case in cases])
+    fitting = int(CASES_SECONDS * len(cases) / seconds) if seconds else len(cases)
+    return spread(order, max(1, fitting))
+
+
+def spread(numbers: Sequence[int], how_many: int) -> list[int]:
+    """Return so many of some numbers, from all over them and always the same ones."""
+    if len(numbers) <= how_many:
+        return list(numbers)
+    return [numbers[place * len(numbers) // how_many] for place in range(how_many)]
 
 
 def covering(cases: Sequence[frozenset[Value]]) -> list[int]:

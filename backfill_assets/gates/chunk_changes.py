@@ -111,7 +111,7 @@ def _rows_before(platform: Platform, target: TargetTable, record: RunRecord) -> 
 
 def _side(record: RunRecord, chunk: ChunkRecord, before: Mapping[str, int]) -> Side:
     old, new = sorted(before), [file.path for file in chunk.files]
-    if record.plan.merge is not None:
+    if record.plan.publish_mode.adds_to_files_that_stay:
         gone = set(chunk.replaced)
         new = [path for path in old if path not in gone] + [file.path for file in chunk.derived]
     both = sorted({*old} & {*new})
@@ -121,7 +121,7 @@ def _side(record: RunRecord, chunk: ChunkRecord, before: Mapping[str, int]) -> S
 
 def rows_after(plan: Plan, chunk: ChunkRecord, before: Mapping[str, int]) -> int:
     """Return how many rows readers have of a staged chunk once it is published; `before` are those of each file that it has."""
-    if plan.merge is None:
+    if not plan.publish_mode.adds_to_files_that_stay:
         return chunk.rows or 0
     gone = set(chunk.replaced)
     stays = sum(rows for path, rows in before.items() if path not in gone)
