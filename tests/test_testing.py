@@ -330,14 +330,14 @@ def writing_in_a_worker(inputs: ba.Inputs, context: ba.TransformContext) -> Data
 def test_what_a_run_refuses_of_a_transform_is_refused(function: Callable[..., DataFrame], said: str) -> None:
     with pytest.raises(TransformRefused, match=said):
         trial(function).rows()
-    assert trial()._spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert trial()._computing.session.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 def test_settings_that_a_transform_has_put_back_are_none_that_it_changes(sound: Trial) -> None:
     one = trial(with_settings_put_back)
-    before = one._spark.conf.getAll
+    before = one._computing.session.conf.getAll
     assert one.rows().equals(sound.rows())
-    assert one._spark.conf.getAll == before
+    assert one._computing.session.conf.getAll == before
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_session_in_another_zone_has_other_days(sound: Trial) -> None:
     with pytest.raises(TrialError, match="in a session whose time zone is Asia/Tokyo") as told:
         sound.require_pure(session_zone="Asia/Tokyo")
     assert "to_date" in told.value.cause
-    assert sound._spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert sound._computing.session.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 # --- no look-ahead ----------------------------------------------------------------------------------------------------

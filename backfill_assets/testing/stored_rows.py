@@ -1,6 +1,6 @@
 """Rows of a table in Parquet files, as those of a snapshot are, and which of them a read needs.
 
-Put here what stands for a table in the lakehouse. What is read for a chunk is `trial`'s to say.
+Put here what stands for a table in the lakehouse. What is read for a chunk is `computing`'s to say.
 """
 
 from __future__ import annotations

@@ -1,48 +1,36 @@
 """A transform on some rows: computed as a run computes it, and held against what it should be.
 
-Put here what is asked of a trial and how it is computed. What is done to rows is the run's own functions' to say; what differs
-is in `differences`, why in `causes`.
+Put here what is asked of a trial, what it is planned as, and in which ways it is computed. How chunks are computed is
+`computing`'s to say; what differs is in `differences`, why in `causes`.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow.fs as pafs
-from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.finding import find_products
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema
-from backfill_assets.declarations.target import Inputs, InputTable, Product, TargetTable, TransformContext
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from backfill_assets.planning.contracts import contract_of
-from backfill_assets.staging.rows import (
-    CHUNK_FOLDER,
-    computed_rows,
-    context_of,
-    files_below,
-    inputs_of,
-    lineage,
-    read,
-    read_window,
-    running,
-)
+from backfill_assets.staging.rows import lineage, read_window
 from backfill_assets.testing.causes import CLOCKS, DAYS, LOOKS_AHEAD, NAIVE, ORDERED, PLACES, RANDOM, clocks_asked
+from backfill_assets.testing.computing import Computing
 from backfill_assets.testing.differences import Difference, TrialError, differences_between, rows_in
 from backfill_assets.testing.given_rows import Rows, frame_of
-from backfill_assets.testing.sessions import new_folder, process_in, spark_sessions
+from backfill_assets.testing.sessions import new_folder, process_in
 from backfill_assets.testing.stored_rows import SNAPSHOT, StoredRows
 from backfill_assets.worker.chunk_gate import gate_chunks
 from backfill_assets.worker.gate_tasks import GateTask, spec_of
@@ -54,7 +42,6 @@ from manifests.plan import Plan, PlannedChunk
 from manifests.planner import make_plan
 from manifests.reading import manifest_from
 from manifests.staged_file import StagedFile
-from resources.spark.pyspark_private import root_is_default
 
 RUN_CLOCK = datetime(2030, 1, 1, tzinfo=UTC)
 """The "now" of a trial unless it is given another."""
@@ -216,29 +203,29 @@ class Trial:
             raise TrialError(
                 f"{self._named} asks a clock: {', '.join(asked)}", cause="`context.run_clock` is the only now there is"
             )
-        chunks = self.plan.chunks
-        self._require_alike("once more", self._compute(chunks), self._cause_of_chance)
+        chunks, computing = self.plan.chunks, self._computing
+        self._require_alike("once more", computing.rows_of(chunks), self._cause_of_chance)
         reverse = self._stored([part.reverse() for part in reversed(self._parts)])
         self._require_alike(
-            "from source rows in reverse order", self._compute(chunks, source=reverse), self._cause_of_order
+            "from source rows in reverse order", computing.rows_of(chunks, source=reverse), self._cause_of_order
         )
         spread = self._stored([self._source.gather_every(_FILES, first) for first in range(_FILES)])
-        with self._settings(_OTHER_WAYS):
-            found = self._compute(chunks, source=spread, cores=len(chunks))
+        with computing.settings(_OTHER_WAYS):
+            found = computing.rows_of(chunks, source=spread, cores=len(chunks))
         self._require_alike(
             "from source rows spread over more files, with other shuffles and joins", found, self._cause_of_order
         )
         with process_in(zone):
-            found = self._compute(chunks)
+            found = computing.rows_of(chunks)
         self._require_alike(f"in a process whose time zone is {zone}", found, lambda _: NAIVE)
         if session_zone is not None:
-            with self._settings({"spark.sql.session.timeZone": session_zone}):
-                found = self._compute(chunks)
+            with computing.settings({"spark.sql.session.timeZone": session_zone}):
+                found = computing.rows_of(chunks)
             self._require_alike(f"in a session whose time zone is {session_zone}", found, lambda _: DAYS)
         for chunk in chunks if len(chunks) > 1 else ():
-            self._require_alike(f"with chunk {chunk.key} alone", self._compute([chunk]), self._cause_of_chunks)
+            self._require_alike(f"with chunk {chunk.key} alone", computing.rows_of([chunk]), self._cause_of_chunks)
         for at in range(0, len(chunks), 2) if len(chunks) > 2 else ():  # noqa: PLR2004 - in twos
-            found = self._compute(chunks[at : at + 2])
+            found = computing.rows_of(chunks[at : at + 2])
             self._require_alike(f"with chunks {' and '.join(found)} together", found, self._cause_of_chunks)
         if self.target.entity is not None:
             self._require_alike_by_entity(self.target.entity)
@@ -258,7 +245,7 @@ class Trial:
                 continue
             looked = True
             without = self._stored([part.filter(instants.is_null() | (instants < end)) for part in self._parts])
-            found = self._compute(self.plan.chunks, source=without)
+            found = self._computing.rows_of(self.plan.chunks, source=without)
             self._require_alike(
                 f"without the source rows from {end:%Y-%m-%d %H:%M} on, which is after what {chunk.key} reads",
                 {chunk.key: found[chunk.key]},
@@ -383,84 +370,20 @@ class Trial:
     def _stored_references(self) -> dict[str, StoredRows]:
         return {name: StoredRows(self._tables[name], [frame]) for name, frame in self._reference_frames.items()}
 
-    # --- computing ----------------------------------------------------------------------------------------------------
+    # --- its rows, computed -------------------------------------------------------------------------------------------
 
-    @property
-    def _spark(self) -> SparkSession:
-        return spark_sessions().session(self.plan.mode)
-
-    @contextmanager
-    def _settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
-        """Have the session compute with other settings for a while."""
-        conf = self._spark.conf
-        before = {name: conf.get(name, None) for name in wanted}
-        for name, value in wanted.items():
-            conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name, old in before.items():
-                conf.unset(name) if old is None else conf.set(name, old)
-
-    def _context(self, chunks: Sequence[PlannedChunk], cores: int | None = None) -> TransformContext:
-        references = {name: read(self._spark, stored.whole) for name, stored in self._stored_references.items()}
-        return context_of(
-            self.plan, self.target, chunks, references, cores or self._spark.sparkContext.defaultParallelism
-        )
-
-    def _inputs(self, window: tuple[datetime, datetime], source: StoredRows) -> Inputs:
-        start, end = window
-        earlier = source.before(start) if self.target.look_back_columns else None
-        return inputs_of(
-            self.target,
-            window,
-            read(self._spark, source.between(start, end)),
-            read(self._spark, earlier) if earlier is not None and earlier.paths else None,
-        )
-
-    def _frame(
-        self,
-        chunks: Sequence[PlannedChunk],
-        source: StoredRows | None = None,
-        window: tuple[datetime, datetime] | None = None,
-        cores: int | None = None,
-    ) -> DataFrame:
-        inputs = self._inputs(window or read_window(self.plan, chunks), source or self._as_given)
-        schema = iceberg_schema(self.target.model)
-        return computed_rows(self.target, self.plan, chunks, inputs, self._context(chunks, cores), schema)
-
-    def _staged(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, list[StagedFile]]:
-        """Compute chunks in one Spark job; return the files of each."""
-        folder = new_folder()
-        try:
-            frame = self._frame(chunks, **otherwise)
-            with running(self.plan):
-                frame.write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
-        finally:
-            root_is_default()  # what a test does beside the trial is in its own session
-        keys = [chunk.key for chunk in chunks]
-        return files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
-
-    def _compute(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, pl.DataFrame]:
-        """Compute chunks in one Spark job; return the rows of each."""
-        staged = self._staged(chunks, **otherwise)
-        found = {chunk.key: self._read_back(staged[chunk.key]) for chunk in chunks}
-        for file in (file for files in staged.values() for file in files):
-            Path(file.path).unlink()
-        return found
-
-    def _read_back(self, files: Sequence[StagedFile]) -> pl.DataFrame:
-        none = pl.DataFrame(schema=dtypes(self.target.model))
-        return pl.concat([none, *(pl.read_parquet(file.path, hive_partitioning=False) for file in files)])
+    @cached_property
+    def _computing(self) -> Computing:
+        return Computing(self.target, self.plan, self._as_given, self._stored_references)
 
     @cached_property
     def _files(self) -> dict[str, list[StagedFile]]:
         """The files of every chunk, computed as a run does."""
-        return {key: files for batch in self.plan.batches() for key, files in self._staged(batch).items()}
+        return {key: files for batch in self.plan.batches() for key, files in self._computing.staged(batch).items()}
 
     @cached_property
     def _together(self) -> dict[str, pl.DataFrame]:
-        return {key: self._read_back(files) for key, files in self._files.items()}
+        return {key: self._computing.read_back(files) for key, files in self._files.items()}
 
     # --- what differs, and why ----------------------------------------------------------------------------------------
 
@@ -483,7 +406,8 @@ class Trial:
         """Require of some entities the rows that they have beside others: a merge computes some of them alone."""
         some = self._source[entity].drop_nulls().unique().sort().gather_every(2).to_list()
         of_them = pl.col(entity).is_in(some)
-        found = self._compute(self.plan.chunks, source=self._stored([part.filter(of_them) for part in self._parts]))
+        source = self._stored([part.filter(of_them) for part in self._parts])
+        found = self._computing.rows_of(self.plan.chunks, source=source)
         for key, frame in found.items():
             if differences := self._differences(self._together[key].filter(of_them), frame):
                 raise TrialError(
@@ -514,13 +438,13 @@ class Trial:
     def _cause_of_chunks(self, chunk: PlannedChunk) -> str:
         """Tell apart why a chunk has other rows beside others: what it is told of them, or what is read for them."""
         every, window = self.plan.chunks, read_window(self.plan, [chunk])
-        alone = self._compute([chunk])[chunk.key]
-        if self._differences(alone, self._compute(every, window=window)[chunk.key]):
+        alone = self._computing.rows_of([chunk])[chunk.key]
+        if self._differences(alone, self._computing.rows_of(every, window=window)[chunk.key]):
             return (
                 "it depends on the other chunks of its batch, as `context.chunks` and `context.slots` name them: rows of a "
                 "chunk are the same whatever it is computed with"
             )
-        later = self._compute([chunk], window=(window[0], read_window(self.plan, every)[1]))[chunk.key]
+        later = self._computing.rows_of([chunk], window=(window[0], read_window(self.plan, every)[1]))[chunk.key]
         if self._differences(alone, later):
             return LOOKS_AHEAD
         return (
@@ -534,9 +458,10 @@ class Trial:
     @cached_property
     def _looked_at(self) -> tuple[list[str], list[str]]:
         """The telling functions in the transform's plan, and the clocks that its own Python code asks while it is built."""
-        with self._settings({"spark.sql.debug.maxToStringFields": "10000"}), redirect_stdout(io.StringIO()) as said:
+        computing = self._computing
+        with computing.settings({"spark.sql.debug.maxToStringFields": "10000"}), redirect_stdout(io.StringIO()) as said:
             with clocks_asked() as clocks:
-                frame = self._frame(self.plan.chunks)
+                frame = computing.frame(self.plan.chunks)
             frame.explain("extended")
         analysed = said.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
         names = set(re.findall(r"(?<![\w.'])(\w+)\(", analysed)) | set(

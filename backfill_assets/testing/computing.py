@@ -1,0 +1,124 @@
+"""The chunks of a trial, computed as a run computes them: rows of their read window in, staged files and their rows out.
+
+Put here how chunks are computed, and what may be otherwise: source rows, window, cores, settings of the session. In which ways
+a trial is computed, and what its rows are held against, is `trial`'s; what is done to rows is the run's own functions' to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.fs as pafs
+from pyspark.sql import DataFrame, SparkSession
+
+from backfill_assets.declarations.schema import dtypes, iceberg_schema
+from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from backfill_assets.staging.rows import (
+    CHUNK_FOLDER,
+    computed_rows,
+    context_of,
+    files_below,
+    inputs_of,
+    read,
+    read_window,
+    running,
+)
+from backfill_assets.testing.sessions import new_folder, spark_sessions
+from backfill_assets.testing.stored_rows import StoredRows
+from manifests.plan import Plan, PlannedChunk
+from manifests.staged_file import StagedFile
+from resources.spark.pyspark_private import root_is_default
+
+
+@dataclass(frozen=True, eq=False)
+class Computing:
+    """A plan, and the rows that its chunks are computed from.
+
+    Attributes:
+        target: the declared target.
+        plan: the plan of a run that computes these rows.
+        source: the rows of its source, unless others are given.
+        references: the rows of each reference table, by name.
+    """
+
+    target: TargetTable
+    plan: Plan
+    source: StoredRows
+    references: Mapping[str, StoredRows]
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that chunks are computed in."""
+        return spark_sessions().session(self.plan.mode)
+
+    @contextmanager
+    def settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
+        """Have the session compute with other settings for a while."""
+        conf = self.session.conf
+        before = {name: conf.get(name, None) for name in wanted}
+        for name, value in wanted.items():
+            conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, old in before.items():
+                conf.unset(name) if old is None else conf.set(name, old)
+
+    def frame(
+        self,
+        chunks: Sequence[PlannedChunk],
+        source: StoredRows | None = None,
+        window: tuple[datetime, datetime] | None = None,
+        cores: int | None = None,
+    ) -> DataFrame:
+        """Return the frame that chunks are computed by: from other source rows, of another window or for other cores, if given."""
+        inputs = self._inputs(window or read_window(self.plan, chunks), source or self.source)
+        schema = iceberg_schema(self.target.model)
+        return computed_rows(self.target, self.plan, chunks, inputs, self._context(chunks, cores), schema)
+
+    def staged(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, list[StagedFile]]:
+        """Compute chunks in one Spark job, otherwise as `frame` has it; return the files of each."""
+        folder = new_folder()
+        try:
+            frame = self.frame(chunks, **otherwise)
+            with running(self.plan):
+                frame.write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
+        finally:
+            root_is_default()  # what a test does beside the trial is in its own session
+        keys = [chunk.key for chunk in chunks]
+        return files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
+
+    def rows_of(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, pl.DataFrame]:
+        """Compute chunks in one Spark job, otherwise as `frame` has it; return the rows of each."""
+        staged = self.staged(chunks, **otherwise)
+        found = {chunk.key: self.read_back(staged[chunk.key]) for chunk in chunks}
+        for file in (file for files in staged.values() for file in files):
+            Path(file.path).unlink()
+        return found
+
+    def read_back(self, files: Sequence[StagedFile]) -> pl.DataFrame:
+        """Return the rows of a chunk's files."""
+        none = pl.DataFrame(schema=dtypes(self.target.model))
+        return pl.concat([none, *(pl.read_parquet(file.path, hive_partitioning=False) for file in files)])
+
+    def _context(self, chunks: Sequence[PlannedChunk], cores: int | None = None) -> TransformContext:
+        references = {name: read(self.session, stored.whole) for name, stored in self.references.items()}
+        return context_of(
+            self.plan, self.target, chunks, references, cores or self.session.sparkContext.defaultParallelism
+        )
+
+    def _inputs(self, window: tuple[datetime, datetime], source: StoredRows) -> Inputs:
+        start, end = window
+        earlier = source.before(start) if self.target.look_back_columns else None
+        return inputs_of(
+            self.target,
+            window,
+            read(self.session, source.between(start, end)),
+            read(self.session, earlier) if earlier is not None and earlier.paths else None,
+        )
