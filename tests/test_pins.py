@@ -24,7 +24,7 @@ from backfill_assets import decisions
 from backfill_assets.audit.report import report, report_beside
 from backfill_assets.audit.verification import COVERED, NOT_COVERED, verify
 from backfill_assets.cli.command import cli
-from backfill_assets.declarations.reconciliations import exception_rows
+from backfill_assets.declarations.exception_texts import exception_rows
 from backfill_assets.declarations.target import EXCEPTION_COLUMNS, Finding, Level, Reconciliation, ReconciliationContext
 from backfill_assets.evidence.events import GC
 from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE

@@ -21,8 +21,9 @@ from pyspark.sql.types import IntegerType
 from test_pages import page
 from worlds import World, declare, make_world
 
+from backfill_assets.declarations.exception_texts import exception_rows
 from backfill_assets.declarations.places import place as place_of
-from backfill_assets.declarations.reconciliations import exception_rows, state_level
+from backfill_assets.declarations.reconciliations import state_level
 from backfill_assets.declarations.target import (
     EXCEPTION_COLUMNS,
     Finding,

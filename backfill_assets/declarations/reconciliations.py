@@ -1,44 +1,33 @@
 """Reconciliations in pieces: what a product puts together to say that records, totals and outcomes agree.
 
 Put here how things are held against each other and how what disagrees is named: by slice, and row by row. Which things,
-and how they are found in another way than the transform's, is the product's to say. Where several gates ask of the same
-entities, they share one `Comparison`, which is counted in one Spark job whatever their number; what disagrees is
-looked up only where a gate has not passed. Imported by Spark's Python workers with the products: keep it light.
+and how they are found in another way than the transform's, is the product's to say; how far two amounts are apart is `amounts`'s,
+how a row is written `exception_texts`'s. Where several gates ask of the same entities, they share one `Comparison`, which is
+counted in one Spark job whatever their number; what disagrees is looked up only where a gate has not passed. Imported by Spark's
+Python workers with the products: keep it light.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, localcontext
+from decimal import localcontext
 from functools import partial, reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+from backfill_assets.declarations.amounts import difference, for_record, off
+from backfill_assets.declarations.exception_texts import exception_rows, json_of, text_of
 from backfill_assets.declarations.gate_arguments import flag, function, several, text, texts, unless
-from backfill_assets.declarations.target import (
-    EXCEPTION_COLUMNS,
-    Finding,
-    Level,
-    Needs,
-    Reconciliation,
-    ReconciliationContext,
-)
+from backfill_assets.declarations.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
 
 SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
-INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-"""How `to_json` writes instants: by itself it cuts them to milliseconds, and none is found by such a key."""
 _DIGITS = 100
 """What decimals are added up with: no sum of Spark's has half as many, and of those nothing is rounded."""
-_NO_NUMBER = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""What Spark's `to_json` has for each, by Python's word for it."""
-_FRAME = ", ".join(f"{name} string" for name in EXCEPTION_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -358,7 +347,7 @@ def _sums_agree(
             was, is_ = (side.get(place, {}).get(measure, 0) for side in (wanted, there))
             if off(was, is_, relative=relative) > limit:
                 row = dict(zip(slices, place, strict=True))
-                row |= {"measure": measure, "expected": was, "found": is_, "difference": _difference(was, is_)}
+                row |= {"measure": measure, "expected": was, "found": is_, "difference": difference(was, is_)}
                 differing.append((-off(was, is_, relative=False), row))
                 failing.add(place)
     differing.sort(key=lambda one: (one[0], str(one[1])))
@@ -373,8 +362,7 @@ def _sums_agree(
         f"{said}; {_of_slices(len(failing), len(everywhere), slices)}{within}",
         {
             "totals": {
-                measure: {"expected": _for_record(one[0]), "found": _for_record(one[1])}
-                for measure, one in sums.items()
+                measure: {"expected": for_record(one[0]), "found": for_record(one[1])} for measure, one in sums.items()
             },
             "differing": len(failing),
             "failing_slices": len(failing),
@@ -382,7 +370,7 @@ def _sums_agree(
         | ({} if tolerance is None else {"limit": limit}),
         compared=len(everywhere),
         disagreeing=len(failing),
-        slices=[{name: _for_record(one) for name, one in row.items()} for row in rows[:SLICES]],
+        slices=[{name: for_record(one) for name, one in row.items()} for row in rows[:SLICES]],
         exceptions=partial(_slice_exceptions, context, slices, rows, entities),
     )
 
@@ -413,51 +401,7 @@ def _totals(
     return totals
 
 
-def off(expected: Any, found: Any, *, relative: bool) -> float:
-    """Return how far a value is off, in its unit or in percent of what was expected.
-
-    Whole and decimal numbers are compared as they are, however long. What is no number is equal to itself alone, and
-    infinitely far from anything else.
-    """
-    if expected == found or (expected != expected and found != found):  # noqa: PLR0124 - how NaN is told
-        return 0.0
-    try:
-        off = abs(float(_difference(expected, found)))
-    except OverflowError:  # a whole number of more than 300 digits
-        return math.inf
-    if not math.isfinite(off):
-        return math.inf
-    if not relative or off == 0:
-        return off
-    of = abs(float(expected))
-    return off * 100.0 / of if of else math.inf
-
-
-def _difference(expected: Any, found: Any) -> Any:
-    """Return by how much a value is more than another: exactly, unless one of them is binary."""
-    if isinstance(expected, float) or isinstance(found, float):
-        return float(found) - float(expected)
-    return found - expected
-
-
-def _for_record(value: Any) -> Any:
-    """Return a value as JSON can have it: decimals, and what is no number, as text."""
-    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)
-    return value
-
-
 # --- what disagrees, row by row ---------------------------------------------------------------------------------------
-
-
-def text_of(*columns: str) -> Column:
-    """Return columns as JSON text, nulls kept; instants to the microsecond, so that a key is that of its row."""
-    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false", **INSTANTS}) if columns else F.lit("{}")
-
-
-def exception_rows(spark: SparkSession, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Return a few rows that are known already as a frame of exceptions."""
-    return spark.createDataFrame([tuple(row.get(name) for name in EXCEPTION_COLUMNS) for row in rows], _FRAME)
 
 
 def _exceptions(
@@ -503,10 +447,10 @@ def _slice_exceptions(
     spark = context.source.sparkSession
     rows = [
         {
-            "slice": _json({column: row[column] for column in slices}),
+            "slice": json_of({column: row[column] for column in slices}),
             "key": "{}",
-            "expected": _json({row["measure"]: row["expected"]}),
-            "found": _json({row["measure"]: row["found"]}),
+            "expected": json_of({row["measure"]: row["expected"]}),
+            "found": json_of({row["measure"]: row["found"]}),
             "what": f"{row['measure']} of the slice differ",
         }
         for row in differing
@@ -516,17 +460,3 @@ def _slice_exceptions(
         return named
     inside = _exceptions(context, entities, slices, {})
     return named.unionByName(inside.join(F.broadcast(named.select("slice").distinct()), "slice", "left_semi"))
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    """Return values as the text that Spark's `to_json` has for them."""
-    return json.dumps(_worded(values), separators=(",", ":"), ensure_ascii=False, default=str, allow_nan=False)
-
-
-def _worded(value: Any) -> Any:
-    """Return a value with what is no number as the text that Spark's `to_json` has for it."""
-    if isinstance(value, Mapping):
-        return {str(name): _worded(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_worded(one) for one in value]
-    return _NO_NUMBER.get(str(value), value) if isinstance(value, float) else value

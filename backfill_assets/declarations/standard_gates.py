@@ -16,9 +16,10 @@ from typing import Any, ParamSpec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
+from backfill_assets.declarations.amounts import off
 from backfill_assets.declarations.arguments import NAME, WrongArgumentsError, is_amount, wrong_arguments
 from backfill_assets.declarations.gate_arguments import flag, unless
-from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, off, record_level
+from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, record_level
 from backfill_assets.declarations.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
 

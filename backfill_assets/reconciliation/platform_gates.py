@@ -12,7 +12,8 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.declarations.reconciliations import INSTANTS, SLICES, exception_rows, text_of
+from backfill_assets.declarations.exception_texts import INSTANTS, exception_rows, text_of
+from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
