@@ -42,6 +42,7 @@ from resources.lakehouse.loads import (
     REASON_PROPERTY,
     REJECTED_PROPERTY,
     Load,
+    LoadToMake,
     content_of,
     load_to_make,
     undoing,
@@ -124,7 +125,7 @@ def load_file(
     content = f"{declared.name}:{opened.content_hash}"
     loads = platform.lakehouse.loads(declared.name)
     to_make = load_to_make(loads, content, replaces=declared.is_reference)
-    load_id, before = to_make.load_id, to_make.before
+    before = to_make.before
     ever = next((one for one in reversed(loads) if content_of(one.load_id) == content), None)
     if if_new and ever is not None and not again:  # also if it was taken back: somebody had a reason
         return FileLoaded(ever if before is None else before, {}, new=False)
@@ -136,26 +137,41 @@ def load_file(
         withheld = platform.policy.protects(declared.name)
         reasons, rows = _reasons(opened, repeated)
         _require_few(path, declared, reasons, rows, limit, withheld=withheld)
-        properties = {
-            LOAD_PROPERTY: load_id,
-            FILE_PROPERTY: path.name,
-            ACTOR_PROPERTY: operator(),
-            REJECTED_PROPERTY: str(reasons.total),
-        }
-        if declared.is_reference:
-            named = {DATA_VERSION_PROPERTY: version or content.partition(":")[2][:12]}
-            whole = arrow.concat_tables(_loaded(opened, declared, repeated))
-            against = to_make.replaced_by if before is not None else None
-            commit = _replace_rows(
-                platform, declared, whole, properties | named, new_version=version is not None, against=against
-            )
-        else:
-            commit = _append_rows(platform, declared, opened, repeated, properties, reasons)
-    made = _load_made(platform, declared, load_id)
+        commit = _make_load(platform, declared, opened, repeated, reasons, to_make, file=path.name, version=version)
+    made = _load_made(platform, declared, to_make.load_id)
     shown = {
         reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
     }
     return FileLoaded(made, dict(sorted(reasons.counts.items())), new=commit is not None, first=shown)
+
+
+def _make_load(
+    platform: Platform,
+    declared: InputTable,
+    opened: InputFile,
+    repeated: RepeatedRows,
+    reasons: Rejections,
+    to_make: LoadToMake,
+    *,
+    file: str,
+    version: str | None,
+) -> Commit | None:
+    """Write a file's rows as a load: the whole content of a reference table, or what is appended to another.
+
+    Returns no commit if the load was there already.
+    """
+    properties = {
+        LOAD_PROPERTY: to_make.load_id,
+        FILE_PROPERTY: file,
+        ACTOR_PROPERTY: operator(),
+        REJECTED_PROPERTY: str(reasons.total),
+    }
+    if not declared.is_reference:
+        return _append_rows(platform, declared, opened, repeated, properties, reasons)
+    properties[DATA_VERSION_PROPERTY] = version or opened.content_hash[:12]
+    whole = arrow.concat_tables(_loaded(opened, declared, repeated))
+    against = to_make.replaced_by if to_make.before is not None else None
+    return _replace_rows(platform, declared, whole, properties, new_version=version is not None, against=against)
 
 
 def _replace_rows(
