@@ -1,0 +1,254 @@
+"""What is asked of the tables of one installation's catalog, each by its name: history, facts, pinned reads.
+
+Put here what one call asks of a table and changes nothing, and nothing of how it is answered: that is in the rooms beside this
+one (`reads`, `lookups`, `loads`, `exchanges`, `summaries`). What is done to a table, or would be refused, is `facade`'s, which is
+what other packages have of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import date
+from itertools import takewhile
+from typing import Any
+
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from manifests.facts import ReferenceState, SourceState
+from manifests.staged_file import StagedFile
+from resources.lakehouse import data_files, exchanges, lookups, reads
+from resources.lakehouse.catalog import Tables
+from resources.lakehouse.exchanges import Exchange
+from resources.lakehouse.lineage import ancestors
+from resources.lakehouse.loads import LOAD_PROPERTY, Load, loads_of, snapshots_with
+from resources.lakehouse.reads import PinnedRead
+from resources.lakehouse.scopes import Scope
+from resources.lakehouse.summaries import RUN_PROPERTY, each_with, snapshot_with, summary_of
+
+
+class Questions(Tables):
+    """What is asked of the tables of one catalog; see the module."""
+
+    # --- history --------------------------------------------------------------------------------------------------
+
+    def snapshot_id(self, name: str) -> int | None:
+        """Return the current snapshot of a table, or None where nothing was ever committed."""
+        snapshot = self.table(name).current_snapshot()
+        return None if snapshot is None else snapshot.snapshot_id
+
+    def snapshot_of(self, name: str, ref: str = MAIN_BRANCH) -> int | None:
+        """Return the snapshot that a ref names, or None."""
+        snapshot = self.table(name).snapshot_by_name(ref)
+        return None if snapshot is None else snapshot.snapshot_id
+
+    def refs(self, name: str) -> frozenset[str]:
+        """Return the names of a table's branches and tags."""
+        return frozenset(self.table(name).refs())
+
+    def has_snapshot(self, name: str, snapshot_id: int) -> bool:
+        """Return whether a table's metadata has a snapshot: one that has expired it has no more."""
+        return self.table(name).snapshot_by_id(snapshot_id) is not None
+
+    def history(self, name: str) -> frozenset[int]:
+        """Return the snapshots of the current one's history, itself included."""
+        return frozenset(snapshot.snapshot_id for snapshot in ancestors(self.table(name)))
+
+    def runs_since(self, name: str, snapshot_id: int) -> frozenset[str]:
+        """Return the runs of which snapshots of the current one's history are that came after one of it.
+
+        Nobody where that one is not in the history.
+        """
+        history = list(ancestors(self.table(name)))
+        later = takewhile(lambda snapshot: snapshot.snapshot_id != snapshot_id, history)
+        runs = frozenset(summary_of(snapshot).get(RUN_PROPERTY, "") for snapshot in later) - {""}
+        return runs if any(snapshot.snapshot_id == snapshot_id for snapshot in history) else frozenset()
+
+    def loads(self, name: str) -> list[Load]:
+        """Return the loads in a table's history, oldest first."""
+        return loads_of(self.table(name))
+
+    def snapshots_with_load(self, name: str, load_id: str) -> frozenset[int]:
+        """Return the snapshots of a table's history whose rows include those of a load."""
+        return snapshots_with(self.table(name), load_id)
+
+    def find_load(self, name: str, load_id: str) -> Snapshot | None:
+        """Return the snapshot that a load was appended as, or None."""
+        return snapshot_with(self.table(name), LOAD_PROPERTY, load_id)
+
+    def find_publication(
+        self, name: str, run_id: str, action: str, ref: str = MAIN_BRANCH, sequence: int | None = None
+    ) -> Snapshot | None:
+        """Return the (newest) snapshot in which a run's action landed, if it is in the history of a ref's snapshot."""
+        return snapshot_with(self.table(name), RUN_PROPERTY, run_id, action, ref, sequence)
+
+    def find_own(
+        self,
+        name: str,
+        run_id: str,
+        action: str,
+        is_own: Callable[[Exchange], bool],
+        ref: str = MAIN_BRANCH,
+        sequence: int | None = None,
+    ) -> Snapshot | None:
+        """Return the newest snapshot that says it is a run's action, and is so by what it has exchanged.
+
+        Raises:
+            UnreadableMetadata: if the manifests of one that says so cannot be read.
+        """
+        table = self.table(name)
+        said = each_with(table, RUN_PROPERTY, run_id, action, ref, sequence)
+        return next((one for one in said if is_own(exchanges.exchanged(table, one))), None)
+
+    def is_described(self, name: str, exchange: Exchange, staged: Sequence[StagedFile]) -> bool:
+        """Whether a snapshot describes those staged files that it brought as they are; one that was lost or damaged since, as it was staged.
+
+        Raises:
+            EnvironmentRefused: if one could not be read just now.
+        """
+        return exchanges.is_described(self.table(name), exchange, staged)
+
+    def unlike(
+        self, name: str, snapshot_id: int, base: int | None, gone: Collection[str], staged: Sequence[StagedFile]
+    ) -> list[str]:
+        """Return the files by which a candidate is not its base with staged files in place of those `gone`; see `exchanges`."""
+        return exchanges.unlike(self.table(name), snapshot_id, base, gone, staged)
+
+    def is_listed_at(self, name: str, snapshot_ids: Collection[int], files: Sequence[DataFile]) -> bool:
+        """Whether each of some files is listed just so at one of these snapshots; where one has expired nobody knows."""
+        table, paths = self.table(name), {file.file_path for file in files}
+        if not files or any(table.snapshot_by_id(one) is None for one in snapshot_ids):
+            return True
+        then = [file for one in snapshot_ids for file in exchanges.listed(table, one, paths)]
+        return all(any(exchanges.same([file], [other]) for other in then) for file in files)
+
+    # --- facts, from metadata alone -------------------------------------------------------------------------------
+
+    def source_state(self, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
+        """Describe a source at a snapshot (the current one if None).
+
+        Raises:
+            InputRefused: if the snapshot does not exist or has deletes this project cannot read.
+        """
+        return lookups.source_state(self.table(name), name, time_column, snapshot_id)
+
+    def first_day_added(self, name: str, time_column: str, since: int, until: int) -> date | None:
+        """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
+
+        None where there are none, or the earlier snapshot has expired.
+        """
+        return lookups.first_day_added(self.table(name), time_column, since, until)
+
+    def possible_rows(self, name: str, snapshot_id: int, column: str, keys: Collection[str]) -> int:
+        """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds."""
+        return lookups.possible_rows(self.table(name), snapshot_id, column, keys)
+
+    def reference_state(self, name: str, recorded: frozenset[int]) -> ReferenceState:
+        """Describe a reference table: its snapshots and its named versions."""
+        return lookups.reference_state(self.table(name), name, recorded)
+
+    def has_version(self, name: str, version: str) -> bool:
+        """Return whether a snapshot of a reference table has this name, also one whose content was taken back."""
+        return lookups.has_version(self.table(name), version)
+
+    def total_rows(self, name: str, snapshot_id: int | None = None) -> int | None:
+        """Return the rows of a table as the summary of its current, or of another, snapshot counts them.
+
+        None where it does not say, or where the table does not know the snapshot any more.
+        """
+        return lookups.total_rows(self.table(name), snapshot_id)
+
+    def changed_files(self, name: str, snapshot: Snapshot) -> tuple[int, int]:
+        """Return how many data files a snapshot added and removed, from its summary."""
+        return lookups.changed_files(self.table(name), snapshot)
+
+    def rows_in(self, name: str, scope: Scope) -> int:
+        """Return how many rows the current files of a scope hold."""
+        return lookups.rows_in(self.table(name), scope)
+
+    def files_in(self, name: str, snapshot_id: int, scopes: Iterable[Scope]) -> list[str]:
+        """Return the data files that may hold rows of scopes at a snapshot, each once."""
+        return lookups.paths_in(self.table(name), snapshot_id, scopes)
+
+    def parent_of(self, name: str, snapshot_id: int) -> int | None:
+        """Return the snapshot that a snapshot was made on; None where it was the first, or is not there."""
+        snapshot = self.table(name).snapshot_by_id(snapshot_id)
+        return None if snapshot is None else snapshot.parent_snapshot_id
+
+    def files_beyond(self, name: str, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
+        """Describe the current files that may hold rows of a scope and of other days.
+
+        With `chunk_of` (from a day to the key of its chunk) also those that hold rows of more than one chunk.
+        """
+        return lookups.files_beyond(self.table(name), scope, chunk_of)
+
+    def file_rows_by_chunk(
+        self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Return the data files of each scope (a chunk's days, by its key) at a snapshot, with their rows; None: as it is now.
+
+        Raises:
+            InputRefused: if a file lies in more than one chunk.
+        """
+        return lookups.file_rows_by_chunk(self.table(name), snapshot_id, scopes, branch=branch)
+
+    def files_by_chunk(
+        self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the data files of each scope, as `file_rows_by_chunk` does, in the order of their names.
+
+        Raises:
+            InputRefused: if a file lies in more than one chunk.
+        """
+        by_chunk = self.file_rows_by_chunk(name, snapshot_id, scopes, branch=branch)
+        return {key: tuple(sorted(files)) for key, files in by_chunk.items()}
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    def pinned(self, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
+        """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`. Without a snapshot: none.
+
+        Raises:
+            InputRefused: if the table has no such snapshot, or a file has deletes.
+        """
+        return reads.pinned(self.table(name), name, snapshot_id, row_filter)
+
+    def pinned_since(self, name: str, since: int, until: int) -> PinnedRead:
+        """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
+
+        Raises:
+            InputRefused: if files of `since` are gone by then: the table was not only appended to.
+        """
+        return reads.pinned_since(self.table(name), name, since, until)
+
+    def unread(
+        self, name: str, snapshot_id: int, row_filter: BooleanExpression | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Return what a read at a snapshot would not find as it was written: files that are gone, and files of another length.
+
+        Raises:
+            UnreadableMetadata: if the snapshot's manifests cannot be read.
+        """
+        return reads.unread(self.table(name), snapshot_id, row_filter)
+
+    def rows(self, name: str, snapshot_id: int) -> list[dict[str, Any]]:
+        """Return all rows of a (small) reference table at a snapshot."""
+        return reads.all_rows(self.table(name), snapshot_id)
+
+    def some_rows(self, name: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
+        """Return how many rows a table has, and at most `limit` of them."""
+        return reads.some_rows(self.table(name), limit)
+
+    def as_gated(self, name: str, staged: Iterable[StagedFile]) -> frozenset[str]:
+        """Return the paths of those staged files that are there, with the contents that were gated.
+
+        Raises:
+            EnvironmentRefused: if one could not be read just now.
+        """
+        return data_files.as_gated(self.table(name), staged)
+
+    def rows_of_run(self, name: str, run_id: str) -> tuple[int | None, list[str]]:
+        """Return how many rows of a run a table shows, and the files that they may be in; None where one cannot be read."""
+        return reads.rows_of_run(self.table(name), run_id)
