@@ -1,7 +1,7 @@
 """How long each test took when all of them were last recorded: what runs first, and what each target of make leaves out.
 
-`make durations` writes `durations.json`: the seconds of each module and, of those that took a second or more, of each test
-with all its cases. Put here how it is written and read; which cases are left out is `exhaustive`'s.
+`make durations` writes `durations.json`: the seconds of each module, how many of them its fixtures took and, of those that took a
+second or more, the seconds of each test with all its cases. Put here how it is written and read; which cases are left out is `exhaustive`'s.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).resolve().parent / "durations.json"
-QUICK_SECONDS = 0.15
-"""The inner loop runs tests of which a case takes no longer, besides what is marked `check`."""
+QUICK_SECONDS, QUICK_FIXTURES_SECONDS = 0.15, 2.0
+"""The inner loop runs tests of which a case takes no longer, of modules whose fixtures take no longer together."""
 _LISTED_SECONDS = 1.0
 
 
 @cache
 def recorded() -> Mapping[str, Mapping[str, Any]]:
-    """Return what is recorded of each module, by its path from this folder: its `seconds`, and those of its `tests`."""
+    """Return what is recorded of each module, by its path from this folder: `seconds`, of its `fixtures`, and of its `tests`."""
     found: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     return found
 
@@ -62,13 +62,18 @@ def longest_first(items: list[pytest.Item]) -> None:
 
 
 def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests of the inner loop."""
+    """Return the tests of the inner loop: the quick ones, and what is marked `check`."""
     return [
         item
         for cases in by_test(items)
         for item in cases
-        if item.get_closest_marker("check") is not None or seconds_of(item) <= QUICK_SECONDS * len(cases)
+        if item.get_closest_marker("check") is not None or _is_quick(item, len(cases))
     ]
+
+
+def _is_quick(item: pytest.Item, cases: int) -> bool:
+    fixtures: float = recorded().get(module_of(item), {}).get("fixtures", 0.0)
+    return fixtures <= QUICK_FIXTURES_SECONDS and seconds_of(item) <= QUICK_SECONDS * cases
 
 
 class Recorder:
@@ -76,6 +81,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._modules: Counter[str] = Counter()
+        self._fixtures: Counter[str] = Counter()
         self._tests: dict[str, Counter[str]] = defaultdict(Counter)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -83,11 +89,14 @@ class Recorder:
         self._modules[module] += report.duration  # type: ignore[assignment]
         if report.when == "call":
             self._tests[module][test_of(report.nodeid)] += report.duration  # type: ignore[assignment]
+        else:
+            self._fixtures[module] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
         written = {
             module: {
                 "seconds": round(seconds, 1),
+                "fixtures": round(self._fixtures[module], 1),
                 "tests": {
                     test: round(took, 1)
                     for test, took in sorted(self._tests[module].items())

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from durations import by_test, seconds_of
 
-CASE_SECONDS, CASES_SECONDS = 2.5, 2.0
+CASE_SECONDS, CASES_SECONDS = 2.0, 1.5
 """Seconds that `make test` has for one case of a test, and for those that it tries of one test."""
 Value = tuple[object, object]
 """The parameters of one `parametrize`, and what it has given them."""

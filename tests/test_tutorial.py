@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from worlds import SPARK
 
+pytestmark = pytest.mark.exhaustive  # a repository and two environments are made: a minute before the first test
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial"
 RUN = "meter-daily-2024-q1"
