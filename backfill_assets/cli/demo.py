@@ -15,12 +15,12 @@ from rich.rule import Rule
 
 from backfill_assets import decisions
 from backfill_assets.cli import console
-from backfill_assets.cli.base import EXIT_FAILED
+from backfill_assets.cli.base import EXIT_FAILED, opened_platform
 from backfill_assets.cli.launching import execute
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.ingestion.deliveries import load_delivery
-from backfill_assets.installation import Platform, open_platform
+from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
@@ -48,7 +48,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
     out = console.make_console()
     initialise(Platform.of(settings))
     initialise_instance(settings)
-    with open_platform(settings) as platform, instance_at(settings) as instance:
+    with opened_platform() as platform, instance_at(settings) as instance:
         with _chapter("1. Raw events"):
             done = load_delivery(platform, enforcement.EVENTS, load, settings.quarantine_limit)
             report_inputs(platform, instance)

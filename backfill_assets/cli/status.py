@@ -69,7 +69,10 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         ("plan", record.plan_hash),
     ]
     pairs += [("waits", waiting[run_id])] if run_id in waiting and ("why", waiting[run_id]) not in pairs else []
-    pairs += [(f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}") for one in publications]
+    pairs += [
+        (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
+        for one in publications
+    ]
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
         show(console.failures(chunks))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
@@ -25,11 +25,18 @@ from resources.lakehouse.metadata import column_of, readable_bounds, readable_me
 from resources.lakehouse.storage import place_of
 
 
-def accepted_files_that_differ(view: TableView) -> Iterator[Disagreement]:
-    """Find chunks whose files in the table are not those of the run that the ledger holds as accepted."""
+def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iterator[Disagreement]:
+    """Find chunks whose files in the table are not those of the run that the ledger holds as accepted.
+
+    `landed` are runs whose change is in the table and only has to be recorded: their chunks are looked at once it is.
+    """
     holders = view.platform.ledger.accepted(view.target.name)
     accepted = set(holders.values())
-    merges = {record.run_id: record.plan.merge is not None for record in view.runs if record.run_id in accepted}
+    merges = {
+        record.run_id: record.plan.publish_mode.adds_to_files_that_stay
+        for record in view.runs
+        if record.run_id in accepted
+    }
     expected: dict[str, set[str]] = {}
     for run_id in sorted(accepted):
         for chunk in view.platform.ledger.chunks(run_id):
@@ -45,7 +52,8 @@ def accepted_files_that_differ(view: TableView) -> Iterator[Disagreement]:
             Confidence.CERTAIN,
             "no run writes delete files: find out who does, compact the table, and restate the chunks",
         )
-    changing = {chunk.key for one in view.runs if one.run_id in view.at_it for chunk in one.plan.chunks}
+    at_it = {*view.at_it, *landed}
+    changing = {chunk.key for one in view.runs if one.run_id in at_it for chunk in one.plan.chunks}
     for key, run_id in sorted(holders.items()):
         if run_id not in merges or key in changing:
             continue  # of a run that is not there, the history is reported; whose chunks they are is being changed

@@ -172,6 +172,9 @@ def _examine_target(
     yield from open_ends or [one for record in runs for one in records_behind(platform, record)]
     lost = [one for view in views.values() for one in lost_files(view)]
     if target.name in views:
-        found = _as_far_as_possible(platform, target.name, partial(accepted_files_that_differ, views[target.name]))
+        landed = {one.where for one in open_ends if one.kind == "publication-unrecorded" and one.repair is not None}
+        found = _as_far_as_possible(
+            platform, target.name, partial(accepted_files_that_differ, views[target.name], landed)
+        )
         yield from (one for one in found if one.what not in {other.what for other in lost})
     yield from lost

@@ -1,0 +1,27 @@
+"""The demo, as `make demo` runs it, on few cases."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from backfill_assets.cli.command import cli
+from resources.actors import Channel
+
+
+@pytest.mark.exhaustive  # it starts Spark and Dagster as the command does: a minute
+def test_what_the_demo_does_is_on_record_as_done_by_who_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(tmp_path / "home"))
+    done = CliRunner().invoke(cli, ["demo", "--cases", "300"])
+    assert done.exit_code == 0, done.output
+    assert "Where to go on" in done.output
+    with closing(sqlite3.connect(tmp_path / "home" / "ledger.db")) as ledger:
+        of_runs = {*ledger.execute("SELECT DISTINCT channel FROM transitions")}
+        of_publications = {*ledger.execute("SELECT DISTINCT channel FROM publications")}
+    assert of_runs == of_publications == {(Channel.CLI.value,)}
