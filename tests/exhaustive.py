@@ -4,7 +4,7 @@
 no more than `CASES_SECONDS` together, one at least. A test marked `matrix` has cases that are a product, each mode with each
 point, each point with each act: of those the first are the ones that try each value of each parameter once. What is marked
 `check` is always tried: a restatement from plan to published, a crash of each phase. What is left out is marked `exhaustive`
-here. What is marked so where it stands is a long campaign, with a short one beside it that is not, or a day in a browser.
+here. What is marked so where it stands is a long campaign or a day in a browser; cases beside it that are not are always tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ def mark(items: Iterable[pytest.Item]) -> None:
     """Mark the cases of each test that are left out as `exhaustive`."""
     for all_cases in by_test(items):
         cases = [case for case in all_cases if case.get_closest_marker("exhaustive") is None]
-        tried = set(tried_of(cases, seconds_of(cases[0])) if cases else ())
+        seconds = (
+            seconds_of(cases[0]) if len(cases) == len(all_cases) else 0.0
+        )  # else it is the short one beside a long one
+        tried = set(tried_of(cases, seconds) if cases else ())
         for number, case in enumerate(cases):
             if number not in tried and case.get_closest_marker("check") is None:
                 case.add_marker("exhaustive")

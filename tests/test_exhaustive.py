@@ -32,6 +32,9 @@ def test_of_ten(number): ...
 
 @pytest.mark.parametrize("number", [*range(5), pytest.param(5, marks=pytest.mark.check)])
 def test_that_is_long(number): ...
+
+@pytest.mark.parametrize("number", [3, pytest.param(2000, marks=pytest.mark.exhaustive)])
+def test_of_a_campaign_that_is_long(number): ...
 """
 
 
@@ -76,7 +79,10 @@ def test_one_that_takes_long_is_left_out_but_for_what_the_inner_loop_runs(
 ) -> None:
     monkeypatch.setattr("exhaustive.seconds_of", lambda item: CASE_SECONDS * 6 + 1 if "long" in item.name else 0.0)
     tried = tried_in(pytester)
-    assert {name for name in tried if "long" in name} == {"test_that_is_long[5]"}
+    assert {name for name in tried if "that_is_long" in name} == {
+        "test_that_is_long[5]",
+        "test_of_a_campaign_that_is_long[3]",
+    }
     assert len([name for name in tried if "of_ten" in name]) == 10
 
 
