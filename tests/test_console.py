@@ -233,3 +233,8 @@ def test_a_plan_says_what_is_merged_and_what_becomes_of_others(
     assert said.format(snapshot=snapshot) in shown
     assert "planned anew, at most 2 time(s)" in shown
     assert "at most 6 hours (freeze)" in shown
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    lines = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.splitlines()
+    assert [line for line in lines if len(line) > 80] == []

@@ -446,13 +446,14 @@ def test_equal_shares_have_bars_of_equal_length() -> None:
     chunks = [ChunkDiff(f"2010-0{n}", *counts, {}, {}) for n, counts in enumerate(kinds, 1)]
     sums = [sum(column) for column in zip(*kinds, strict=True)]
     made = Made(RunDiff("", "r", TARGET, "", None, KEY, *sums, [], chunks, [], [], {}, "", ""), new=True)
-    console = Console(width=140, file=StringIO(), color_system=None)
+    console = Console(width=80, file=StringIO(), color_system=None)
     console.print(diff_view.shown(made))
     assert isinstance(console.file, StringIO)
     lines = [line for line in console.file.getvalue().splitlines() if "█" in line]
+    assert all(chunk.chunk in line for chunk, line in zip(chunks, lines, strict=True))  # no name is cut or wrapped
     blocks = {share: {line.count("█") for line in lines if share in line} for share in ("100.00%", "50.00%")}
     assert len(lines) == len(kinds)
-    assert blocks == {"100.00%": {24}, "50.00%": {12}}
+    assert blocks == {"100.00%": {14}, "50.00%": {7}}
 
 
 def test_the_command_shows_it_and_dagster_too(world: World, restated: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,30 +87,32 @@ def cli() -> None:
 
     \b
     The way of one run:
-      backfill init                      create home, ledger, tables, reference data
-      backfill load TABLE FILE           bring input in, row by row held against its model; `loads TABLE`, `unload`
-      backfill plan MANIFEST.yaml        resolve a manifest: what would be read, computed and changed
-      backfill review RUN --by NAME      somebody has looked at it; the policy may want that first
-      backfill approve RUN --by NAME     somebody other than the requester agrees
-      backfill decisions [RUN]           who decided what, when, about which plan; `backfill policy`: who may
-      backfill run RUN                   compute chunks into staging and gate them (as a launch from the UI does)
-      backfill stop RUN --by NAME        end what is being computed of it, at once; `backfill resume RUN` goes on
-      backfill status [RUN]              where every run and chunk stands
-      backfill diff RUN                  what the run changes, row by row, before readers see it
-      backfill accept-change RUN         an owner accepts an unusual change that a gate asks about
-      backfill publish RUN               one atomic snapshot, if every gate has passed
-      backfill rollback RUN              put back what the run replaced, as a new snapshot
-      backfill reinstate RUN             undo a rollback
-      backfill accept RUN                make a version that is published under its name what main shows
-      backfill explain TABLE --key K=V   why a row says what it says, and what it said before
-      backfill reproduce RUN             compute a recorded run again and compare every digest
-      backfill reconcile [TABLE]         hold what is published against its source; `exceptions RUN`, `drift [TABLE]`
-      backfill verify RUN | --all        is every byte of evidence, ledger and, with --data, rows as it was recorded
-      backfill report RUN                one page about a run that stands by itself: report.html
-      backfill doctor                    what of ledger, tables, files and evidence disagrees; --repair
-      backfill gc                        what nothing needs any more, and how much; --delete
-      backfill runbook RUN               the runbook filled in with that run: what is done, what is next
-      backfill metrics                   figures for Prometheus, from the ledger; --output, --listen
+      backfill init                    create home, ledger, tables, reference data
+      backfill load TABLE FILE         bring input in, each row held to its model
+      backfill loads TABLE             what was loaded; `unload` takes a load back
+      backfill plan MANIFEST.yaml      what would be read, computed and changed
+      backfill review RUN --by NAME    somebody looks first, where policy asks
+      backfill approve RUN --by NAME   somebody other than the requester agrees
+      backfill decisions [RUN]         who decided what, when; `policy`: who may
+      backfill run RUN                 compute chunks into staging and gate them
+      backfill stop RUN --by NAME      end it at once; `resume` goes on
+      backfill status [RUN]            where every run and chunk stands
+      backfill diff RUN                what it changes, row by row
+      backfill accept-change RUN       an owner accepts what a gate asks about
+      backfill publish RUN             one atomic snapshot, once every gate passed
+      backfill rollback RUN            put back what the run replaced
+      backfill reinstate RUN           undo a rollback
+      backfill accept RUN              make a version what main shows
+      backfill explain TABLE --key K=V why a row says what it says, and said once
+      backfill reproduce RUN           compute it again and compare every digest
+      backfill reconcile [TABLE]       hold what is published against its source
+      backfill exceptions RUN          rows that disagree; `drift`: over time
+      backfill verify RUN | --all      is evidence (--data: and rows) as recorded
+      backfill report RUN              one page about a run that stands by itself
+      backfill doctor                  what disagrees with what; --repair
+      backfill gc                      what nothing needs any more; --delete
+      backfill runbook RUN             its steps: what is done, what is next
+      backfill metrics                 figures for Prometheus; --output, --listen
 
     Beside it, `backfill live` takes in what is new, run by run.
 

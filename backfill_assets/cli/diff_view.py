@@ -18,7 +18,8 @@ from backfill_assets.review.wording import amount, changes_of, key_of_row, not_s
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
 
 _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}
-_BAR = 24
+_BAR = 14
+"""Cells of the longest bar: beside four counts, it leaves a terminal of 80 columns room for a chunk's name."""
 _MOST_PLACES = 36
 """With more chunks than this they are shown by year (months) or by month (days); JSON has all of them."""
 _MOST_ROWS, _MOST_LARGEST = 12, 3
@@ -87,10 +88,10 @@ def places(diff: RunDiff) -> list[tuple[str, int, int, int, int]]:
 
 def _places(diff: RunDiff) -> Table:
     table = Table(title="by chunk", title_justify="left")
-    table.add_column("chunk" if len(diff.chunks) <= _MOST_PLACES else "chunks of")
+    table.add_column("chunk" if len(diff.chunks) <= _MOST_PLACES else "chunks of", no_wrap=True)
     for name in ("added", "removed", "changed", "unchanged"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("share of rows that differ", no_wrap=True)
+    table.add_column("rows that differ", no_wrap=True)
     found = places(diff)
     most = max((sum(row[1:4]) / (sum(row[1:]) or 1) for row in found), default=0) or 1
     for name, *numbers in found:
