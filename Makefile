@@ -30,7 +30,7 @@ $(ARCHIVE): $(READY)
 	@$(BIN)/python -m resources.spark.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes could be made: the tests take longer"
 	@touch $(ARCHIVE)
 
-# what takes no more than a few seconds: ten minutes on two cores
+# what takes no more than a few seconds: some ten minutes on two fast cores
 test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive"
 

@@ -1,7 +1,8 @@
 """How long each test took when all of them were last recorded: what runs first, and what each target of make leaves out.
 
 `make durations` writes `durations.json`: the seconds of each module, how many of them its fixtures took and, of those that took a
-second or more, the seconds of each test with all its cases. Put here how it is written and read; which cases are left out is `exhaustive`'s.
+second or more, the seconds of each test with all its cases. Put here how it is written and read; which cases are left out is
+`exhaustive`'s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which cases `make test` leaves to `make test-exhaustive`: both together are every test there is.
 
-`make test` has ten minutes. It tries each test of which a case takes at most `CASE_SECONDS`, and as many cases of it as take
+`make test` aims at ten minutes. It tries each test of which a case takes at most `CASE_SECONDS`, and as many cases of it as take
 no more than `CASES_SECONDS` together, one at least. A test marked `matrix` has cases that are a product, each mode with each
 point, each point with each act: of those the first are the ones that try each value of each parameter once. What is marked
 `check` is always tried: a restatement from plan to published, a crash of each phase. What is left out is marked `exhaustive`
@@ -24,10 +24,9 @@ def mark(items: Iterable[pytest.Item]) -> None:
     """Mark the cases of each test that are left out as `exhaustive`."""
     for all_cases in by_test(items):
         cases = [case for case in all_cases if case.get_closest_marker("exhaustive") is None]
-        seconds = (
-            seconds_of(cases[0]) if len(cases) == len(all_cases) else 0.0
-        )  # else it is the short one beside a long one
-        tried = set(tried_of(cases, seconds) if cases else ())
+        if len(cases) < len(all_cases):
+            continue  # a long campaign, and what is short beside it
+        tried = set(tried_of(cases, seconds_of(cases[0])))
         for number, case in enumerate(cases):
             if number not in tried and case.get_closest_marker("check") is None:
                 case.add_marker("exhaustive")

@@ -1,7 +1,7 @@
 """Which publish mode has which strategy, and the change that a run makes by it.
 
-Put here a line a mode. What a mode does is in the module of its family; nothing else in this package
-asks which mode a plan has; whether files stay beside a run's own, the mode itself says (`manifests.model`).
+Put here a line a mode. What a mode does is in the module of its family, and nothing else in this package asks which mode a plan
+has; whether files stay beside a run's own, the mode itself says (`manifests.model`).
 """
 
 from __future__ import annotations
