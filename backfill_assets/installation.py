@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from manifests.code_identity import CodeIdentity
     from resources.code.sources import Sources
     from resources.lakehouse.facade import Lakehouse
-    from resources.sinks import Sinks
+    from resources.sinks.adapters import Sinks
     from resources.spark.chunk_work import Workers
     from resources.spark.sessions import ModeSpark
 
@@ -104,7 +104,7 @@ class Platform:
     @cached_property
     def sinks(self) -> Sinks:
         """The sinks that a mode may reach."""
-        from resources.sinks import Sinks  # noqa: PLC0415
+        from resources.sinks.adapters import Sinks  # noqa: PLC0415
 
         return Sinks(self.ledger, self.lakehouse)
 

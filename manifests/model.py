@@ -81,6 +81,17 @@ class PublishMode(StrEnum):
         """Whether readers of a chunk have its derived files beside those that the run leaves; else its computed ones alone."""
         return self is PublishMode.MERGE_BY_KEY
 
+    @property
+    def rows_after(self) -> str:
+        """What readers have of the publish range once a run is published, in words."""
+        match self:
+            case PublishMode.MERGE_BY_KEY:
+                return "the rows after the merge"
+            case PublishMode.CORRECTION_EVENTS:
+                return "the rows with the corrections applied"
+            case _:
+                return "the staged rows"
+
 
 class OlderVersion(StrEnum):
     """What becomes of a row that a merge would replace by one of an older version."""

@@ -33,7 +33,7 @@ from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.operations import initialise as initialising
 from manifests.errors import DeclarationRefused, InputRefused
 from resources.settings import load_settings
-from resources.sinks import AUDIT_TABLE
+from resources.sinks.adapters import AUDIT_TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 OWNERS = ("team:metering",)

@@ -20,7 +20,7 @@ from backfill_assets.defs.spark_by_mode import resource_key, spark_resources
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
-from resources.sink_policy import DECLARED, judge
+from resources.sinks.policy import DECLARED, judge
 from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings
 
 SECRET = "https://hooks.example.org/T0/B0/secret"

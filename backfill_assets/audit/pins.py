@@ -29,7 +29,7 @@ from resources.lakehouse.snapshots import (
     summary_facts,
 )
 from resources.lakehouse.storage import place_of
-from resources.sinks import AUDIT_TABLE
+from resources.sinks.adapters import AUDIT_TABLE
 
 
 class Inputs:

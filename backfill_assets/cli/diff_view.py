@@ -16,6 +16,7 @@ from backfill_assets.evidence.diff_records import ChangesTable, ColumnDiff, RunD
 from backfill_assets.review.diff import Made
 from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
+from manifests.model import PublishMode
 
 _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}
 _BAR = 14
@@ -57,10 +58,8 @@ def _before(diff: RunDiff) -> str:
 
 
 def _after(diff: RunDiff) -> str:
-    return {
-        "MERGE_BY_KEY": "the rows after the merge",
-        "CORRECTION_EVENTS": "the rows with the corrections applied",
-    }.get(diff.publish_mode, "the staged rows")
+    named = diff.publish_mode
+    return PublishMode(named).rows_after if named in set(PublishMode) else f"the staged rows ({named})"
 
 
 def _kinds(added: int, removed: int, changed: int, unchanged: int) -> Text:

@@ -1,7 +1,7 @@
 """Spark by execution mode as Dagster's resources: what a run of a mode computes with, and what it may reach.
 
 Put here what Dagster shows of the modes, and hands to assets and checks. The sessions and their settings are
-`resources.spark.sessions`'; which sink a mode may use is `resources.sink_policy`'s. A step whose run is of one mode gets that
+`resources.spark.sessions`'; which sink a mode may use is `resources.sinks.policy`'s. A step whose run is of one mode gets that
 mode's sessions and no other's.
 """
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from backfill_assets.installation import Platform
 from manifests.model import Mode
-from resources.sink_policy import DECLARED, READ_ONLY_MODES, SIDE_EFFECTS
+from resources.sinks.policy import DECLARED, READ_ONLY_MODES, SIDE_EFFECTS
 from resources.spark.sessions import SparkOfOneMode
 
 _MODES = (Mode.LIVE, Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION)

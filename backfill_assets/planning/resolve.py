@@ -34,10 +34,11 @@ from manifests.policy import same_name, shown
 from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
-from resources import actors, logs, sink_policy
+from resources import actors, logs
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope
 from resources.ledger.facade import RunRecord, operator
+from resources.sinks import policy as sink_policy
 
 _log = logging.getLogger(__name__)
 

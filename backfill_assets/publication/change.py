@@ -2,12 +2,12 @@
 
 Put here what every mode has in common: the run, its plans, what is staged, the marks by which its commits are recognised.
 Every commit says in its snapshot's summary which run, action and number of action it is of, so that nothing is done twice
-after a crash. What is committed where is the strategies', one module a family of modes; which mode has which, `modes`'s.
+after a crash. What is committed where is the strategies', one module a family of modes, which ends with the modes that it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -21,6 +21,7 @@ from backfill_assets.gates.accepted_then import held_then
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
+from manifests.model import PublishMode
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.stages import PrepareCandidate, TableCommit
@@ -164,6 +165,10 @@ class PublishStrategy(Protocol):
         Raises:
             PublicationRefused: if it cannot be undone.
         """
+
+
+Strategies = Mapping[PublishMode, Callable[[Options], PublishStrategy]]
+"""What makes the strategy of each mode of a family, of what a plan says of its mode."""
 
 
 @dataclass(frozen=True)

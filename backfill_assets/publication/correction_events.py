@@ -11,11 +11,11 @@ from functools import partial
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
-from backfill_assets.publication.change import Change, Options
+from backfill_assets.publication.change import Change, Options, Strategies
 from backfill_assets.publication.table_by_table import TableByTable
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
-from manifests.model import Corrections
+from manifests.model import Corrections, PublishMode
 from manifests.plan import Plan
 from manifests.staged_file import StagedFile
 from manifests.stages import TableCommit
@@ -268,3 +268,8 @@ def _require_not_written_by_others(change: Change, own: Collection[StagedFile]) 
 
 def _named(files: Sequence[str]) -> str:
     return ", ".join(files[:_SHOWN]) + (f" … and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")
+
+
+STRATEGIES: Strategies = {
+    PublishMode.CORRECTION_EVENTS: AppendCorrections.of,
+}

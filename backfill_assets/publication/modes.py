@@ -1,33 +1,28 @@
-"""Which publish mode has which strategy, and the change that a run makes by it.
+"""The strategy of each publish mode, and the change that a run makes by it.
 
-Put here a line a mode. What a mode does is in the module of its family, and nothing else in this package asks which mode a plan
-has; whether files stay beside a run's own, the mode itself says (`manifests.model`).
+Put here a line a family. Which modes a family has and what they do is in its own module, and nothing else in this package asks
+which mode a plan has; what readers see of a run, the mode itself says (`manifests.model`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backfill_assets.declarations.products import Products
 from backfill_assets.installation import Platform
-from backfill_assets.publication.change import Change, Options, PublishStrategy
-from backfill_assets.publication.correction_events import AppendCorrections
-from backfill_assets.publication.move_references import NameVersion, SwapMain
-from backfill_assets.publication.replace_files import AddFirstRows, MergeByKey, ReplaceFiles
+from backfill_assets.publication import correction_events, move_references, replace_files
+from backfill_assets.publication.change import Change, Options, PublishStrategy, Strategies
 from manifests import stages
 from manifests.model import PublishMode
 from manifests.plan import Plan
 from manifests.stages import Stage, in_commits
 from resources.ledger.facade import ChunkRecord, RunRecord
 
-STRATEGIES: Mapping[PublishMode, Callable[[Options], PublishStrategy]] = {
-    PublishMode.APPEND_ONLY: AddFirstRows.of,
-    PublishMode.REPLACE_PARTITIONS: ReplaceFiles.of,
-    PublishMode.MERGE_BY_KEY: MergeByKey.of,
-    PublishMode.SHADOW_SWAP: SwapMain.of,
-    PublishMode.VERSIONED: NameVersion.of,
-    PublishMode.CORRECTION_EVENTS: AppendCorrections.of,
+STRATEGIES: Strategies = {
+    **replace_files.STRATEGIES,
+    **move_references.STRATEGIES,
+    **correction_events.STRATEGIES,
 }
 
 

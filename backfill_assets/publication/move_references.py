@@ -13,11 +13,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.publication.change import MAIN, Change, Options, branch_of
+from backfill_assets.publication.change import MAIN, Change, Options, Strategies, branch_of
 from backfill_assets.publication.table_by_table import TableByTable
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import ACCEPT, PREPARE, PUBLISH, REINSTATE, ROLLBACK, undone_by
-from manifests.model import Acceptance
+from manifests.model import Acceptance, PublishMode
 from manifests.plan import Plan
 from manifests.stages import PrepareCandidate, TableCommit
 from resources.lakehouse.facade import Commit
@@ -398,3 +398,9 @@ class NameVersionFirst(NameVersion):
                 "somebody moved or removed it; inspect the table's refs, or restate the scope with a new run",
             )
         )
+
+
+STRATEGIES: Strategies = {
+    PublishMode.SHADOW_SWAP: SwapMain.of,
+    PublishMode.VERSIONED: NameVersion.of,
+}

@@ -9,7 +9,9 @@ from collections.abc import Collection
 from typing import Any
 
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.publication.change import Strategies
 from backfill_assets.publication.table_by_table import TableByTable
+from manifests.model import PublishMode
 from manifests.stages import TableCommit
 
 
@@ -48,3 +50,10 @@ class MergeByKey(ReplaceFiles):
     def gone(self, _target: TargetTable, _table: str, named: Collection[str]) -> Collection[str]:
         """Return the files that have given way to copies."""
         return named
+
+
+STRATEGIES: Strategies = {
+    PublishMode.APPEND_ONLY: AddFirstRows.of,
+    PublishMode.REPLACE_PARTITIONS: ReplaceFiles.of,
+    PublishMode.MERGE_BY_KEY: MergeByKey.of,
+}

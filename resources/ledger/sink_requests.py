@@ -1,6 +1,6 @@
 """Requests for sinks: which sink a run has asked for, and the answer.
 
-Put here the record only; whether a run may reach a sink is `resources.sink_policy`'s, what is sent `resources.sinks`'.
+Put here the record only; whether a run may reach a sink is `resources.sinks.policy`'s, what is sent `resources.sinks.adapters`'.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from support import a_manifest, planned
 
 from manifests.errors import SinkRefused
 from manifests.model import Mode, RunManifest
-from resources import sink_policy
-from resources import sinks as module
 from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
-from resources.sink_policy import DECLARED, Decision, SinkClass, SinkDeclaration, judge
-from resources.sinks import AUDIT_TABLE, AuditTable, Sinks, Webhook
+from resources.sinks import adapters as module
+from resources.sinks import policy as sink_policy
+from resources.sinks.adapters import AUDIT_TABLE, AuditTable, Sinks, Webhook
+from resources.sinks.policy import DECLARED, Decision, SinkClass, SinkDeclaration, judge
 
 RUN = "restate-2012"
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)

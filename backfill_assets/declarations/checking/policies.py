@@ -18,7 +18,7 @@ from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.model import Mode, PublishMode
 from manifests.text import NAME_RULE, not_a_name, same_text
-from resources.sink_policy import DECLARED, SIDE_EFFECTS, draft_problems
+from resources.sinks.policy import DECLARED, SIDE_EFFECTS, draft_problems
 
 _FIELDS = 5
 _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)

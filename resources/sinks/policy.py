@@ -2,7 +2,7 @@
 
 A sink is anything a run could write to besides the target's staging. Each is declared with its class; class x mode x the
 manifest's grants decides. Put here what can be said of a sink without opening it; adapters, credentials and the record of
-every request are `resources.sinks`'.
+every request are `resources.sinks.adapters`'.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sinks as they are asked for and written to: every request is on record with the policy's answer.
 
 Put here what a granted sink does, and what it takes to open one. A mode that may not use a sink never gets the object that
-holds its credential. Which sinks there are and who may use them is `resources.sink_policy`'s.
+holds its credential. Which sinks there are and who may use them is `resources.sinks.policy`'s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resources.lakehouse.facade import Lakehouse
 from resources.lakehouse.loads import LOAD_PROPERTY
 from resources.ledger.facade import Ledger, RunRecord
 from resources.settings import load_settings
-from resources.sink_policy import DECLARED, Answer, Decision, judge, refusal
+from resources.sinks.policy import DECLARED, Answer, Decision, judge, refusal
 
 AUDIT_TABLE = "audit.run_audit"
 WEBHOOK_TIMEOUT_SECONDS = 10
