@@ -100,7 +100,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
             manifest.write_text(json.dumps(base_manifest(run_id)))
             assert run_command("plan", str(manifest)) == 0
         assert run_command("approve", APPROVED, "--by", APPROVER) == 0
-        assert run_command("reject", REJECTED, "--by", APPROVER, "--comment", "not now") == 0
+        assert run_command("reject", REJECTED, "--by", APPROVER, "--reason", "not now") == 0
     return Installation(home)
 
 

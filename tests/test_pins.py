@@ -178,7 +178,7 @@ def test_what_is_checked_and_what_is_not_is_said_by_name(platform: Platform, mon
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     done = CliRunner().invoke(cli, ["verify", "one"])
     assert done.exit_code == 0, done.output
-    left = done.stdout.partition("not checked:\n")[2].splitlines()
+    left = [line.rstrip() for line in done.stdout.partition("not checked:\n")[2].splitlines()]
     assert all(f"  - {text}" in left for text in NOT_COVERED)
     assert any("triggers and views in the ledger's database" in text for text in NOT_COVERED)
     assert all((f"  - {what} (--{how})" in left) is (how != "always") for what, how in COVERED.items())

@@ -658,8 +658,8 @@ def test_the_commands_say_who_decided_what_and_which_policy_is_in_force(world: W
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "REVIEWED by cem" in say("review", run_id, "--by", "cem", "--comment", "numbers agree")
-    told = say("approve", run_id, "--by", "bob")
+    assert "REVIEWED by cem" in say("review", run_id, "--by", "cem", "--reason", "numbers agree")
+    told = " ".join(say("approve", run_id, "--by", "bob").split())
     assert "APPROVED by bob" in told
     assert "in one commit, which replaces the files of these days in" in told
     listed = say("decisions", run_id)

@@ -62,7 +62,7 @@ rows = table()
 print("ROWS " + json.dumps([row["meter_id"] for row in rows.to_pylist()]))
 print("ENERGY " + str(sum(rows["watt_hours"].to_pylist())))
 run("verify", "meter-daily-2024-q1", "--data")
-run("rollback", "meter-daily-2024-q1", "--by", "data owner", "--comment", "the tutorial is over")
+run("rollback", "meter-daily-2024-q1", "--by", "data owner", "--reason", "the tutorial is over")
 print("LEFT " + str(table().num_rows))
 
 run("load", "case-events", "--cases", "200")

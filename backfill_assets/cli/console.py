@@ -91,6 +91,16 @@ def facts(pairs: Iterable[tuple[str, object]], title: str) -> Table:
     return table
 
 
+def entries(texts: Iterable[str], *, numbered: bool = False) -> Table:
+    """Show texts as a list below what was printed before, each wrapped beside its dash or number."""
+    table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for number, text in enumerate(texts, start=1):
+        table.add_row(f"  {number}." if numbered else "  -", Text(text))
+    return table
+
+
 def _may_change(planned: Plan, program: Sequence[Stage]) -> str:
     if not planned.mode.publishes:
         chunks = f"{len(planned.chunks)} chunk(s)"

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 
 def decision_options(command: F) -> F:
-    """Give a command `--by`, `--comment` and `--plan-hash`."""
+    """Give a command `--by`, `--reason` and `--plan-hash`."""
     command = click.option("--plan-hash", help="Decide only if this is still the plan (12 characters or all).")(command)
-    command = click.option("--comment", default="", help="Why.")(command)
-    return by_option(command)
+    return by_option(reason_option(command))
+
+
+def reason_option(command: F) -> F:
+    """Give a command `--reason`, which scripts know as `--comment` and evidence as `comment`."""
+    return click.option("--reason", "--comment", "comment", default="", help="Why.")(command)
 
 
 def by_option(command: F) -> F:
@@ -57,9 +61,8 @@ def break_glass_option(command: F) -> F:
 
 
 def publisher_options(command: F) -> F:
-    """Give a command `--by`, `--comment` and `--break-glass`: it is a publisher's."""
-    command = click.option("--comment", default="", help="Why.")(break_glass_option(command))
-    return by_option(command)
+    """Give a command `--by`, `--reason` and `--break-glass`: it is a publisher's."""
+    return by_option(reason_option(break_glass_option(command)))
 
 
 @click.command()
@@ -72,6 +75,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     The policy says who may (docs/policy.md), and how many reviews come first.
     """
     from backfill_assets import decisions
+    from backfill_assets.cli.console import entries
     from backfill_assets.defs.decision_jobs import announce_break_glass
     from backfill_assets.defs.launch import announce_approval
     from backfill_assets.publication.modes import stages_of
@@ -90,8 +94,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     if break_glass:
         loud(run_id, by, break_glass)
     click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]}); it will")
-    for number, stage in enumerate(program, start=1):
-        click.echo(f"  {number}. {stage.describe()}")
+    show(entries((stage.describe() for stage in program), numbered=True))
 
 
 @click.command()
@@ -244,7 +247,7 @@ def loud(run_id: str, by: str, reason: str) -> None:
 @click.command()
 @click.argument("run_id")
 @by_option
-@click.option("--comment", default="", help="Why.")
+@reason_option
 def cancel(run_id: str, by: str | None, comment: str) -> None:
     """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
     from backfill_assets import decisions

@@ -56,6 +56,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit.verification import COVERED, NOT_COVERED
     from backfill_assets.audit.verification import verify as check
+    from backfill_assets.cli.console import entries
 
     if (run_id is None) is not everything:
         what = "give a RUN_ID or --all, one of them"
@@ -80,7 +81,8 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
     else:
         _show(done, data=data)
         left = [f"{what} (--{how})" for what, how in COVERED.items() if not _asked(how, data, head)]
-        click.echo("not checked:\n" + "\n".join(f"  - {one}" for one in [*left, *NOT_COVERED]))
+        click.echo("not checked:")
+        show(entries([*left, *NOT_COVERED]))
     if done.everything:
         sys.exit(EXIT_FAILED)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from backfill_assets.cli.base import json_option, opened_platform, say, show
-from backfill_assets.cli.decisions import by_option, shown_actor
+from backfill_assets.cli.decisions import by_option, reason_option, shown_actor
 
 if TYPE_CHECKING:
     from manifests.policy import Policy
@@ -54,7 +54,7 @@ def policy(context: click.Context, as_json: bool) -> None:
 @policy.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @by_option
-@click.option("--comment", default="", help="Why.")
+@reason_option
 @json_option
 def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> None:
     """Propose the policy of FILE (by default the file that the settings name). Nothing changes before it is adopted."""
@@ -77,7 +77,7 @@ def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> N
 @policy.command()
 @click.argument("policy_hash", metavar="HASH")
 @by_option
-@click.option("--comment", default="", help="Why.")
+@reason_option
 @click.option(
     "--from",
     "origin",

@@ -99,7 +99,7 @@ class RunOnRecord:
 
     @property
     def _reject(self) -> str:
-        return self._command("reject", "--by NAME", "--comment WHY")
+        return self._command("reject", "--by NAME", "--reason WHY")
 
     def _of_attempts(self, state: AttemptState, number: int) -> str:
         seconds = [

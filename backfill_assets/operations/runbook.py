@@ -153,7 +153,7 @@ class _Book(RunOnRecord):
             if one.run_id == self._id
         ]
         if self._state is RunState.PLANNED:
-            by = ("--by NAME", "--comment WHY", f"--plan-hash {self._record.plan_hash}")
+            by = ("--by NAME", "--reason WHY", f"--plan-hash {self._record.plan_hash}")
             facts.append(f"no decision yet; the approver cannot be {self._record.requested_by}")
             return StepState.NOW, facts, [self._command("approve", *by), self._command("reject", *by)]
         return (StepState.DONE, facts, []) if facts else self._later("not decided")
