@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     exhaustive.mark(items)
     if config.getoption("--inner-loop"):
         left = durations.quick(items)
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
+        kept = set(left)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = left
     durations.longest_first(items)
 

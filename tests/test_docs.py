@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, signature
@@ -357,16 +358,19 @@ FOLDERS = tuple(f"{name}/" for name in (*PACKAGES, "tests", "docs", "benchmarks"
 WRITTEN_BY_READERS = {
     f"backfill_assets/products/{name}" for name in ("metering/__init__.py", "metering.py", "metering/", "metering")
 } | {"metering/__init__.py"}
-SOURCES = {
-    file: ast.parse(file.read_text(encoding="utf-8"))
-    for package in PACKAGES
-    for file in sorted((ROOT / package).rglob("*.py"))
-    if "migrations" not in file.parts
-}
+SOURCES = [
+    file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")) if "migrations" not in file.parts
+]
 MODULES = {
     ".".join((file.parent if file.name == "__init__.py" else file.with_suffix("")).relative_to(ROOT).parts): file
     for file in SOURCES
 }
+
+
+@cache
+def tree_of(file: Path) -> ast.Module:
+    """Return a module's syntax tree."""
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -384,7 +388,7 @@ VOCABULARY = {
     node.name
     for name, file in MODULES.items()
     if name.startswith("backfill_assets.declarations.") or name in {*_PLACES.values(), "manifests.model"}
-    for node in SOURCES[file].body
+    for node in tree_of(file).body
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
 }
 """The classes of the modules that a product's author takes names from."""
@@ -423,7 +427,7 @@ def test_a_module_that_a_header_names_exists(module: str) -> None:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     neighbours = {
         name
-        for name, owns in re.findall(r"`([a-z]\w*(?:\.\w+)*)`('s?)?", ast.get_docstring(SOURCES[file]) or "")
+        for name, owns in re.findall(r"`([a-z]\w*(?:\.\w+)*)`('s?)?", ast.get_docstring(tree_of(file)) or "")
         if owns or ("." in name and not re.search(r"\.(json|ya?ml|toml|html)$", name) and not of_a_library(name))
     }
     assert {name for name in neighbours if not is_there(package, name)} == set()
@@ -489,17 +493,17 @@ def written_events() -> set[str]:
     """Return the name of every log event; a hole in a name is filled with what the function around it is called with."""
     found: set[str] = set()
     for module, file in MODULES.items():
-        for call in calls_of(SOURCES[file], "event"):
+        for call in calls_of(tree_of(file), "event"):
             name = call.args[2] if len(call.args) > 3 else None
             if isinstance(name, ast.Constant):
                 found.add(name.value)
             elif isinstance(name, ast.JoinedStr):
                 hole = next(one.id for one in ast.walk(name) if isinstance(one, ast.Name))
-                around = [one for one in functions_of(SOURCES[file]) if call in ast.walk(one)]
+                around = [one for one in functions_of(tree_of(file)) if call in ast.walk(one)]
                 takes = next(one for one in around if hole in [argument.arg for argument in one.args.args])
                 place = [argument.arg for argument in takes.args.args].index(hole)
                 for caller, source in MODULES.items():
-                    for value in (one.args[place] for one in calls_of(SOURCES[source], takes.name)):
+                    for value in (one.args[place] for one in calls_of(tree_of(source), takes.name)):
                         filled = {hole: eval(ast.unparse(value), dict(vars(import_module(caller))))}
                         found.add(eval(ast.unparse(name), dict(vars(import_module(module))) | filled))
     return found
@@ -559,7 +563,7 @@ def test_the_gates_of_the_tables_are_those_that_judge() -> None:
 
 def test_the_kinds_of_findings_are_those_of_the_doctor() -> None:
     named: set[str] = set()
-    for function in (one for tree in SOURCES.values() for one in functions_of(tree)):
+    for function in (one for file in SOURCES for one in functions_of(tree_of(file))):
         kinds: list[ast.expr] = [call.args[0] for call in calls_of(function, "Disagreement")]
         if any(isinstance(kind, ast.Name) for kind in kinds):
             kinds += [one.elts[0] for one in ast.walk(function) if isinstance(one, ast.Tuple) and one.elts]

@@ -630,7 +630,9 @@ def clocks_by_hand(events: list[dict[str, Any]], references: dict[str, list[dict
     return rows
 
 
-REFERENCES = {name: rows for name, rows, _ in loading.reference_tables()}
+@pytest.fixture(scope="module")
+def references() -> dict[str, Any]:
+    return {name: rows for name, rows, _ in loading.reference_tables()}
 
 
 @pytest.fixture(scope="module")
@@ -639,8 +641,10 @@ def events() -> pl.DataFrame:
     return pl.concat([pl.DataFrame(pl.from_arrow(part)) for part in load.rows(RUN_CLOCK)])
 
 
-def test_the_shipped_product_computes_what_its_clocks_say_one_by_one(events: pl.DataFrame) -> None:
-    whole = Trial(CASE_SLA_DAILY, "3.1.0", events, publish_range=(START, END), references=REFERENCES)
+def test_the_shipped_product_computes_what_its_clocks_say_one_by_one(
+    events: pl.DataFrame, references: dict[str, Any]
+) -> None:
+    whole = Trial(CASE_SLA_DAILY, "3.1.0", events, publish_range=(START, END), references=references)
     assert whole.rows().height > 1000
     whole.require_same_as(clocks_by_hand)
     assert whole.violations() == {}
@@ -649,9 +653,11 @@ def test_the_shipped_product_computes_what_its_clocks_say_one_by_one(events: pl.
 
 
 @pytest.mark.parametrize(("version", "until"), [("3.1.0", "2011-01-31"), ("2.4.1", "2010-12-31")])
-def test_the_shipped_product_is_pure_and_does_not_look_ahead(events: pl.DataFrame, version: str, until: str) -> None:
+def test_the_shipped_product_is_pure_and_does_not_look_ahead(
+    events: pl.DataFrame, references: dict[str, Any], version: str, until: str
+) -> None:
     months = ("2010-11-01", until)
-    shipped = Trial(CASE_SLA_DAILY, version, events, publish_range=months, references=REFERENCES)
+    shipped = Trial(CASE_SLA_DAILY, version, events, publish_range=months, references=references)
     assert shipped.rows().height > 100
     shipped.require_pure()
     shipped.require_no_look_ahead()

@@ -104,13 +104,12 @@ def reference_tables() -> Iterable[tuple[str, pa.Table, str]]:
     listed = [
         {key: list(value) if isinstance(value, tuple) else value for key, value in rule.items()} for rule in rules
     ]
-    yield transforms.RULES, _rows(listed, schemas.SlaRules), f"rules-{sha256_of(listed)[:12]}"
-    days = [asdict(day) for day in reference.jurisdiction_calendar()]
-    yield transforms.CALENDAR, _rows(days, schemas.JurisdictionCalendar), reference.calendar_version()
-
-
-def _rows(rows: list[dict[str, object]], model: type) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=iceberg_schema(model).as_arrow())
+    schema = iceberg_schema(schemas.SlaRules).as_arrow()
+    yield transforms.RULES, pa.Table.from_pylist(listed, schema=schema), f"rules-{sha256_of(listed)[:12]}"
+    schema = iceberg_schema(schemas.JurisdictionCalendar).as_arrow()
+    days = reference.jurisdiction_calendar()  # tens of thousands: by column
+    columns = {name: [getattr(day, name) for day in days] for name in schema.names}
+    yield transforms.CALENDAR, pa.Table.from_pydict(columns, schema=schema), reference.calendar_version()
 
 
 def _arrow(frame: pl.DataFrame, model: type) -> pa.Table:
