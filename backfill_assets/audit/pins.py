@@ -29,7 +29,7 @@ from resources.lakehouse.snapshots import (
     summary_facts,
 )
 from resources.lakehouse.storage import place_of
-from resources.sinks.adapters import AUDIT_TABLE
+from resources.sinks.policy import TABLES
 
 
 class Inputs:
@@ -38,7 +38,7 @@ class Inputs:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._hashes: dict[tuple[str, str], tuple[int, str] | None] = {}
-        self._audit: dict[tuple[str, str], list[Mapping[str, Any]]] | None = None
+        self._audit: dict[str, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
 
     # --- by metadata --------------------------------------------------------------------------------------------
 
@@ -136,18 +136,18 @@ class Inputs:
         return False
 
     def _read_audit(self, world: World, sealed: Sealed, report: Report) -> None:
-        """Require that the audit table has a row of each action that it was told of, which says what was committed."""
+        """Require that a sink's table has a row of each action that it was told of, which says what was committed."""
         sent = {
-            str(one["action"])
+            (TABLES[one["sink"]], str(one["action"]))
             for one in sealed.rows.get("sink_attempts", {}).values()
-            if one["sink"] == _SINK and one["decision"] == "SENT"
+            if one["sink"] in TABLES and one["decision"] == "SENT"
         }
-        if not sent or (seen := world.seen(AUDIT_TABLE)) is None:
-            return
         done = [{name: one[name] for name in _AUDITED} for one in sealed.changes]
-        for action in sorted(sent):
+        for table, action in sorted(sent):
+            if (seen := world.seen(table)) is None:
+                continue
             rows = self._audited(seen).get((sealed.run_id, action), [])
-            where = f"{AUDIT_TABLE} {sealed.run_id} {action}"
+            where = f"{table} {sealed.run_id} {action}"
             if len(rows) != 1:
                 report.add(where, "is not told of once", 1, len(rows))
                 continue
@@ -156,14 +156,14 @@ class Inputs:
                 report.add(where, "says something else than was committed", done, found)
 
     def _audited(self, seen: Seen) -> Mapping[tuple[str, str], list[Mapping[str, Any]]]:
-        if self._audit is None:
-            self._audit = {}
+        if seen.name not in self._audit:
+            found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+            self._audit[seen.name] = found
             for row in seen.table.scan(selected_fields=("run_id", "action", "details")).to_arrow().to_pylist():
-                self._audit.setdefault((row["run_id"], row["action"]), []).append(json.loads(row["details"]))
-        return self._audit
+                found.setdefault((row["run_id"], row["action"]), []).append(json.loads(row["details"]))
+        return self._audit[seen.name]
 
 
-_SINK = "run_audit"
 _AUDITED = ("snapshot_id", "files_added", "files_removed", "evidence_root")
 
 

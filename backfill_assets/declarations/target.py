@@ -20,6 +20,7 @@ from manifests.chunks import Chunk, Chunking
 from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode, PublishMode
+from resources.sinks.policy import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,8 +33,8 @@ ALL_CHUNKS_GATE = "all_chunks_staged"
 EXPECTED_ROWS_GATE = "rows_within_expected"
 """Run-level gate that every target has: the run wrote at most the manifest's maxRowsExpected."""
 
-PLATFORM_TABLES = frozenset({"audit.run_audit", "audit.reconciliation_exceptions"})
-"""Tables that are made beside those of products: of the audit sink, and of the rows on which gates disagree."""
+PLATFORM_TABLES = frozenset({*TABLES.values(), "audit.reconciliation_exceptions"})
+"""Tables that are made beside those of products: of sinks, and of the rows on which gates disagree."""
 PUBLISHED_RULES_GATE = "published_rows_pass_rules"
 """Gate of a reconciliation that every target has: what readers see passes the target's own row rules."""
 ACCEPTED_ROWS_GATE = "published_rows_are_accepted"

@@ -27,7 +27,6 @@ from resources.ledger.facade import Ledger, RunRecord
 from resources.settings import load_settings
 from resources.sinks.policy import DECLARED, Answer, Decision, judge, refusal
 
-AUDIT_TABLE = "audit.run_audit"
 WEBHOOK_TIMEOUT_SECONDS = 10
 
 
@@ -74,8 +73,8 @@ class Sinks:
         self._record(manifest.run_id, mode, action, answer)
         if answer.decision is Decision.REFUSED:
             raise SinkRefused(refusal(answer, manifest.run_id, mode))
-        if name == "run_audit":
-            return AuditTable(self._lakehouse)
+        if (table := DECLARED[name].table) is not None:
+            return RecordsTable(self._lakehouse, table)
         if name != "breach_notifications":
             raise SinkRefused(
                 Problem(f"the sink {name} is declared, but nothing implements it", "a sink has an adapter", "add it")
@@ -113,7 +112,7 @@ class Sinks:
         )
 
 
-class AuditTable:
+class RecordsTable:
     """Append-only Iceberg table of what was done to which target, one row a run and action."""
 
     SCHEMA = Schema(
@@ -123,17 +122,17 @@ class AuditTable:
         NestedField(4, "details", StringType(), required=False),
     )
 
-    def __init__(self, lakehouse: Lakehouse) -> None:
-        self._lakehouse = lakehouse
+    def __init__(self, lakehouse: Lakehouse, table: str) -> None:
+        self._lakehouse, self._table = lakehouse, table
 
     def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
         """Append the row, once a run and action."""
-        self._lakehouse.ensure(AUDIT_TABLE, self.SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
+        self._lakehouse.ensure(self._table, self.SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
         row = pa.Table.from_pylist(
             [{"run_id": run_id, "action": action, "at": at.astimezone(UTC), "details": canonical_json(dict(details))}],
             schema=self.SCHEMA.as_arrow(),
         )
-        self._lakehouse.append(AUDIT_TABLE, [row], {LOAD_PROPERTY: f"{run_id}:{action}"})
+        self._lakehouse.append(self._table, [row], {LOAD_PROPERTY: f"{run_id}:{action}"})
 
 
 class Webhook:

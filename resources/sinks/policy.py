@@ -45,23 +45,40 @@ READ_ONLY_MODES = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
 
 @dataclass(frozen=True)
 class SinkDeclaration:
-    """A sink by name. `isolated`: what it is given is kept apart by run, so that a run can be told from another."""
+    """A sink by name.
+
+    Attributes:
+        name: as manifests grant it.
+        sink_class: what a write to it does to the world.
+        isolated: whether what it is given is kept apart by run, so that a run can be told from another.
+        description: what it is.
+        table: the table that it appends its records to, if it is one.
+    """
 
     name: str
     sink_class: SinkClass
     isolated: bool
     description: str
+    table: str | None = None
 
 
 DECLARED = {
     sink.name: sink
     for sink in (
-        SinkDeclaration("run_audit", SinkClass.ANALYTICAL_TABLE, True, "append-only audit table, a row an action"),
+        SinkDeclaration(
+            "run_audit",
+            SinkClass.ANALYTICAL_TABLE,
+            True,
+            "append-only audit table, a row an action",
+            table="audit.run_audit",
+        ),
         SinkDeclaration(
             "breach_notifications", SinkClass.NOTIFICATION, False, "webhook told of breaches by jurisdiction"
         ),
     )
 }
+TABLES = {sink.name: sink.table for sink in DECLARED.values() if sink.table is not None}
+"""The tables of those sinks that are one."""
 
 
 @dataclass(frozen=True)

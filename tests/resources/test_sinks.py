@@ -21,9 +21,10 @@ from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
 from resources.sinks import adapters as module
 from resources.sinks import policy as sink_policy
-from resources.sinks.adapters import AUDIT_TABLE, AuditTable, Sinks, Webhook
-from resources.sinks.policy import DECLARED, Decision, SinkClass, SinkDeclaration, judge
+from resources.sinks.adapters import RecordsTable, Sinks, Webhook
+from resources.sinks.policy import DECLARED, TABLES, Decision, SinkClass, SinkDeclaration, judge
 
+AUDIT_TABLE = TABLES["run_audit"]
 RUN = "restate-2012"
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SIDE_EFFECTS = {"EVENT_TOPIC", "NOTIFICATION", "TICKET", "EXTERNAL_API"}
@@ -166,9 +167,20 @@ def test_a_granted_sink_is_handed_out_and_the_request_is_on_record(sinks: Sinks,
     wanted = {"sinks": ["run_audit", "breach_notifications"], "sideEffectsAllowed": True}
     manifest = planned(ledger, RUN, kind="LIVE", safety=wanted).manifest
 
-    assert isinstance(sinks.open("run_audit", mode=Mode.LIVE, manifest=manifest, action="publish"), AuditTable)
+    assert isinstance(sinks.open("run_audit", mode=Mode.LIVE, manifest=manifest, action="publish"), RecordsTable)
     assert isinstance(sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish"), Webhook)
     assert [decision for *_, decision in decisions(ledger)] == ["ALLOWED", "ALLOWED"]
+
+
+def test_a_sink_that_is_declared_with_a_table_appends_its_records_there(
+    sinks: Sinks, lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_this_test = SinkDeclaration("tried", SinkClass.ANALYTICAL_TABLE, True, "of this test", table="audit.tried")
+    monkeypatch.setitem(DECLARED, "tried", of_this_test)
+    sink = sinks.open("tried", mode=Mode.BACKFILL, manifest=granting("tried"), action="publish")
+    sink.send(RUN, "publish", AT, {"snapshot_id": 5})
+    (row,) = lakehouse.table("audit.tried").scan().to_arrow().to_pylist()
+    assert (row["run_id"], row["action"], row["at"]) == (RUN, "publish", AT)
 
 
 def test_a_declared_sink_that_nobody_implements_is_never_taken_for_the_webhook(
@@ -195,7 +207,7 @@ def audit_rows(lakehouse: Lakehouse) -> list[dict[str, Any]]:
 
 
 def test_the_audit_table_has_a_row_a_run_and_action(lakehouse: Lakehouse) -> None:
-    audit = AuditTable(lakehouse)
+    audit = RecordsTable(lakehouse, AUDIT_TABLE)
     audit.send(RUN, "publish", AT, {"snapshot_id": 5})
     audit.send(RUN, "rollback", AT, {})
     audit.send("another-run", "publish", AT, {})
@@ -216,14 +228,14 @@ def test_an_instant_of_another_zone_is_told_as_the_same_instant(
     # importing pandera sets this for the whole process; pyarrow then takes local clock time for UTC
     monkeypatch.setenv("PYARROW_IGNORE_TIMEZONE", "1")
     at = datetime.fromisoformat("2024-05-02T01:30:00+13:30")
-    AuditTable(lakehouse).send(RUN, "publish", at, {})
+    RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", at, {})
 
     assert [row["at"] for row in audit_rows(lakehouse)] == [at]
 
 
 def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
     for _ in range(2):
-        AuditTable(lakehouse).send(RUN, "publish", AT, {"snapshot_id": 5})
+        RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", AT, {"snapshot_id": 5})
 
     assert len(audit_rows(lakehouse)) == 1
 
@@ -231,17 +243,17 @@ def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
 def test_an_action_that_two_processes_tell_at_once_is_one_row(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    AuditTable(lakehouse).send("another-run", "publish", AT, {})
+    RecordsTable(lakehouse, AUDIT_TABLE).send("another-run", "publish", AT, {})
     others = iter([1])
     commit_table = type(lakehouse.catalog).commit_table
 
     def first_theirs(catalog: Any, *arguments: Any) -> Any:
         if next(others, None) is not None:
-            AuditTable(lakehouse).send(RUN, "publish", AT, {"snapshot_id": 5})
+            RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", AT, {"snapshot_id": 5})
         return commit_table(catalog, *arguments)
 
     monkeypatch.setattr(type(lakehouse.catalog), "commit_table", first_theirs)
-    AuditTable(lakehouse).send(RUN, "publish", AT, {"snapshot_id": 5})
+    RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", AT, {"snapshot_id": 5})
 
     assert [row["run_id"] for row in audit_rows(lakehouse)].count(RUN) == 1
 

@@ -19,6 +19,7 @@ from pyiceberg.types import DateType
 
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, some
 from backfill_assets.operations.doctor.views import TableView
+from backfill_assets.publication.modes import strategy_of
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import InputRefused
 from resources.lakehouse.metadata import column_of, readable_bounds, readable_metadata, wrong_type
@@ -32,16 +33,13 @@ def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iter
     """
     holders = view.platform.ledger.accepted(view.target.name)
     accepted = set(holders.values())
-    merges = {
-        record.run_id: record.plan.publish_mode.adds_to_files_that_stay
-        for record in view.runs
-        if record.run_id in accepted
-    }
+    plans = {record.run_id: record.plan for record in view.runs if record.run_id in accepted}
     expected: dict[str, set[str]] = {}
     for run_id in sorted(accepted):
         for chunk in view.platform.ledger.chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
-                files = chunk.derived if merges.get(run_id) else chunk.files
+                derived = run_id in plans and plans[run_id].publish_mode.adds_to_files_that_stay
+                files = chunk.derived if derived else chunk.files
                 expected[chunk.chunk] = {place_of(file.path) for file in files}
     present, deleted_from = _files_by_chunk(view, holders)
     if deleted_from:
@@ -55,13 +53,12 @@ def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iter
     at_it = {*view.at_it, *landed}
     changing = {chunk.key for one in view.runs if one.run_id in at_it for chunk in one.plan.chunks}
     for key, run_id in sorted(holders.items()):
-        if run_id not in merges or key in changing:
+        if run_id not in plans or key in changing:
             continue  # of a run that is not there, the history is reported; whose chunks they are is being changed
         here = present.get(key, set())
         missing = sorted(expected.get(key, set()) - here)
-        extra = (
-            sorted(here - expected.get(key, set())) if not merges[run_id] else []
-        )  # a merge leaves the files it does not touch
+        is_whole = not strategy_of(plans[run_id]).leaves_files  # a merge leaves the files that it does not touch
+        extra = sorted(here - expected.get(key, set())) if is_whole else []
         if missing or extra:
             changes = [f"- {path}" for path in missing] + [f"+ {path}" for path in extra]
             yield Disagreement(
