@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from backfill_assets.audit.findings import Report, World
+from backfill_assets.audit.findings import REPAIR, Report, World
 from backfill_assets.audit.run_in_table import effects_on
 from backfill_assets.audit.sealed_columns import check_columns
 from backfill_assets.audit.table_metadata import check_log, check_numbers, check_refs, check_writing
@@ -151,7 +151,10 @@ def _claims(world: World, seen: Seen, sealed: Sealed, report: Report) -> None:
     for number, snapshot in claimed.items():
         if number in explained:
             continue  # said of the ledger's entry
-        what = f"says that it is of '{sealed.run_id}', which never committed it: somebody else wrote it"
+        what = (
+            f"says that it is of '{sealed.run_id}', and by the evidence that never committed it: somebody else wrote it, "
+            f"or a process ended before it could record it; {REPAIR}, if the ledger's rows say the same"
+        )
         report.add(f"{seen.name} snapshot {number}", what, "no such snapshot", summary_facts(snapshot))
 
 
