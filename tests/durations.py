@@ -1,8 +1,8 @@
 """How long each test took when all of them were last recorded: what runs first, and what each target of make leaves out.
 
-`make durations` writes `durations.json`: the seconds of each module, how many of them its fixtures took and, of those that took a
-second or more, the seconds of each test with all its cases. Put here how it is written and read; which cases are left out is
-`exhaustive`'s.
+`make durations` writes `durations.json`: the seconds of each module, how many of them its fixtures took and, of each test that takes
+longer than one case of a quick one, the seconds with all its cases. Put here how it is written and read; which cases are left
+out is `exhaustive`'s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 FILE = Path(__file__).resolve().parent / "durations.json"
 QUICK_SECONDS, QUICK_FIXTURES_SECONDS = 0.15, 2.0
 """The inner loop runs tests of which a case takes no longer, of modules whose fixtures take no longer together."""
-_LISTED_SECONDS = 1.0
 
 
 @cache
@@ -99,9 +98,7 @@ class Recorder:
                 "seconds": round(seconds, 1),
                 "fixtures": round(self._fixtures[module], 1),
                 "tests": {
-                    test: round(took, 1)
-                    for test, took in sorted(self._tests[module].items())
-                    if took >= _LISTED_SECONDS
+                    test: round(took, 2) for test, took in sorted(self._tests[module].items()) if took >= QUICK_SECONDS
                 },
             }
             for module, seconds in sorted(self._modules.items())
