@@ -456,6 +456,27 @@ def test_equal_shares_have_bars_of_equal_length() -> None:
     assert blocks == {"100.00%": {14}, "50.00%": {7}}
 
 
+@pytest.mark.parametrize("width", [80, 64, 50, 40])
+def test_no_figure_is_cut_however_narrow_the_terminal_is(width: int) -> None:
+    counts = (1_234_567, 7_654_321, 1_412_681, 1_412_905)
+    made = Made(
+        RunDiff(
+            "", "r", TARGET, "", None, KEY, *counts, [], [ChunkDiff("2010-01-05", *counts, {}, {})], [], [], {}, "", ""
+        ),
+        new=True,
+    )
+    console = Console(width=width, file=StringIO(), color_system=None)
+    console.print(diff_view.shown(made))
+    assert isinstance(console.file, StringIO)
+    _, _, table = console.file.getvalue().partition("by chunk")
+    cells = [
+        "".join(cell.strip() for cell in column)
+        for column in zip(*(line.split("│")[1:7] for line in table.splitlines() if line.startswith("│")), strict=True)
+    ]
+    assert cells[0] == "2010-01-05"
+    assert cells[1:5] == [f"{number:,}" for number in counts]
+
+
 def test_the_command_shows_it_and_dagster_too(world: World, restated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKFILL_HOME", str(world.home))
     runner = CliRunner()

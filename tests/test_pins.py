@@ -151,6 +151,19 @@ def test_a_row_of_the_audit_table_that_says_something_else_is_found(platform: Pl
     assert said(platform) == [("audit.run_audit one publish", "says something else than was committed")]
 
 
+@pytest.mark.parametrize("details", ["nope", "[1]", "[" * 100_000, None])
+def test_details_in_the_audit_table_that_are_no_object_are_found_of_their_own_run_alone(
+    platform: Platform, details: str | None
+) -> None:
+    table = platform.lakehouse.table("audit.run_audit")
+    (row,) = table.scan().to_arrow().to_pylist()
+    schema = schema_to_pyarrow(table.schema())
+    table.append(arrow.Table.from_pylist([row | {"run_id": "another", "details": details}], schema=schema))
+    assert said(platform) == []
+    table.overwrite(arrow.Table.from_pylist([row | {"details": details}], schema=schema))
+    assert said(platform) == [("audit.run_audit one publish", "says something else than was committed")]
+
+
 def test_an_altered_report_is_not_served_as_ours(platform: Platform) -> None:
     file = report_beside(platform, "one")
     assert file is not None

@@ -38,7 +38,7 @@ class Inputs:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._hashes: dict[tuple[str, str], tuple[int, str] | None] = {}
-        self._audit: dict[str, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
+        self._audit: dict[str, dict[tuple[str, str], list[str | None]]] = {}
 
     # --- by metadata --------------------------------------------------------------------------------------------
 
@@ -146,22 +146,33 @@ class Inputs:
         for table, action in sorted(sent):
             if (seen := world.seen(table)) is None:
                 continue
-            rows = self._audited(seen).get((sealed.run_id, action), [])
+            told = self._audited(seen).get((sealed.run_id, action), [])
             where = f"{table} {sealed.run_id} {action}"
-            if len(rows) != 1:
-                report.add(where, "is not told of once", 1, len(rows))
+            if len(told) != 1:
+                report.add(where, "is not told of once", 1, len(told))
                 continue
-            found = {name: rows[0].get(name) for name in _AUDITED}
+            details = _object_in(told[0])
+            found = None if details is None else {name: details.get(name) for name in _AUDITED}
             if found not in done:
-                report.add(where, "says something else than was committed", done, found)
+                report.add(where, "says something else than was committed", done, told[0] if found is None else found)
 
-    def _audited(self, seen: Seen) -> Mapping[tuple[str, str], list[Mapping[str, Any]]]:
+    def _audited(self, seen: Seen) -> Mapping[tuple[str, str], list[str | None]]:
+        """Return the details in a sink's table, as they stand there, by run and action."""
         if seen.name not in self._audit:
-            found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-            self._audit[seen.name] = found
+            found: dict[tuple[str, str], list[str | None]] = {}
             for row in seen.table.scan(selected_fields=("run_id", "action", "details")).to_arrow().to_pylist():
-                found.setdefault((row["run_id"], row["action"]), []).append(json.loads(row["details"]))
+                found.setdefault((row["run_id"], row["action"]), []).append(row["details"])
+            self._audit[seen.name] = found
         return self._audit[seen.name]
+
+
+def _object_in(text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object that a text is; None if it is none."""
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 _AUDITED = ("snapshot_id", "files_added", "files_removed", "evidence_root")

@@ -9,7 +9,7 @@ from errno import EPIPE
 from typing import TYPE_CHECKING, Any
 
 from rich import table as rich_table
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
@@ -53,6 +53,8 @@ _CELL = {
 }
 _BAR = 40
 _WIDTH, _LEAST_WIDTH, _MOST_WIDTH = 140, 40, 1000
+_FRAME = 3
+"""Cells beside each column of a table: its line, and a blank on either side."""
 _SLICES_SHOWN = 5
 _KEYS_SHOWN = 6
 
@@ -63,6 +65,17 @@ class Table(rich_table.Table):
     def add_column(self, *arguments: Any, **options: Any) -> None:
         """Add a column, folded unless something else is asked for."""
         super().add_column(*arguments, **{"overflow": "fold"} | options)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print it; where columns that are kept in one line have no room side by side, they go on in the next line, too."""
+        needed = 1
+        for column in self.columns:
+            texts = [column.header, *column.cells] if column.no_wrap else []
+            needed += _FRAME + max((console.measure(text).maximum for text in texts), default=1)
+        if needed > options.max_width:
+            for column in self.columns:
+                column.no_wrap = False
+        yield from super().__rich_console__(console, options)
 
 
 def refusal(error: Refused) -> RenderableType:

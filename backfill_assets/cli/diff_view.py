@@ -90,7 +90,7 @@ def _places(diff: RunDiff) -> Table:
     table.add_column("chunk" if len(diff.chunks) <= _MOST_PLACES else "chunks of", no_wrap=True)
     for name in ("added", "removed", "changed", "unchanged"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("rows that differ", no_wrap=True)
+    table.add_column("rows that differ")
     found = places(diff)
     most = max((sum(row[1:4]) / (sum(row[1:]) or 1) for row in found), default=0) or 1
     for name, *numbers in found:
