@@ -270,8 +270,8 @@ def load_again(platform: Platform, load_id: str) -> None:
     platform.lakehouse.append(SOURCE, [arrow.Table.from_pylist([event], schema=schema)], {LOAD_PROPERTY: load_id})
 
 
-def taken_back(platform: Platform) -> table_loads.LoadUndone:
-    return table_loads.undo_load(platform, SOURCE, BAD, by="ada", reason="the file of another meter")
+def taken_back(platform: Platform, load_id: str = BAD) -> table_loads.LoadUndone:
+    return table_loads.undo_load(platform, SOURCE, load_id, by="ada", reason="the file of another meter")
 
 
 def found(platform: Platform) -> list[tuple[str, str]]:
@@ -294,6 +294,11 @@ def test_a_load_that_is_taken_back_names_the_runs_that_may_show_it_yet(platform:
     assert taken_back(platform).published_with_it == ("waits", "back")
     load_again(platform, f"{BAD}#2")
     assert found(platform) == []
+    load_again(platform, f"{BAD}#3")
+    assert taken_back(platform, f"{BAD}#2").published_with_it == ()  # its content is there by the third
+    assert found(platform) == []
+    assert taken_back(platform, f"{BAD}#3").published_with_it == ("waits", "back")
+    assert found(platform) == [("load-taken-back", "waits"), ("load-taken-back", "back")]
 
 
 @pytest.mark.usefixtures("bad_load")

@@ -74,7 +74,7 @@ def opened_platform() -> Iterator[Platform]:
             Problem(
                 f"{settings.home} {'is not a folder' if settings.home.exists() else 'does not exist'}",
                 "the installation is initialised first",
-                "run `backfill init`",
+                "go to the folder in which it is, or set BACKFILL_HOME or BACKFILL_CONFIG; `backfill init` makes a new one",
             )
         )
     logs.configure(settings)

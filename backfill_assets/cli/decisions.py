@@ -172,16 +172,16 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         click.echo("no decision is on record" if not break_glass else "no break-glass decision is on record")
         return
     table = Table(title="decisions", title_justify="left")
-    table.add_column("run", no_wrap=True)
-    for name in ("decision", "role", "by", "through", "at", "plan", "why"):
-        table.add_column(name)
+    for name in ("run", "decision, plan", "by", "at", "why"):
+        table.add_column(name, no_wrap=name in {"decision, plan", "at"})
     for one in found:
         said = Text(one["decision"], "dim" if one["void"] else "")
         if one["void"]:
             said.append(" (void)", "yellow")
-        at = f"{one['at']:%Y-%m-%d %H:%M:%S}"
-        by = shown_actor(one["by"], one["proof"])
-        table.add_row(one["runId"], said, one["role"], by, one["channel"], at, one["planHash"][:12], _why(one))
+        said.append(f"\n{one['planHash'][:12]}", "dim")
+        by = Text.assemble(shown_actor(one["by"], one["proof"]), f"\n{one['role']}, {one['channel']}".rstrip(", "))
+        at = f"{one['at']:%Y-%m-%d\n%H:%M:%S}"
+        table.add_row(one["runId"], said, by, at, _why(one))
     show(table)
 
 

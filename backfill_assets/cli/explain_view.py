@@ -7,11 +7,10 @@ from datetime import date, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from backfill_assets.audit.explain import Explanation, Producer, SourceRows, Version
-from backfill_assets.cli.console import facts
+from backfill_assets.cli.console import Table, facts
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 
 _MOST_ROWS = 12

@@ -43,8 +43,14 @@ def pinned(platform: Platform, record: RunRecord) -> dict[str, frozenset[int]]:
 
 
 def publishing_with(platform: Platform, table: str, load_id: str) -> dict[str, RunState]:
-    """Return the runs that show rows computed with a load, or may come to, with the state that each is in."""
-    with_it = platform.lakehouse.snapshots_with_load(table, load_id)
+    """Return the runs that show rows computed with a load, or may come to, with the state that each is in.
+
+    Where nothing of its content is left in the table, those too that have read the content by an earlier load of it.
+    """
+    same = [one for one in platform.lakehouse.loads(table) if content_of(one.load_id) == content_of(load_id)]
+    is_gone = all(one.undone_by is not None for one in same)
+    loads = {one.load_id for one in same} if is_gone else {load_id}
+    with_it = frozenset[int]().union(*(platform.lakehouse.snapshots_with_load(table, one) for one in loads))
     return {
         record.run_id: record.state
         for record in platform.ledger.runs(states=SHOWN | MAY_BE_SHOWN)

@@ -58,7 +58,7 @@ def rollback(platform: Platform, run_id: str, *, after: int | None = None) -> Pu
             way_out = f"roll back {', '.join(later)} first, or restate the scope with a new run"
         raise PublicationRefused(
             Problem(
-                f"run '{run_id}' is {record.state}" + (f" {record.state_reason}" if record.state_reason else ""),
+                f"run '{run_id}' is {record.state}" + (f" ({record.state_reason})" if record.state_reason else ""),
                 "only a PUBLISHED run is rolled back",
                 way_out,
             )
