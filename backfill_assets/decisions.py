@@ -367,7 +367,7 @@ def _accept_change(
             Problem(
                 f"the reason '{reason}' is too short",
                 "an owner says why the change is right",
-                f"give --reason of at least {SHORTEST_REASON} characters that are seen",
+                f"give --reason of at least {SHORTEST_REASON} visible characters",
             )
         )
     require_none(owner_problems(platform, record, policy, rule, by))

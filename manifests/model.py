@@ -405,7 +405,7 @@ class RunManifest(Part):
         Field(
             min_length=SHORTEST_REASON,
             max_length=4_000,
-            description="why history is rewritten, for an auditor a year from now: text of 10 to 4,000 characters that are seen",
+            description="why history is rewritten, for an auditor a year from now: text of 10 to 4,000 visible characters",
         ),
     ]
     source: Source

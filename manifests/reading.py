@@ -93,7 +93,7 @@ def _reason_that_is_not_seen(data: Mapping[str, Any], where: str) -> Iterator[Pr
     reason = data.get("reason")
     if isinstance(reason, str) and len(seen(reason)) < SHORTEST_REASON <= len(reason.strip()):
         yield Problem(
-            f"has {len(seen(reason))} characters that are seen",
+            f"has {len(seen(reason))} visible characters",
             f"a reason has at least {SHORTEST_REASON}, which tells an auditor a year from now why history was rewritten",
             "say why, in words that can be read",
             f"{where}: reason",

@@ -35,7 +35,7 @@ def break_glass_problems(policy: Policy, rule: Rule, by: str, reason: str, table
             Problem(
                 f"the reason '{reason}' is too short",
                 "who breaks the glass says why",
-                f"give at least {SHORTEST_REASON} characters that are seen",
+                f"give at least {SHORTEST_REASON} visible characters",
             )
         )
     if not policy.includes(rule.break_glass, by):

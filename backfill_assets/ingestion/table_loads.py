@@ -259,7 +259,7 @@ def _loaded_before(
         Problem(
             f"the content of {path} is in {declared.name} already: {which}",
             "the same content is loaded once",
-            f"nothing is to be done; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
+            f"there is nothing to do; a script asks with --if-new; to take it back: `backfill unload {declared.name} "
             f"'{short_name(loads, before.load_id)}' --by NAME --reason TEXT`",
         )
     )

@@ -152,7 +152,7 @@ def _what_helps(record: RunRecord) -> str:
         case RunState.CANCELLED | RunState.REJECTED:
             return "it is over: plan the change anew, under a run id of its own"
         case RunState.PLANNED | RunState.DRAFT:
-            return f"it is approved first: `backfill approve {record.run_id}`; then `backfill run {record.run_id}`"
+            return f"approve it first: `backfill approve {record.run_id}`; then `backfill run {record.run_id}`"
         case _:
             return f"compute them first: `backfill run {record.run_id}`"
 

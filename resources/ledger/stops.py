@@ -255,7 +255,7 @@ def _launched_since(run_id: str, later: datetime, since: datetime) -> Transition
         Problem(
             f"run '{run_id}' was launched again at {later:%Y-%m-%d %H:%M:%S} UTC",
             f"a stop of {since:%Y-%m-%d %H:%M:%S} UTC that is noted late ends what was launched before it",
-            f"nothing is to be done; to stop what was launched since: `backfill stop {run_id} --by NAME`",
+            f"there is nothing to do; to stop what was launched since: `backfill stop {run_id} --by NAME`",
         )
     )
 

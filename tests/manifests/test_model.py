@@ -584,7 +584,7 @@ def test_all_problems_of_a_manifest_are_reported_at_once() -> None:
         ("safety.sinks", "run_audit", "is 'run_audit'", "a list, as in [a, b]", "make it a list: [run_audit]"),
         ("safety.sideEffectsAllowed", "perhaps", "is 'perhaps'", "true or false", ""),
         ("validation.tolerances.row_change", "a lot", "is 'a lot'", "a tolerance is a finite number, 0 or more", ""),
-        ("reason", "short", "is 'short'", "text of 10 to 4,000 characters that are seen", ""),
+        ("reason", "short", "is 'short'", "text of 10 to 4,000 visible characters", ""),
         ("source", "bronze.x", "is 'bronze.x'", "fields by name: table, snapshotId, range", ""),
         ("source.range.start", "2012-1", "is '2012-1'", "a day is written YYYY-MM-DD", ""),
         ("target.publish_mode", 1, "is an unknown key", "the keys here are table, publishMode", "'publishMode'?"),
