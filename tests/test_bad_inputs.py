@@ -260,7 +260,7 @@ BAD_MANIFESTS = [
     manifest("run-id-with-blank", "runId", "'Bad Run'", "a-z, 0-9", run_id="Bad Run"),
     manifest("run-id-that-climbs", "'../etc/passwd'", "a-z, 0-9", run_id="../etc/passwd"),
     manifest("run-id-too-long", "a" * 65, "3 to 64 characters", run_id="a" * 65),
-    manifest("reason-too-short", "reason", "'because'", "text of 10 to 4,000 characters", reason="because"),
+    manifest("reason-too-short", "reason", "'because'", "text of 10 to 4,000 visible characters", reason="because"),
     manifest(
         "range-reversed",
         "publishRange",
