@@ -398,7 +398,9 @@ def test_stops_and_the_launches_that_end_them_are_among_the_decisions(
     said = CliRunner().invoke(cli, ["decisions", "decided", "--json"], catch_exceptions=False).output
     found = [(one["decision"], one["by"], one["channel"], one["comment"]) for one in json.loads(said)]
     assert found[1:] == [("STOPPED", "olga", "backfill stop", "month's end"), ("LAUNCHED AGAIN", "ada", "", "")]
-    assert "STOPPED" in CliRunner().invoke(cli, ["decisions"], catch_exceptions=False).output
+    listed = CliRunner().invoke(cli, ["decisions"], catch_exceptions=False).output
+    assert "STOPPED" in listed
+    assert not re.search(r"[│ ],", listed)  # a stop takes no role
     only = CliRunner().invoke(cli, ["decisions", "--break-glass"], catch_exceptions=False).output
     assert "STOPPED" not in only
 

@@ -179,7 +179,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         if one["void"]:
             said.append(" (void)", "yellow")
         said.append(f"\n{one['planHash'][:12]}", "dim")
-        by = Text.assemble(shown_actor(one["by"], one["proof"]), f"\n{one['role']}, {one['channel']}".rstrip(", "))
+        by = "\n".join((shown_actor(one["by"], one["proof"]), ", ".join(filter(None, (one["role"], one["channel"])))))
         at = f"{one['at']:%Y-%m-%d\n%H:%M:%S}"
         table.add_row(one["runId"], said, by, at, _why(one))
     show(table)
