@@ -138,9 +138,9 @@ class Inputs:
     def _read_audit(self, world: World, sealed: Sealed, report: Report) -> None:
         """Require that a sink's table has a row of each action that it was told of, which says what was committed."""
         sent = {
-            (TABLES[one["sink"]], str(one["action"]))
+            (table, str(one["action"]))
             for one in sealed.rows.get("sink_attempts", {}).values()
-            if one["sink"] in TABLES and one["decision"] == "SENT"
+            if one["decision"] == "SENT" and (table := TABLES.get(str(one["sink"]))) is not None
         }
         done = [{name: one[name] for name in _AUDITED} for one in sealed.changes]
         for table, action in sorted(sent):

@@ -7,7 +7,7 @@ of it is named as in need of attention, and when, is the doctor's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from backfill_assets.installation import Platform
 from manifests.errors import Refused
@@ -47,9 +47,8 @@ def publishing_with(platform: Platform, table: str, load_id: str) -> dict[str, R
 
     Where nothing of its content is left in the table, those too that have read the content by an earlier load of it.
     """
-    same = [one for one in platform.lakehouse.loads(table) if content_of(one.load_id) == content_of(load_id)]
-    is_gone = all(one.undone_by is not None for one in same)
-    loads = {one.load_id for one in same} if is_gone else {load_id}
+    gone = {one.load_id for one in _without_content(platform.lakehouse.loads(table))}
+    loads = {one for one in gone if content_of(one) == content_of(load_id)} or {load_id}
     with_it = frozenset[int]().union(*(platform.lakehouse.snapshots_with_load(table, one) for one in loads))
     return {
         record.run_id: record.state
@@ -81,12 +80,15 @@ def taken_back(platform: Platform, pins: Mapping[str, Mapping[str, frozenset[int
 def _gone(platform: Platform, table: str) -> list[tuple[Load, frozenset[int]]]:
     """Return the loads of a table whose content is not there any more, each with the snapshots that have its rows."""
     try:
-        loads = platform.lakehouse.loads(table)
-        there = {content_of(load.load_id) for load in loads if load.undone_by is None}
         return [
             (load, platform.lakehouse.snapshots_with_load(table, load.load_id))
-            for load in loads
-            if load.undone_by is not None and content_of(load.load_id) not in there
+            for load in _without_content(platform.lakehouse.loads(table))
         ]
     except Refused:
         return []
+
+
+def _without_content(loads: Sequence[Load]) -> list[Load]:
+    """Return the loads that were taken back and whose content no other load has brought again."""
+    there = {content_of(load.load_id) for load in loads if load.undone_by is None}
+    return [load for load in loads if load.undone_by is not None and content_of(load.load_id) not in there]
