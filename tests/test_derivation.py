@@ -161,7 +161,7 @@ def test_what_a_merge_leaves_of_an_earlier_run_is_said_and_what_must_be_rolled_b
         assert "Readers see its rows no more" not in earlier
         assert "Where merge merged rows into its chunks, readers see its rows of other entities still" in earlier
         assert "It takes the place of the rows of its entities that history had published." in later
-        with pytest.raises(PublicationRefused, match=r"SUPERSEDED by run merge[\s\S]*roll back merge first"):
+        with pytest.raises(PublicationRefused, match=r"SUPERSEDED \(by run merge\)[\s\S]*roll back merge first"):
             rollback(platform, "history")
         published(platform, "whole", "REPLACE_PARTITIONS", HISTORY)
         assert "Readers see its rows no more" in report(platform, "merge")
