@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner
 from worlds import World, make_world
 
@@ -35,6 +36,7 @@ from manifests.errors import EnvironmentRefused, InputRefused
 from manifests.plan import Plan
 from resources.evidence.store import REPORT
 from resources.lakehouse.facade import local_path
+from resources.ledger.cells import IllegibleRow
 
 pytestmark = pytest.mark.matrix
 
@@ -209,6 +211,23 @@ def test_a_run_that_waits_for_its_publication_has_a_page_for_its_reviewer(world:
     assert "Not published (yet)." in page.text
     assert "It would take the place of what fixed had published." in page.text
     assert "No bundle is sealed yet" in page.text
+
+
+@pytest.mark.parametrize("column", ["manifest", "plan"])
+def test_a_plan_rewritten_with_blanks_is_refused_by_its_column(world: World, column: str) -> None:
+    engine = world.platform.ledger.engine
+    where = {"run": "waiting"}
+    with engine.begin() as connection:
+        text = connection.execute(sa.text(f"SELECT {column} FROM runs WHERE run_id = :run"), where).scalar_one()
+        rewritten = sa.text(f"UPDATE runs SET {column} = :text WHERE run_id = :run")
+        connection.execute(rewritten, where | {"text": json.dumps(json.loads(text), indent=1)})
+    try:
+        with pytest.raises(IllegibleRow, match=rf"run 'waiting' has cells.*runs\.{column} is not the canonical text"):
+            report(world.platform, "waiting")
+    finally:
+        with engine.begin() as connection:
+            connection.execute(rewritten, where | {"text": text})
+    assert "Not published (yet)." in report(world.platform, "waiting")
 
 
 def test_a_first_publication_has_nothing_before(world: World) -> None:

@@ -38,6 +38,7 @@ from manifests.stages import in_commits
 from resources.evidence.store import INDEX
 from resources.files.whole_files import write_whole
 from resources.ledger.acceptances import accepted_in_words, numbers_in
+from resources.ledger.cells import illegible
 from resources.ledger.rows import Rows
 from resources.ledger.tables import runs
 
@@ -58,6 +59,7 @@ def report(platform: Platform, run_id: str) -> str:
 
     Raises:
         InputRefused: if the ledger holds no such run.
+        IllegibleRow: if nothing is sealed, and the ledger's manifest or plan is not as this project writes it.
     """
     record = platform.ledger.run(run_id)
     store, records = platform.evidence, records_of(platform, run_id)
@@ -70,6 +72,7 @@ def report(platform: Platform, run_id: str) -> str:
         before = plain(accepted_before(platform, record))
     else:
         before = sealed_file(damaged, bundle, "accepted_before.json") or {}
+    _require_legible(rows, run_id)
     vouched = [one for one in records if f"{run_id}/records/{one.name}.json" not in damaged]
     tables = defaultdict(dict, rows)  # a table without a row has no file in a bundle
     facts = _facts(platform, tables, run_id, before, vouched)
@@ -132,6 +135,17 @@ def _merged_by(platform: Platform, rows: Rows) -> list[str]:
     by = {str(one["ended_by"]) for one in held if one["ended_how"] == RunState.SUPERSEDED}
     later = (platform.ledger.find(run_id) for run_id in sorted(by))
     return [one.run_id for one in later if one is not None and platform.ledger.with_plan(one).plan.merge is not None]
+
+
+def _require_legible(rows: Rows, run_id: str) -> None:
+    """Refuse to show a manifest or a plan whose text somebody has rewritten: it is data only as this project writes it.
+
+    Raises:
+        IllegibleRow: naming the column.
+    """
+    for column in ("manifest", "plan"):
+        if not isinstance(rows["runs"][run_id][column], dict):
+            raise illegible(f"run '{run_id}'", f"runs.{column} is not the canonical text of an object")
 
 
 def _completed(rows: Rows) -> Rows:
