@@ -460,6 +460,22 @@ def test_the_drawn_directions_are_those_that_the_linter_holds() -> None:
     assert arrows == expected | {("products", "declarations")}
 
 
+def test_no_module_at_the_top_of_the_package_is_outside_the_linters_contracts() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers, no_plumbing, no_product, no_dagster = config["contracts"][:4]
+    named = {name for layer in layers["layers"] for name in layer.split(" | ") if name.startswith("backfill_assets.")}
+    top = {name for name in MODULES if name.startswith("backfill_assets.") and name.count(".") == 1}
+    beside = {"delivered_files", "faults", "event_log", "coordination", "products"}  # the page says so
+    assert named | {f"backfill_assets.{name}" for name in beside} == top
+    speaks_dagster = {
+        f"backfill_assets.{name}" for name in ("cli", "ui", "defs", "definitions", "event_log", "coordination")
+    }
+    assert {name for name in no_dagster["source_modules"] if "." in name} == top - speaks_dagster
+    vocabulary = {f"backfill_assets.{name}" for name in ("declarations", "delivered_files", "products")}
+    assert {name for name in no_plumbing["forbidden_modules"] if "." in name} == top - vocabulary
+    assert top - {"backfill_assets.products"} == {name for name in no_product["source_modules"] if "." in name}
+
+
 def test_every_package_has_its_paragraph_and_its_line_in_the_listing() -> None:
     packages = {name for name, file in MODULES.items() if file.name == "__init__.py" and name.count(".") <= 1} - {
         "backfill_assets",

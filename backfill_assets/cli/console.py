@@ -158,7 +158,7 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
         *([("if chunks change meanwhile", planned.conflict.describe())] if planned.conflict is not None else []),
         *([("live writes", freeze.describe())] if freeze is not None else []),
         ("run clock", planned.run_clock.isoformat()),
-        ("run gates", ", ".join(planned.gates)),
+        ("run-level gates", ", ".join(planned.gates)),
         *(planned.data.describe() if planned.data is not None else []),
         *([("policy", planned.policy)] if planned.policy is not None else []),
         ("plan hash", planned.hash),

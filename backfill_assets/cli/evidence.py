@@ -1,4 +1,4 @@
-"""Commands for those who ask later: `verify` and `report`.
+"""Commands for those who ask later: `verify`, `report` and `head`.
 
 Put here arguments, output and exit codes. What is checked is `audit.verification`'s, what the report says
 `audit.report`'s.

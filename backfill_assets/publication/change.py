@@ -65,7 +65,7 @@ class Options:
 
 
 class PublishStrategy(Protocol):
-    """How the publish modes of one family change their tables, and take the change back.
+    """How a publish mode changes its tables, and takes the change back.
 
     A strategy decides nothing: what must precede an action, and what is recorded of it, is said by the action (`publisher`,
     `undoing`, `accepting`). Everything that commits does so under the lease whose token the change carries, finds what has

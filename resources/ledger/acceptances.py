@@ -140,7 +140,7 @@ class Acceptances(Part):
             )
             if not _nothing_stands_against(connection, run_id, plan_hash, wanted):
                 return found.state
-            why = f"{len(wanted)} run gates passed, with what {by} accepted of {verdict.gate}"
+            why = f"{len(wanted)} run-level gates passed, with what {by} accepted of {verdict.gate}"
             move_run(connection, run_id, found.state, RunState.VALIDATED, by, why)
         return RunState.VALIDATED
 

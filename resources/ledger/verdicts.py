@@ -122,7 +122,7 @@ class Verdicts(Part):
             if not failed and any(verdict.asks for verdict in found):
                 return True
             state = RunState.FAILED if failed else RunState.VALIDATED
-            why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run gates passed"
+            why = f"gate(s) not passed: {', '.join(failed)}" if failed else f"{len(found)} run-level gates passed"
             raised = [f"{one.gate} raised {one.details[RAISED]}" for one in found if one.details.get(RAISED)]
             why = "; ".join([why, *raised])
             move_run(connection, run_id, RunState.STAGED, state, actor, why)
