@@ -158,6 +158,11 @@ def visible(text: str) -> str:
     )
 
 
+def visible_lines(text: str) -> str:
+    """Return text as `visible` has it, but for the ends of its lines and for tabs."""
+    return "".join(one if one in "\n\t" else visible(one) for one in text)
+
+
 def read_text(path: Path, what: str, *, most: int, refusal: type[Refused]) -> str:
     """Read a file of at most `most` bytes of UTF-8, with or without a byte order mark.
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backfill_assets.cli.command import cli
-from backfill_assets.cli.console import make_console
+from backfill_assets.cli.terminal import make_console
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from benchmarks import small_table
 from benchmarks.small_table import SCOPE, TARGET, manifest, manifest_data, planned, staged

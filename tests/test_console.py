@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,14 +14,18 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from rich.text import Text
 
 from backfill_assets.cli import console, diff_view, explain_view
 from backfill_assets.cli import status as status_command
+from backfill_assets.cli.base import tell
 from backfill_assets.cli.command import cli
+from backfill_assets.cli.terminal import Table, make_console
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.evidence.diff_records import RunDiff
 from backfill_assets.gates.exception_words import worded
@@ -35,7 +40,7 @@ from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
 
 
 def printed(what: Any) -> str:
-    shown = console.make_console()
+    shown = make_console()
     with shown.capture() as capture:
         shown.print(what)
     return capture.get()
@@ -64,12 +69,62 @@ def test_chunks_that_failed_alike_are_told_once_by_the_first_line_of_their_error
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_a_table_cuts_nothing_however_narrow_the_terminal(width: int) -> None:
     words = ("restate-2012-of-everything", "silver.case_sla_daily_corrections", "7861623254248930709" * 3)
-    table = console.Table("run", "table", "snapshot")
+    table = Table("run", "table", "snapshot")
     table.add_row(*words)
     with io.StringIO() as shown:
         Console(file=shown, width=width).print(table)
         cells = [line.split("│")[1:-1] for line in shown.getvalue().splitlines() if "│" in line]
     assert tuple("".join(column).replace(" ", "") for column in zip(*cells, strict=True)) == words
+
+
+HIDING = "nothing\x1b[3J\x1b[2J\x1b[Hrun1  as recorded\u202e\nand more"
+
+
+def test_what_a_terminal_would_obey_is_printed_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("run", "why")
+    table.add_row("restate", HIDING)
+    shown = [printed(one) for one in (table, console.facts([("found", HIDING)], "x"), Text(HIDING, "bold red"), HIDING)]
+    tell(HIDING)
+    for text in (*shown, capsys.readouterr().out):
+        assert r"nothing\x1b[3J\x1b[2J\x1b[Hrun1asrecorded\u202eandmore" in re.sub(r"[│\s]", "", text)
+        assert not {"\x1b", "\u202e"} & set(text)
+
+
+def test_colours_of_a_terminal_are_not_escaped() -> None:
+    with (
+        io.StringIO() as shown,
+        mock.patch.object(sys, "stdout", shown),
+        mock.patch.dict(os.environ, {"FORCE_COLOR": "1"}),
+    ):
+        make_console().print(Text("x", "red"))
+        assert shown.getvalue() == "\x1b[31mx\x1b[0m\n"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("length", [37, 64])
+def test_the_list_of_runs_keeps_its_columns_in_a_narrow_terminal(width: int, length: int) -> None:
+    record = cast("Any", SimpleNamespace(run_id="r" * length, state=RunState.ROLLED_BACK, state_reason="BECAUSE"))
+    record.manifest = manifest_from(manifest_data("restate", "REPLACE_PARTITIONS", SCOPE))
+    record.target, record.kind, record.mode = "silver.readings", record.manifest.kind, record.manifest.mode
+    with io.StringIO() as shown:
+        Console(file=shown, width=width).print(console.run_table([record], {}))
+        lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    cells = ["".join(cell) for cell in zip(*(line.split("│")[1:-1] for line in lines if "│" in line), strict=True)]
+    assert [cell.replace(" ", "") for cell in cells[:2]] == [record.run_id, "ROLLED_BACK"]
+    assert cells[3].replace(" ", "") == "BECAUSE"
+
+
+def test_the_bars_of_the_years_shrink_with_the_terminal() -> None:
+    years = {"2011": {"rows": 10_000, "breaches": 4_000}, "2012": {"rows": 10_000, "breaches": 2_000}}
+    for width in (80, 100, 140):
+        with io.StringIO() as shown:
+            Console(file=shown, width=width).print(console.by_year(years, years))
+            lines = [line for line in shown.getvalue().splitlines() if "█" in line]
+        most, half = (line.count("█") for line in lines)
+        assert most <= 40
+        assert abs(most - 2 * half) <= 2
+        assert "10,000" in lines[0]
 
 
 def test_what_was_expected_and_found_is_told_in_words_and_an_empty_slice_not_at_all() -> None:
@@ -124,7 +179,7 @@ def test_watching_a_run_ends_when_the_run_is_over(state: RunState, monkeypatch: 
 
 
 def test_what_people_have_typed_is_printed_as_it_is() -> None:
-    table = console.Table("by", "why")
+    table = Table("by", "why")
     table.add_row("[/z]x", "[bold]w[/b]")
     assert "[/z]x" in printed(table)
     assert "[bold]w[/b]" in printed(table)

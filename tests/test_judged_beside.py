@@ -16,6 +16,7 @@ from unittest import mock
 import polars as pl
 import pyarrow as arrow
 import pytest
+import sqlalchemy as sa
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from small_worlds import copy_of
 from test_taking_back import FEBRUARY, agree, published, readers, state, validated
@@ -52,6 +53,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import LOAD_PROPERTY, Scope
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Verdict
 from resources.spark.sessions import ModeSpark
 
@@ -294,6 +296,7 @@ def test_a_load_that_is_taken_back_names_the_runs_that_may_show_it_yet(platform:
     assert taken_back(platform).published_with_it == ("waits", "back")
     load_again(platform, f"{BAD}#2")
     assert found(platform) == []
+    assert taken_back(platform).published_with_it == ()  # said once more, when its content is there again
     load_again(platform, f"{BAD}#3")
     assert taken_back(platform, f"{BAD}#2").published_with_it == ()  # its content is there by the third
     assert found(platform) == []
@@ -307,10 +310,12 @@ def test_a_run_that_is_published_while_its_load_is_taken_back_is_named(
 ) -> None:
     validated(platform, "run", computed_by="1", scope=FEBRUARY)
     runs, todo = type(platform.ledger).runs, ["run"]
+    load = platform.lakehouse.loads(SOURCE)[-1]
 
     def and_published(ledger: Any, **said: Any) -> Any:
         known = runs(ledger, **said)
-        while todo:
+        has_landed = next(one for one in platform.lakehouse.loads(SOURCE) if one.load_id == load.load_id).undone_by
+        while todo and has_landed:
             publish(platform, todo.pop())
         return known
 
@@ -319,6 +324,17 @@ def test_a_run_that_is_published_while_its_load_is_taken_back_is_named(
         done = taken_back(platform)
     assert done.may_be_published_with_it == ("run",)
     assert found(platform) == [("load-taken-back", "run")]
+
+
+@pytest.mark.usefixtures("bad_load")
+def test_a_load_is_not_taken_back_while_nobody_can_say_who_has_read_it(platform: Platform) -> None:
+    validated(platform, "run", computed_by="1", scope=FEBRUARY)
+    with platform.ledger.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE runs SET plan = '{}'"))
+    before = platform.lakehouse.table(SOURCE).metadata.current_snapshot_id
+    with pytest.raises(IllegibleRow, match="has cells that cannot be read"):
+        taken_back(platform)
+    assert platform.lakehouse.table(SOURCE).metadata.current_snapshot_id == before
 
 
 def test_a_run_whose_chunks_were_planned_anew_with_a_load_is_named_when_it_is_taken_back(

@@ -23,7 +23,7 @@ from backfill_assets import decisions
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.report import report
 from backfill_assets.cli import explain_view
-from backfill_assets.cli.console import make_console
+from backfill_assets.cli.terminal import make_console
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.target import ChunkRows, Finding
 from backfill_assets.gates import exception_table

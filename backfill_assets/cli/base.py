@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from manifests.errors import EnvironmentRefused, Problem, Refused
+from manifests.text import visible_lines
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -46,9 +47,14 @@ def say(value: Any) -> None:
     click.echo(json.dumps(plain(value), indent=2, ensure_ascii=not has_all))
 
 
+def tell(text: str, *, err: bool = False) -> None:
+    """Print lines for a person; what a record holds that a terminal would obey is written as an escape."""
+    click.echo(visible_lines(text), err=err)
+
+
 def show(*renderables: Any) -> None:
     """Print tables, panels and plots for a person."""
-    from backfill_assets.cli.console import make_console
+    from backfill_assets.cli.terminal import make_console
 
     console = make_console()
     for renderable in renderables:
@@ -103,7 +109,7 @@ def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[Non
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from backfill_assets.cli.console import make_console
+    from backfill_assets.cli.terminal import make_console
 
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stop = threading.Event()
@@ -130,6 +136,7 @@ def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[Non
 
 def refuse(error: Refused) -> None:
     """Print a refusal with its reasons."""
-    from backfill_assets.cli.console import make_console, refusal
+    from backfill_assets.cli.console import refusal
+    from backfill_assets.cli.terminal import make_console
 
     make_console(stderr=True).print(refusal(error))

@@ -28,6 +28,7 @@ from backfill_assets.cli.base import (
     refuse,
     say,
     show,
+    tell,
 )
 from backfill_assets.cli.decisions import COMMANDS as DECISIONS
 from backfill_assets.cli.differences import diff, explain
@@ -142,16 +143,16 @@ def init(as_json: bool) -> None:
     if as_json:
         say({"home": str(settings.home), "tables": tables, "references": held, "adopted": adopted})
     else:
-        click.echo(f"ready: {settings.home}")
+        tell(f"ready: {settings.home}")
         if adopted:
-            click.echo(
+            tell(
                 f"  adopted: {len(adopted)} run(s) of an earlier version are protected from now on, as they are today: "
                 + ", ".join(adopted)
             )
         for product, names in tables.items():
-            click.echo(f"  product {product}")
+            tell(f"  product {product}")
             for name, what in names.items():
-                click.echo(f"    {name}: {what}" + (f" {held[name]}" if name in held else ""))
+                tell(f"    {name}: {what}" + (f" {held[name]}" if name in held else ""))
 
 
 @cli.command()
@@ -167,7 +168,7 @@ def config(as_json: bool) -> None:
     settings = load_settings()
     shown = settings.shown()
     if not settings.home.is_dir():
-        click.echo(f"there is no installation at {settings.home}: set BACKFILL_HOME, or run `backfill init`", err=True)
+        tell(f"there is no installation at {settings.home}: set BACKFILL_HOME, or run `backfill init`", err=True)
     if as_json:
         say(shown)
     else:
@@ -247,7 +248,7 @@ def main() -> None:
             refuse(error)
         sys.exit(EXIT_REFUSED)
     except click.exceptions.Abort:
-        click.echo("interrupted; the same command again goes on from here", err=True)
+        tell("interrupted; the same command again goes on from here", err=True)
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
         with unexpected.said_where_possible():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from errno import EPIPE
 from typing import TYPE_CHECKING, Any
 
-from rich import table as rich_table
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.bar import Bar
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from backfill_assets.cli.terminal import Table
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.errors import Refused
@@ -52,30 +51,8 @@ _CELL = {
     ChunkState.FAILED: ("✗", "bold red"),
 }
 _BAR = 40
-_WIDTH, _LEAST_WIDTH, _MOST_WIDTH = 140, 40, 1000
-_FRAME = 3
-"""Cells beside each column of a table: its line, and a blank on either side."""
 _SLICES_SHOWN = 5
 _KEYS_SHOWN = 6
-
-
-class Table(rich_table.Table):
-    """A table that never cuts what it shows: what is too wide for its column goes on in the next line."""
-
-    def add_column(self, *arguments: Any, **options: Any) -> None:
-        """Add a column, folded unless something else is asked for."""
-        super().add_column(*arguments, **{"overflow": "fold"} | options)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print it; where columns that are kept in one line have no room side by side, they go on in the next line, too."""
-        needed = 1
-        for column in self.columns:
-            texts = [column.header, *column.cells] if column.no_wrap else []
-            needed += _FRAME + max((console.measure(text).maximum for text in texts), default=1)
-        if needed > options.max_width:
-            for column in self.columns:
-                column.no_wrap = False
-        yield from super().__rich_console__(console, options)
 
 
 def refusal(error: Refused) -> RenderableType:
@@ -369,7 +346,7 @@ def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping
     table = Table(title="what changed", title_justify="left")
     for name in ("year", "rows before", "rows after", "breaches before", "breaches after", "change"):
         table.add_column(name, justify="left" if name == "year" else "right", no_wrap=True)
-    table.add_column("breaches after (bar)", no_wrap=True)
+    table.add_column("breaches after (bar)", max_width=_BAR)
     nothing = {"rows": 0, "breaches": 0}
     years = sorted(before.keys() | after.keys())
     most = max((after.get(year, nothing)["breaches"] for year in years), default=0) or 1
@@ -383,7 +360,7 @@ def by_year(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping
             f"{old['breaches']:,}",
             f"{new['breaches']:,}",
             Text(f"{change:+,}", "yellow" if change else "dim"),
-            Text("█" * round(_BAR * new["breaches"] / most), "cyan"),
+            Bar(most, 0, new["breaches"], color="cyan"),
         )
     sums = {
         name: [sum(side.get(year, nothing)[name] for year in years) for side in (before, after)] for name in nothing
@@ -462,28 +439,6 @@ def runbook(record: RunRecord, why: str, steps: Sequence[Step]) -> RenderableTyp
     head.append(record.state, STATE_STYLE.get(record.state, ""))
     head.append(f" ({why})" if why else "")
     return Group(head, Text(), table)
-
-
-class _Console(Console):
-    """A console that leaves it to the command what becomes of an output that nobody reads any more."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise what was met; the library would end the process as if the command had failed."""
-        if self.stderr:
-            super().on_broken_pipe()
-        raise BrokenPipeError(EPIPE, "the output is closed")
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables.
-
-    What people have typed is printed as it is: brackets are brackets, no markup.
-    """
-    console = _Console(stderr=stderr, highlight=False, markup=False)
-    asked = os.environ.get("COLUMNS", "")
-    if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
-        return console
-    return _Console(stderr=stderr, highlight=False, markup=False, width=_WIDTH)
 
 
 def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:

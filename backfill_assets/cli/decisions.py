@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show
+from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
 from manifests.errors import InputRefused, Problem
 from manifests.policy import Role
 
@@ -93,7 +93,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
                 announce_break_glass(instance, record, by, break_glass)
     if break_glass:
         loud(run_id, by, break_glass)
-    click.echo(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]}); it will")
+    tell(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]}); it will")
     show(entries((stage.describe() for stage in program), numbered=True))
 
 
@@ -108,7 +108,7 @@ def reject(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> 
     with opened_platform() as platform:
         by = by or operator()
         record = decisions.reject(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
-    click.echo(f"{run_id}: REJECTED by {by} (plan {record.plan_hash[:12]})")
+    tell(f"{run_id}: REJECTED by {by} (plan {record.plan_hash[:12]})")
 
 
 @click.command()
@@ -122,7 +122,7 @@ def review(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> 
     with opened_platform() as platform:
         by = by or operator()
         record = decisions.review(platform, run_id, by=by, comment=comment, plan_hash=plan_hash)
-    click.echo(f"{run_id}: REVIEWED by {by} (plan {record.plan_hash[:12]})")
+    tell(f"{run_id}: REVIEWED by {by} (plan {record.plan_hash[:12]})")
 
 
 @click.command("accept-change")
@@ -140,9 +140,9 @@ def accept_change(run_id: str, gate: str, by: str | None, reason: str, plan_hash
         by = by or operator()
         record = decisions.accept_change(platform, run_id, gate, by=by, reason=reason, plan_hash=plan_hash)
         waiting = [verdict.gate for verdict in decisions.asking(platform, run_id)]
-    click.echo(f"{run_id}: {gate} accepted by {by} (plan {record.plan_hash[:12]}); the run is {record.state}")
+    tell(f"{run_id}: {gate} accepted by {by} (plan {record.plan_hash[:12]}); the run is {record.state}")
     if waiting:
-        click.echo(f"  still waits for an owner: {', '.join(waiting)}")
+        tell(f"  still waits for an owner: {', '.join(waiting)}")
 
 
 @click.command()
@@ -157,7 +157,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
     """
     from rich.text import Text
 
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
 
     with opened_platform() as platform:
         if run_id is not None:
@@ -169,7 +169,7 @@ def decisions(run_id: str | None, break_glass: bool, as_json: bool) -> None:
         say(found)
         return
     if not found:
-        click.echo("no decision is on record" if not break_glass else "no break-glass decision is on record")
+        tell("no decision is on record" if not break_glass else "no break-glass decision is on record")
         return
     table = Table(title="decisions", title_justify="left")
     for name in ("run", "decision, plan", "by", "at", "why"):
@@ -256,7 +256,7 @@ def cancel(run_id: str, by: str | None, comment: str) -> None:
     with opened_platform() as platform:
         by = by or operator()
         decisions.cancel(platform, run_id, by=by, comment=comment)
-    click.echo(f"{run_id}: CANCELLED by {by}")
+    tell(f"{run_id}: CANCELLED by {by}")
 
 
 COMMANDS = (approve, reject, review, accept_change, cancel, decisions)

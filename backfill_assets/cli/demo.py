@@ -15,8 +15,9 @@ from rich.rule import Rule
 
 from backfill_assets import decisions
 from backfill_assets.cli import console
-from backfill_assets.cli.base import EXIT_FAILED, opened_platform
+from backfill_assets.cli.base import EXIT_FAILED, opened_platform, tell
 from backfill_assets.cli.launching import execute
+from backfill_assets.cli.terminal import make_console
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.ingestion.deliveries import load_delivery
@@ -45,7 +46,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
     settings = load_settings()
     _require_shipped(settings)
     load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
-    out = console.make_console()
+    out = make_console()
     initialise(Platform.of(settings))
     initialise_instance(settings)
     with opened_platform() as platform, instance_at(settings) as instance:
@@ -53,8 +54,8 @@ def show(events: Path | None, cases: int, seed: int) -> None:
             done = load_delivery(platform, enforcement.EVENTS, load, settings.quarantine_limit)
             report_inputs(platform, instance)
             if events is None:
-                click.echo("no log was given: the events are generated (the real log's totals are not checked here)")
-            click.echo(
+                tell("no log was given: the events are generated (the real log's totals are not checked here)")
+            tell(
                 f"{load.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined with a reason"
             )
         scope = _months_of_source(platform)
@@ -88,14 +89,14 @@ def show(events: Path | None, cases: int, seed: int) -> None:
         with _chapter("Where to go on"):
             restated = runs[1]
             first, second = (_snapshot(platform, record) for record in runs)
-            click.echo(f"evidence      {platform.evidence.path(restated.run_id)}")
-            click.echo(f"report        {platform.evidence.report(restated.run_id)}")
-            click.echo(f"snapshots     {first} (history), {second} (restated)")
-            click.echo(f"look          backfill status {restated.run_id}; backfill diff {restated.run_id}")
-            click.echo(f"prove         backfill verify {restated.run_id} --data")
-            click.echo("Dagster       backfill ui")
-            click.echo(f"undo          backfill rollback {restated.run_id}")
-            click.echo("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
+            tell(f"evidence      {platform.evidence.path(restated.run_id)}")
+            tell(f"report        {platform.evidence.report(restated.run_id)}")
+            tell(f"snapshots     {first} (history), {second} (restated)")
+            tell(f"look          backfill status {restated.run_id}; backfill diff {restated.run_id}")
+            tell(f"prove         backfill verify {restated.run_id} --data")
+            tell("Dagster       backfill ui")
+            tell(f"undo          backfill rollback {restated.run_id}")
+            tell("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
 
 
 def _require_shipped(settings: Settings) -> None:
@@ -113,7 +114,7 @@ def _require_shipped(settings: Settings) -> None:
 
 @contextmanager
 def _chapter(title: str) -> Iterator[None]:
-    out = console.make_console()
+    out = make_console()
     out.print(Rule(title, align="left", style="bold blue"))
     yield
     out.print()
@@ -160,7 +161,7 @@ def _snapshot(platform: Platform, record: RunRecord) -> int | None:
 
 def _show_publication(platform: Platform, run_id: str) -> None:
     for one in platform.ledger.publications(run_id):
-        click.echo(
+        tell(
             f"{one.action} {one.state.lower()}: snapshot {one.base_snapshot_id or 'none'} -> {one.snapshot_id}, "
             f"{one.files_added} files added, {one.files_removed} removed, evidence {one.evidence_root[:12]}"
         )
@@ -168,5 +169,5 @@ def _show_publication(platform: Platform, run_id: str) -> None:
 
 def _failed(platform: Platform, run_id: str) -> None:
     record = platform.ledger.run(run_id)
-    click.echo(f"{run_id} is {record.state}: {record.state_reason}", err=True)
+    tell(f"{run_id} is {record.state}: {record.state_reason}", err=True)
     sys.exit(EXIT_FAILED)

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from backfill_assets.cli.console import Table, facts
+from backfill_assets.cli.console import facts
+from backfill_assets.cli.terminal import Table
 from backfill_assets.evidence.diff_records import ChangesTable, ColumnDiff, RunDiff
 from backfill_assets.review.diff import Made
 from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of

@@ -34,7 +34,7 @@ def diff(run_id: str, largest: int | None, sample: int | None, table: bool, reco
     changes table is a copy of business data in a place of its own: it is written with --table only, once a run.
     """
     from backfill_assets.cli import diff_view
-    from backfill_assets.cli.console import make_console
+    from backfill_assets.cli.terminal import make_console
     from backfill_assets.defs import diff_events
     from backfill_assets.review.diff import diff_run, diff_summary, stale_chunks
     from backfill_assets.review.diff import recorded as on_record

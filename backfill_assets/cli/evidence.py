@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, say, show
+from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, say, show, tell
 from manifests.errors import InputRefused
 from manifests.errors import Problem as Wrong
 
@@ -81,7 +81,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
     else:
         _show(done, data=data)
         left = [f"{what} (--{how})" for what, how in COVERED.items() if not _asked(how, data, head)]
-        click.echo("not checked:")
+        tell("not checked:")
         show(entries([*left, *NOT_COVERED]))
     if done.everything:
         sys.exit(EXIT_FAILED)
@@ -115,13 +115,13 @@ def head(publish: bool, as_json: bool) -> None:
         facts = {"length": len(chain.links), "head": chain.head, "written": told(written), "places": told(asked)}
         say(facts | {"problems": wrong})
     else:
-        click.echo(f"link {len(chain.links)}: {chain.head}")
+        tell(f"link {len(chain.links)}: {chain.head}")
         for one in asked:
-            click.echo(f"  {one.place}: {one.trouble or f'has heads up to link {one.newest}'}")
+            tell(f"  {one.place}: {one.trouble or f'has heads up to link {one.newest}'}")
         for failed in (one for one in written if one.trouble):
-            click.echo(f"  {failed.place}: not written: {failed.trouble}")
+            tell(f"  {failed.place}: not written: {failed.trouble}")
         for problem in wrong:
-            click.echo(f"  {problem.where}: {problem.what} (kept {problem.expected}, found {problem.found})")
+            tell(f"  {problem.where}: {problem.what} (kept {problem.expected}, found {problem.found})")
     if wrong or any(one.is_down for one in (*written, *asked)):
         sys.exit(EXIT_FAILED)
 
@@ -149,9 +149,9 @@ def report(run_id: str, output: Path | None, as_json: bool) -> None:
     if as_json:
         say({"runId": run_id, "report": str(file.absolute()), "damaged": damaged})
     else:
-        click.echo(f"{run_id}: {file.absolute()}")
+        tell(f"{run_id}: {file.absolute()}")
         for name in damaged:
-            click.echo(f"the evidence is not what was sealed: {name}; see `backfill verify {run_id}`")
+            tell(f"the evidence is not what was sealed: {name}; see `backfill verify {run_id}`")
     if damaged:
         sys.exit(EXIT_FAILED)
 
@@ -164,7 +164,8 @@ def _asked(how: str, data: bool, head: str | None) -> bool:
 def _show(done: Verification, *, data: bool) -> None:
     from rich.text import Text
 
-    from backfill_assets.cli.console import Table, facts
+    from backfill_assets.cli.console import facts
+    from backfill_assets.cli.terminal import Table
 
     table = Table("run", "evidence root", "links", "found", title="evidence", title_justify="left")
     for run in done.runs:

@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from backfill_assets.audit.explain import Explanation, Producer, SourceRows, Version
-from backfill_assets.cli.console import Table, facts
+from backfill_assets.cli.console import facts
+from backfill_assets.cli.terminal import Table
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 
 _MOST_ROWS = 12

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from backfill_assets.installation import Platform
     from resources.ledger.facade import RunRecord
-from backfill_assets.cli.base import WHOLE_PROCESS, refuse
+from backfill_assets.cli.base import WHOLE_PROCESS, refuse, tell
 from backfill_assets.cli.status import show_run
 
 _DONE_COMPUTING = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
@@ -92,12 +92,12 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
             stopped, success = stops.refusal(late), False
         show_run(platform, run_id, as_json)
         for why in failures:
-            click.echo(why, err=True)
+            tell(why, err=True)
         if stopped is not None:
             refuse(stopped)
         elif late is not None:
             said = "its publication had begun, and was let finish" if is_published else late.note
-            click.echo(f"{run_id}: {late}: {said}", err=True)
+            tell(f"{run_id}: {late}: {said}", err=True)
     if not success:
         sys.exit(EXIT_FAILED)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from backfill_assets.declarations.target import TargetTable
     from backfill_assets.installation import Platform
-from backfill_assets.cli.base import refuse
+from backfill_assets.cli.base import refuse, tell
 from backfill_assets.cli.launching import execute
 
 
@@ -94,7 +94,7 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
         refuse(error)
         return EXIT_REFUSED
     for why in failures:
-        click.echo(why, err=True)
+        tell(why, err=True)
     state = None if record is None else platform.ledger.run(record.run_id).state
     waits_for = None if record is None else platform.ledger.freezes.waiting().get(record.run_id)
     mark = platform.ledger.watermarks.current(target.name)
@@ -111,7 +111,7 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
             }
         )
     else:
-        click.echo(f"{target.name}: {done.why}" + ("" if state is None else f" -> {state}"))
+        tell(f"{target.name}: {done.why}" + ("" if state is None else f" -> {state}"))
         if waits_for is not None:
-            click.echo(f"  waits: {waits_for}")
+            tell(f"  waits: {waits_for}")
     return 0 if success and state is not RunState.FAILED else EXIT_FAILED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backfill_assets.cli.base import json_option, opened_instance, opened_platform, say, show
+from backfill_assets.cli.base import json_option, opened_instance, opened_platform, say, show, tell
 from manifests.errors import InputRefused, Problem
 from manifests.text import visible
 
@@ -89,21 +89,19 @@ def _of_table(table: str) -> click.Command:
             return
         if done.load.undone_by is not None:
             why = f" ({done.load.undone_because})" if done.load.undone_because else ""
-            click.echo(
-                f"{file.name}: loaded before, and taken back by {done.load.undone_by}{why}; nothing was appended"
-            )
+            tell(f"{file.name}: loaded before, and taken back by {done.load.undone_by}{why}; nothing was appended")
         elif not done.new:
-            click.echo(f"{file.name}: loaded before, nothing was appended")
+            tell(f"{file.name}: loaded before, nothing was appended")
         else:
-            click.echo(f"{file.name}: {done.load.rows:,} rows loaded, {done.load.quarantined:,} quarantined")
+            tell(f"{file.name}: {done.load.rows:,} rows loaded, {done.load.quarantined:,} quarantined")
         for reason, number in done.by_reason.items():
             first = done.first[reason].in_words(reason)
-            click.echo(f"  quarantined {reason}: {number:,}, first in {first}")
+            tell(f"  quarantined {reason}: {number:,}, first in {first}")
         if done.by_reason:
             name = platform.products.quarantine_of(platform.products.input(table)).name
-            click.echo(f"  in {name}, rows counted from 0; to see them: backfill loads {table} --quarantine")
+            tell(f"  in {name}, rows counted from 0; to see them: backfill loads {table} --quarantine")
         version = f", version {done.load.version}" if done.load.version else ""
-        click.echo(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}{version}")
+        tell(f"  {table}: load {done.load.load_id}, snapshot {done.load.snapshot_id}{version}")
 
     load_table.__doc__ = f"Load FILE into {table}: see `backfill load --help`."
     load_table.help = load_table.__doc__
@@ -174,16 +172,16 @@ def _bring_in(table: str, source: Delivery, as_json: bool) -> None:
     if as_json:
         say(done)
         return
-    click.echo(
+    tell(
         f"{source.source_file}: {done.counted.events:,} events, {done.counted.quarantined:,} quarantined"
         + ("" if done.new else "; loaded before, nothing was appended")
     )
     for reason, number in done.counted.by_reason.items():
         first = done.counted.first[reason]
-        click.echo(f"  quarantined {reason}: {number:,}, first in {first.in_words(reason)}")
+        tell(f"  quarantined {reason}: {number:,}, first in {first.in_words(reason)}")
     if done.counted.by_reason:
-        click.echo(f"  in {quarantine}, rows counted from 0; to see them: backfill loads {table} --quarantine")
-    click.echo(f"  {table}: snapshot {done.snapshot_id}")
+        tell(f"  in {quarantine}, rows counted from 0; to see them: backfill loads {table} --quarantine")
+    tell(f"  {table}: snapshot {done.snapshot_id}")
 
 
 _QUARANTINED = 20
@@ -220,16 +218,16 @@ def loads(table: str, quarantine: bool, limit: int | None, as_json: bool) -> Non
     if as_json:
         say(found)
     elif not found:
-        click.echo(f"{table}: nothing was loaded")
+        tell(f"{table}: nothing was loaded")
     else:
         show(_listed(table, found))
 
 
 def _show_quarantined(found: QuarantinedRows) -> None:
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
 
     if not found.total:
-        click.echo(f"{found.table}: no rows")
+        tell(f"{found.table}: no rows")
         return
     shown = Table(title=f"{len(found.rows):,} of {found.total:,} rows of {found.table}", title_justify="left")
     shown.add_column("file")
@@ -242,11 +240,11 @@ def _show_quarantined(found: QuarantinedRows) -> None:
         shown.add_row(visible(row["source_file"]), f"{row['source_row']:,}", *values)
     show(shown)
     if found.withheld:
-        click.echo("values are withheld, because the policy protects columns of this table")
+        tell("values are withheld, because the policy protects columns of this table")
 
 
 def _listed(table: str, found: list[Load]) -> object:
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
 
     shown = Table(title=f"loads of {table}", title_justify="left")
     for column, kept in (("loaded (UTC)", "left"), ("file", "left"), ("rows", "right"), ("quarantined", "right")):
@@ -302,10 +300,10 @@ def unload(table: str, load_id: str, by: str, reason: str, as_json: bool) -> Non
             f"was taken back before, {done.load.undone_at:%Y-%m-%d %H:%M} UTC by {done.load.undone_by}: "
             f"{done.load.undone_because}; nothing was done"
         )
-    click.echo(f"{table}: load {done.load.load_id} {said}")
+    tell(f"{table}: load {done.load.load_id} {said}")
     if done.published_with_it:
-        click.echo(f"  published rows were computed with it, by: {', '.join(done.published_with_it)}")
-        click.echo("  plan a restatement of what they published")
+        tell(f"  published rows were computed with it, by: {', '.join(done.published_with_it)}")
+        tell("  plan a restatement of what they published")
     if done.may_be_published_with_it:
-        click.echo(f"  may be published with it yet: {', '.join(done.may_be_published_with_it)}")
-        click.echo("  cancel them, and plan them again; one that is rolled back is not to be reinstated")
+        tell(f"  may be published with it yet: {', '.join(done.may_be_published_with_it)}")
+        tell("  cancel them, and plan them again; one that is rolled back is not to be reinstated")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from backfill_assets.cli.base import json_option, opened_platform, say, show
+from backfill_assets.cli.base import json_option, opened_platform, say, show, tell
 from manifests.errors import InputRefused, Problem
 
 
@@ -52,16 +52,16 @@ def metrics(output: Path | None, listen: str | None, days: int, runs: int, as_js
             say(figures.samples(held))
         elif output is not None:
             figures.write(held, output)
-            click.echo(f"written: {output}")
+            tell(f"written: {output}")
         elif listen is None:
             click.echo(figures.text(held), nl=False)
         else:
             host, port = figures.address(listen)
             port, server, thread = figures.serve(held, host, port)
             shown = f"[{host}]" if ":" in host else host
-            click.echo(f"metrics on http://{shown}:{port}/metrics (stop with Ctrl-C)")
+            tell(f"metrics on http://{shown}:{port}/metrics (stop with Ctrl-C)")
             if not figures.is_loopback(host):
-                click.echo("others can reach this address: there is no login and no encryption", err=True)
+                tell("others can reach this address: there is no login and no encryption", err=True)
             try:
                 thread.join()
             except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backfill_assets.cli.base import json_option, opened_platform, say, show
+from backfill_assets.cli.base import json_option, opened_platform, say, show, tell
 from backfill_assets.cli.decisions import by_option, reason_option, shown_actor
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def propose(file: Path | None, by: str | None, comment: str, as_json: bool) -> N
     if as_json:
         say({"hash": found, "file": str(path), "inForce": before})
         return
-    click.echo(f"{path}: proposed by {by} as {found[:12]}; {before[:12]} stays in force")
-    click.echo(f"  somebody else puts it in force: backfill policy adopt {found[:12]} --by NAME")
+    tell(f"{path}: proposed by {by} as {found[:12]}; {before[:12]} stays in force")
+    tell(f"  somebody else puts it in force: backfill policy adopt {found[:12]} --by NAME")
 
 
 @policy.command()
@@ -104,14 +104,14 @@ def adopt(policy_hash: str, by: str | None, comment: str, origin: str, as_json: 
     if as_json:
         say({"hash": found.hash, "name": found.policy.name, "file": found.origin})
         return
-    click.echo(f"policy '{found.policy.name}' ({found.hash[:12]}), from {found.origin}, is in force, adopted by {by}")
+    tell(f"policy '{found.policy.name}' ({found.hash[:12]}), from {found.origin}, is in force, adopted by {by}")
 
 
 @policy.command()
 @json_option
 def history(as_json: bool) -> None:
     """Show every decision about the policy: which was proposed and adopted, by whom, when, from which file."""
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
 
     with opened_platform() as platform:
         found = platform.ledger.policies.history()

@@ -18,6 +18,7 @@ from backfill_assets.cli.base import (
     opened_platform,
     say,
     show,
+    tell,
 )
 from backfill_assets.cli.decisions import loud, publisher_options
 
@@ -94,7 +95,7 @@ def _decided(
         after_publication(platform, run_id)
     _tell(done, verb, as_json)
     if not_told:
-        click.echo(f"{not_told}. Readers see it all the same; `backfill doctor --repair` tells it later.", err=True)
+        tell(f"{not_told}. Readers see it all the same; `backfill doctor --repair` tells it later.", err=True)
 
 
 def _tell(done: Any, verb: str, as_json: bool) -> None:

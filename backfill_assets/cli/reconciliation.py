@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, say, show
+from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, say, show, tell
 from manifests.errors import InputRefused, Problem
 
 if TYPE_CHECKING:
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
     from backfill_assets.declarations.target import TargetTable
     from backfill_assets.gates.broken_rules import BrokenRule
     from backfill_assets.installation import Platform
@@ -200,13 +200,13 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
         say({"runId": run_id, "gates": wanted, "shown": len(found), "exceptions": found, "brokenRules": broken})
         return
     if not wanted and not broken:
-        click.echo(f"no gate of {run_id} has exceptions")
+        tell(f"no gate of {run_id} has exceptions")
         return
     if broken:
         _show_broken(run_id, declared, broken, limit)
     if not wanted:
         return
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
     from backfill_assets.gates.exception_words import worded
 
     table = Table("gate", "slice", "key", "expected", "found", "what", title=f"exceptions of {run_id}")
@@ -215,11 +215,9 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
     show(table)
     for name, one in wanted.items():
         cut = f", the first {one['rows']:,} of {one['disagree']:,}" if one["cut"] else ""
-        click.echo(
-            f"{name}: {one['rows']:,} row(s) in {one['table']}{cut}, snapshot {one['snapshot']}\n  {one['query']}"
-        )
+        tell(f"{name}: {one['rows']:,} row(s) in {one['table']}{cut}, snapshot {one['snapshot']}\n  {one['query']}")
     if sum(one["rows"] for one in wanted.values()) > len(found):
-        click.echo(f"shown are {len(found):,}; more with --limit")
+        tell(f"shown are {len(found):,}; more with --limit")
 
 
 def _require_gate(platform: Platform, run_id: str, gate: str) -> None:
@@ -239,7 +237,7 @@ def _require_gate(platform: Platform, run_id: str, gate: str) -> None:
 def _show_broken(run_id: str, declared: TargetTable | None, broken: list[BrokenRule], limit: int) -> None:
     from rich.text import Text
 
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
     from backfill_assets.gates.broken_rules import as_declared
 
     table = Table("chunk", "rule", "row", title=f"rows of {run_id} that break a rule", title_justify="left")
@@ -249,9 +247,9 @@ def _show_broken(run_id: str, declared: TargetTable | None, broken: list[BrokenR
         table.add_row(one.chunk, one.rule, Text(", ".join(f"{name}={value}" for name, value in cells.items())))
     show(table)
     for one in broken:
-        click.echo(f"{one.chunk} {one.rule}: {one.rows:,} row(s), {len(one.sample):,} of them on record")
+        tell(f"{one.chunk} {one.rule}: {one.rows:,} row(s), {len(one.sample):,} of them on record")
     if sum(len(one.sample) for one in broken) > len(rows):
-        click.echo(f"shown are {len(rows):,}; more with --limit")
+        tell(f"shown are {len(rows):,}; more with --limit")
 
 
 def kept_exceptions(platform: Platform, run_id: str) -> dict[str, dict[str, Any]]:
@@ -290,7 +288,7 @@ def drift(table: str | None, last: int, as_json: bool) -> None:
         )
         return
     if not found:
-        click.echo(f"{target.name} was never reconciled: `backfill reconcile {target.name}` is the first")
+        tell(f"{target.name} was never reconciled: `backfill reconcile {target.name}` is the first")
         return
     show(_drift_table(target.name, runs, lines))
 
@@ -298,7 +296,7 @@ def drift(table: str | None, last: int, as_json: bool) -> None:
 def _drift_table(name: str, runs: list[RunRecord], lines: list[Any]) -> Table:
     from rich.text import Text
 
-    from backfill_assets.cli.console import Table
+    from backfill_assets.cli.terminal import Table
 
     first, last = (record.created_at for record in (runs[0], runs[-1]))
     table = Table(

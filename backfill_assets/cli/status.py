@@ -16,6 +16,7 @@ from backfill_assets.cli.base import (
     opened_platform,
     say,
     show,
+    tell,
 )
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 
@@ -79,7 +80,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     if verdicts:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
-        click.echo(f"the rows that break a rule: backfill exceptions {run_id}")
+        tell(f"the rows that break a rule: backfill exceptions {run_id}")
 
 
 def _waits(platform: Platform) -> dict[str, str]:
@@ -95,6 +96,7 @@ def _waits(platform: Platform) -> dict[str, str]:
 def status(run_id: str | None, watch: bool, as_json: bool) -> None:
     """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
     from backfill_assets.cli import console
+    from backfill_assets.cli.terminal import make_console
     from resources.ledger import launches
 
     with opened_platform() as platform:
@@ -117,7 +119,7 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                 pairs += [("waits", launch)] if launch is not None and why != str(launch) else []
                 return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
 
-            with Live(view(), console=console.make_console(), refresh_per_second=2) as live:
+            with Live(view(), console=make_console(), refresh_per_second=2) as live:
                 try:
                     while shown is None or platform.ledger.run(shown).state not in ENDED | WAS_PUBLISHED:
                         time.sleep(POLL_SECONDS)
@@ -148,4 +150,4 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
         elif records:
             show(console.run_table(records, waiting))
         else:
-            click.echo("no runs yet: `backfill plan MANIFEST.yaml` makes the first")
+            tell("no runs yet: `backfill plan MANIFEST.yaml` makes the first")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from backfill_assets.cli.base import json_option, opened_platform, say
+from backfill_assets.cli.base import json_option, opened_platform, say, tell
 from backfill_assets.cli.decisions import named
 
 
@@ -34,8 +34,8 @@ def stop(run_id: str, by: str, reason: str, as_json: bool) -> None:
     if as_json:
         say({"runId": run_id, "state": record.state, "stop": done})
         return
-    click.echo(f"{run_id}: {done}")
+    tell(f"{run_id}: {done}")
     if done.note:
-        click.echo(f"  {done.note}; it is {record.state}")
+        tell(f"  {done.note}; it is {record.state}")
     else:
-        click.echo(f"  what is staged stays; `backfill resume {run_id}` goes on")
+        tell(f"  what is staged stays; `backfill resume {run_id}` goes on")

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from backfill_assets.cli.base import opened_instance, opened_platform
+from backfill_assets.cli.base import opened_instance, opened_platform, tell
 from manifests.errors import InputRefused, Problem
 
 DEFAULT_PORT = 3000
@@ -48,7 +48,7 @@ def ui(port: int | None, read_only: bool, behind: str) -> None:
     with opened_platform(), opened_instance(settings):
         pass  # what is missing is said before anything starts
     listeners = listeners_of(settings, port=port or DEFAULT_PORT, read_only=read_only, behind=behind.rstrip("/"))
-    serve(settings, listeners, daemon=not read_only, say=click.echo)
+    serve(settings, listeners, daemon=not read_only, say=tell)
 
 
 def _require_address(text: str) -> None:

@@ -17,6 +17,7 @@ from backfill_assets.cli.base import (
     opened_platform,
     say,
     show,
+    tell,
 )
 from manifests.errors import (
     InputRefused,
@@ -104,16 +105,16 @@ def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: 
                 say({"dryRun": True, "bytes": sum(one.bytes for one in found), "found": found})
             return
         if not (yes or _agreed(as_json)):
-            click.echo("nothing was removed")
+            tell("nothing was removed")
             return
         done = collect(platform, found, by=operator(), at=at, confirmed=confirmed)
     if as_json:
         say({"dryRun": False, "found": found, "collected": done})
         return
     for one in done:
-        click.echo(
+        tell(
             f"{one.table}: removed {one.files:,} files ({one.bytes / 1e6:,.3f} MB), {len(one.snapshots)} snapshots, "
             f"{len(one.refs)} refs; left {len(one.left)} of the listed files alone"
         )
     if not done:
-        click.echo("nothing to remove")
+        tell("nothing to remove")

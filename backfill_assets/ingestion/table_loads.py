@@ -297,6 +297,7 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
 
     Raises:
         InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since.
+        IllegibleRow: if a plan on record cannot be read, so that nobody could say who has read the load.
         TransitionRefused: if the policy wants to know who decides, and nothing but a name says so.
     """
     declared = platform.products.input(table)
@@ -311,6 +312,7 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     properties = {ACTOR_PROPERTY: who.name, REASON_PROPERTY: reason}
     is_new = found.undone_by is None
     undoing(platform.lakehouse.table(declared.name), found.load_id)  # refuses before anything is written
+    publishing_with(platform, declared.name, found.load_id)  # as does a plan that cannot be read
     # the quarantine first: until the last commit the content counts as loaded, and nobody loads it a second time beside
     quarantine = platform.products.quarantine_of(declared)
     if quarantine.name != declared.name:

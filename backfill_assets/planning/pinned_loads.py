@@ -7,13 +7,13 @@ of it is named as in need of attention, and when, is the doctor's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from backfill_assets.installation import Platform
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from resources.lakehouse.loads import Load, content_of
+from resources.lakehouse.loads import Load, content_of, without_content
 from resources.ledger.facade import RunRecord
 
 SHOWN = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
@@ -45,10 +45,13 @@ def pinned(platform: Platform, record: RunRecord) -> dict[str, frozenset[int]]:
 def publishing_with(platform: Platform, table: str, load_id: str) -> dict[str, RunState]:
     """Return the runs that show rows computed with a load, or may come to, with the state that each is in.
 
-    Where nothing of its content is left in the table, those too that have read the content by an earlier load of it.
+    Those too that have read its content by an earlier load of it; nobody where the content is in the table.
+
+    Raises:
+        IllegibleRow: if a plan on record cannot be read.
     """
-    gone = {one.load_id for one in _without_content(platform.lakehouse.loads(table))}
-    loads = {one for one in gone if content_of(one) == content_of(load_id)} or {load_id}
+    gone = {one.load_id for one in without_content(platform.lakehouse.loads(table))}
+    loads = {one for one in gone if content_of(one) == content_of(load_id)}
     with_it = frozenset[int]().union(*(platform.lakehouse.snapshots_with_load(table, one) for one in loads))
     return {
         record.run_id: record.state
@@ -82,13 +85,7 @@ def _gone(platform: Platform, table: str) -> list[tuple[Load, frozenset[int]]]:
     try:
         return [
             (load, platform.lakehouse.snapshots_with_load(table, load.load_id))
-            for load in _without_content(platform.lakehouse.loads(table))
+            for load in without_content(platform.lakehouse.loads(table))
         ]
     except Refused:
         return []
-
-
-def _without_content(loads: Sequence[Load]) -> list[Load]:
-    """Return the loads that were taken back and whose content no other load has brought again."""
-    there = {content_of(load.load_id) for load in loads if load.undone_by is None}
-    return [load for load in loads if load.undone_by is not None and content_of(load.load_id) not in there]

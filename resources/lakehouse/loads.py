@@ -6,6 +6,7 @@ committed is `load_commits`'s; which rows of a file are loaded is said elsewhere
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -86,17 +87,35 @@ def loads_of(table: Table) -> list[Load]:
 
 
 def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
-    """Return the snapshots in the history of a table whose rows include those of a load."""
+    """Return the snapshots in the history of a table whose rows include those of a load.
+
+    A load with a data version takes the place of all before it; once it is taken back, they are what they were.
+    """
     found: set[int] = set()
-    for snapshot in ancestors(table):
+    loads: list[tuple[str, bool]] = []
+    for snapshot in reversed(list(ancestors(table))):
         said = summary_of(snapshot)
-        if said.get(UNDOES_PROPERTY) == load_id:
-            found.clear()
-            continue
-        found.add(snapshot.snapshot_id)
-        if said.get(LOAD_PROPERTY) == load_id:
-            return frozenset(found)
-    return frozenset()
+        undone = said.get(UNDOES_PROPERTY)
+        loads = [load for load in loads if load[0] != undone]
+        if LOAD_PROPERTY in said:
+            loads.append((said[LOAD_PROPERTY], DATA_VERSION_PROPERTY in said))
+        newest_whole = max((place for place, (_, is_whole) in enumerate(loads) if is_whole), default=0)
+        if load_id in (one for one, _ in loads[newest_whole:]):
+            found.add(snapshot.snapshot_id)
+    return frozenset(found)
+
+
+def without_content(loads: Sequence[Load]) -> list[Load]:
+    """Return those of a table's loads, oldest first, that were taken back and whose content no other load has brought again.
+
+    Content that a load with a data version has taken the place of is as it was: only who takes it back says that it was wrong.
+    """
+    left = [load for load in loads if load.undone_by is None]
+    shown = left[-1:] if left and left[-1].version else left
+    newest = {content_of(load.load_id): load for load in loads}
+    there = {content_of(load.load_id) for load in shown}
+    there |= {content for content, load in newest.items() if load.undone_by is None}
+    return [load for load in loads if load.undone_by is not None and content_of(load.load_id) not in there]
 
 
 @dataclass(frozen=True)

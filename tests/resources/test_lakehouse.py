@@ -38,6 +38,7 @@ from resources.lakehouse.facade import (
     between,
     local_path,
 )
+from resources.lakehouse.loads import without_content
 from resources.lakehouse.pyiceberg_private import QuickTransaction
 
 JANUARY = ("2012-01-05", "2012-01-20")
@@ -612,6 +613,43 @@ def test_overwriting_a_reference_table_is_one_snapshot_with_a_named_version(lake
     state = lakehouse.reference_state(DAYS, frozenset({first}))
     assert state.versions == {"2023": first, "2024": second}
     assert (state.current, state.snapshots, state.recorded) == (second, {first, second}, {first})
+
+
+def test_a_load_of_a_reference_table_is_in_the_snapshots_that_show_it_and_what_took_its_place_is_not_taken_back(
+    lakehouse: Lakehouse,
+) -> None:
+    lakehouse.ensure(DAYS, DAYS_SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
+
+    def load(load_id: str, value: int) -> int:
+        properties = {LOAD_PROPERTY: load_id, DATA_VERSION_PROPERTY: load_id}
+        lakehouse.overwrite_rows(DAYS, day_rows("2012-01-05", value=value), properties)
+        return snapshots(lakehouse)[-1]
+
+    def unload(load_id: str) -> int:
+        return lakehouse.undo_load(DAYS, load_id, {}).snapshot_id
+
+    def gone() -> list[str]:
+        return [one.load_id for one in without_content(lakehouse.loads(DAYS))]
+
+    first, second = load("one", 1), load("two", 2)
+    assert gone() == []
+    back, nothing = unload("two"), unload("one")
+    assert gone() == ["one", "two"]
+    again = load("two#2", 2)
+    assert gone() == ["one"], "the content of 'two' is there"
+    third = load("three", 3)
+    assert gone() == ["one"], "a newer version took the place of 'two'; nobody took it back"
+    once_more = load("two#3", 2)
+    shown = unload("two#3")
+    assert gone() == ["one", "two", "two#3"], "'two' was taken back as it was shown last"
+    with_it = {one.load_id: lakehouse.snapshots_with_load(DAYS, one.load_id) for one in lakehouse.loads(DAYS)}
+    assert with_it == {
+        "one": {first, back}, "two": {second}, "two#2": {again}, "three": {third, shown}, "two#3": {once_more}
+    }  # fmt: skip
+    assert lakehouse.rows(DAYS, nothing) == []
+    unload("three")
+    assert [row["value"] for row in lakehouse.rows(DAYS, snapshots(lakehouse)[-1])] == [2]
+    assert gone() == ["one", "three"], "readers have the content of 'two'"
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["an empty one", "a filled one"])
