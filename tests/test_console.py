@@ -180,9 +180,10 @@ def test_watching_a_run_ends_when_the_run_is_over(state: RunState, monkeypatch: 
 
 def test_what_people_have_typed_is_printed_as_it_is() -> None:
     table = Table("by", "why")
-    table.add_row("[/z]x", "[bold]w[/b]")
+    table.add_row("[/z]x", "[bold]w[/b] :smile:")
     assert "[/z]x" in printed(table)
-    assert "[bold]w[/b]" in printed(table)
+    assert "[bold]w[/b] :smile:" in printed(table)
+    assert printed(":smile:") == ":smile:\n"
 
 
 def test_one_row_is_one_row_in_an_explanation() -> None:

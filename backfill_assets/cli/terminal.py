@@ -62,10 +62,10 @@ class _Console(Console):
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables.
 
-    What people have typed is printed as it is: brackets are brackets, no markup.
+    What people have typed is printed as it is: brackets are brackets and `:x:` is no picture.
     """
-    console = _Console(stderr=stderr, highlight=False, markup=False)
+    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     asked = os.environ.get("COLUMNS", "")
     if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
         return console
-    return _Console(stderr=stderr, highlight=False, markup=False, width=_WIDTH)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_WIDTH)
