@@ -90,6 +90,13 @@ def test_what_a_terminal_would_obey_is_printed_as_an_escape(capsys: pytest.Captu
         assert not {"\x1b", "\u202e"} & set(text)
 
 
+@pytest.mark.parametrize(
+    ("other", "length"), [("b" * 64, 12), ("a" * 63 + "b", 64), ("a" * 20 + "b" * 44, 21), ("", 12)]
+)
+def test_digests_that_differ_are_told_apart(other: str, length: int) -> None:
+    assert console._told_apart("a" * 64, other) == ("a" * length, other[:length])
+
+
 def test_colours_of_a_terminal_are_not_escaped() -> None:
     with (
         io.StringIO() as shown,

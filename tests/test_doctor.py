@@ -24,6 +24,7 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.cli.base import EXIT_FAILED
 from backfill_assets.cli.command import cli
 from backfill_assets.gates.judging import gate_chunks, gate_run
+from backfill_assets.operations.doctor import attempts as doctor_attempts
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
@@ -244,6 +245,10 @@ def test_an_attempt_of_a_dead_process_is_ended_and_the_run_goes_on(
     change(world, attempts.update().where(attempts.c.run_id == "dying").values(**of_the_dead()))
     found = only(examine(world.platform))
     assert (found.kind, found.sure, found.where) == ("attempt-of-dead-process", "certain", "dying attempt 1")
+    assert found.fix == "record that it ended; `backfill run dying` goes on from what is staged"
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor_attempts, "ENDED", {state(world, "dying")})
+        assert only(examine(world.platform)).fix == "record that it ended"  # nobody goes on with a run that is over
     repaired, left = mend(world.platform)
     assert (len(repaired), left) == (1, [])
     (attempt,) = world.platform.ledger.attempts("dying")

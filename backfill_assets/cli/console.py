@@ -53,6 +53,7 @@ _CELL = {
 _BAR = 40
 _SLICES_SHOWN = 5
 _KEYS_SHOWN = 6
+_SHORTEST_HASH = 12
 
 
 def refusal(error: Refused) -> RenderableType:
@@ -322,10 +323,17 @@ def _unequal(chunks: Sequence[ChunkComparison]) -> list[RenderableType]:
         table.add_column(name, justify="right" if name.startswith("rows") else "left")
     for one in chunks[:10]:
         rows = "" if one.rows is None else f"{one.rows:,}"
-        digests = (digest.rpartition(":")[2][:12] for digest in (one.recorded_digest, one.digest))
+        digests = _told_apart(*(digest.rpartition(":")[2] for digest in (one.recorded_digest, one.digest)))
         table.add_row(one.chunk, f"{one.recorded_rows:,}", rows, *digests, one.note or one.outcome)
     rest = [Text(f"… and {len(chunks) - 10} more; --json has all of them", "dim")] if len(chunks) > 10 else []  # noqa: PLR2004
     return [Text(), table, *rest]
+
+
+def _told_apart(one: str, other: str) -> tuple[str, str]:
+    """Return the beginnings of two hashes, as long as it takes to tell them apart."""
+    differing = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    length = max(_SHORTEST_HASH, differing + 1)
+    return one[:length], other[:length]
 
 
 def _row(chunk: str, row: RowDifference) -> RenderableType:

@@ -12,6 +12,7 @@ from functools import partial
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome
 from backfill_assets.operations.doctor.views import legible_runs
+from manifests.lifecycle import ENDED
 from resources.ledger.facade import PROCESS_ENDED, RunRecord
 from resources.processes import has_ended, is_busy
 
@@ -32,12 +33,15 @@ def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement
         number = attempt.attempt
         where = f"{record.run_id} attempt {number}"
         if has_ended(attempt):
+            goes_on = (
+                f"; `backfill run {record.run_id}` goes on from what is staged" if record.state not in ENDED else ""
+            )
             yield Disagreement(
                 "attempt-of-dead-process",
                 where,
                 f"it is RUNNING (the run is {record.state}), and its process {attempt.pid} on {attempt.host} is no more",
                 Confidence.CERTAIN,
-                f"record that it ended; `backfill run {record.run_id}` goes on from what is staged",
+                f"record that it ended{goes_on}",
                 partial(_end_attempt, platform, record.run_id, number),
             )
         elif not is_busy(attempt) and attempt.started_at < platform.ledger.now() - SILENT_AFTER:
