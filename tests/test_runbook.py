@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from support import lost_once_recorded
 from test_docs import ROOT, read_page
 
 from backfill_assets import faults
+from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
 from backfill_assets.decisions import reject
 from backfill_assets.gates.judging import gate_chunks
@@ -34,6 +36,7 @@ from backfill_assets.staging.executor import stage_chunks
 from benchmarks import small_table
 from benchmarks.small_table import (
     HISTORY,
+    READINGS,
     SCOPE,
     closed,
     compute,
@@ -50,6 +53,7 @@ from resources.ledger import judged
 from resources.ledger.facade import Verdict
 from resources.ledger.tables import waits
 from resources.ledger.transactions import system_clock as now
+from resources.sinks.adapters import RecordsTable
 
 DONE, NOW, LATER, NEVER = StepState.DONE, StepState.NOW, StepState.LATER, StepState.NEVER
 MAY, JUNE, JULY, AUGUST, SEPTEMBER = [
@@ -394,6 +398,53 @@ def test_each_step_of_the_page_leads_to_its_section() -> None:
 def anchor(heading: str) -> str:
     kept = "".join(one for one in heading.lower() if one.isalnum() or one in " -")
     return kept.replace(" ", "-")
+
+
+def test_a_merge_that_left_chunks_alone_is_undone_although_an_earlier_run_holds_them(tmp_path: Path) -> None:
+    with declared():
+        platform = opened(tmp_path / "home")
+        initialise(platform)
+        right = small_table.rows_of
+
+        def rows_of(version: str, start: date, end: date) -> list[dict[str, Any]]:
+            return [row for row in right(version, start, end) if row["meter"] != "m1" or start >= date(2020, 3, 1)]
+
+        with mock.patch.object(small_table, "rows_of", rows_of):
+            ran(platform, manifest("history", REPLACE, HISTORY, computed_by="1"))
+            publish(platform, "history")
+            ran(platform, manifest("merged", "MERGE_BY_KEY", HISTORY, merge={"entities": ["m1"]}))
+        publish(platform, "merged")
+        keys = [chunk.key for chunk in platform.ledger.run("merged").plan.chunks]
+        assert set(platform.ledger.accepted(READINGS, keys).values()) == {"history", "merged"}
+
+        def undo(run_id: str) -> Step:
+            return steps(platform, run_id)[TITLES.index("Undo")]
+
+        assert undo("merged").commands == ("backfill rollback merged",)
+        assert undo("history").facts == ("part of its scope is held by later runs: roll back merged first",)
+        assert rollback(platform, "merged").files_removed
+        closed(platform)
+
+
+@pytest.mark.parametrize("raised", [ValueError("no such column\x1b"), OSError("the disk is full")])
+def test_a_sink_that_fails_in_a_way_of_its_own_is_on_record_and_is_told_again(
+    tmp_path: Path, raised: Exception
+) -> None:
+    with declared():
+        platform = opened(tmp_path / "home")
+        initialise(platform)
+        ran(platform, changed(manifest("told", REPLACE, HISTORY), safety=Safety(sinks=("run_audit",))))
+        with mock.patch.object(RecordsTable, "send", side_effect=raised):
+            assert publish(platform, "told").new
+        assert platform.ledger.run("told").state is RunState.PUBLISHED
+        failed = next(one for one in platform.ledger.sink_attempts("told") if one.decision == "FAILED")
+        assert failed.reason == f"{type(raised).__name__}: {raised}"
+        tell = steps(platform, "told")[TITLES.index("Tell")]
+        assert (tell.state, tell.commands) == (NOW, ("backfill publish told",))
+        publish(platform, "told")
+        assert steps(platform, "told")[TITLES.index("Tell")].state is DONE
+        assert verify(platform, ["told"]).everything == []
+        closed(platform)
 
 
 def test_a_run_that_was_planned_with_other_code_than_is_installed_is_not_told_to_be_launched(

@@ -25,6 +25,7 @@ from backfill_assets.operations.run_on_record import (
     instant_text,
     some,
 )
+from backfill_assets.publication.leasing import held
 from backfill_assets.publication.modes import change_of, publication_in_words, strategy_of
 from backfill_assets.publication.requirements import shown_by_others, waits_for
 from backfill_assets.review.markdown import block, escaped
@@ -420,9 +421,9 @@ class _Book(RunOnRecord):
         if self._state is RunState.SUPERSEDED:
             return StepState.NEVER, [*facts, f"{self._last_move}; that one is rolled back first"], []
         if self._state is RunState.PUBLISHED:
-            holders = self._platform.ledger.accepted(self._plan.target, [one.key for one in self._plan.chunks])
-            later = sorted({one for one in holders.values() if one != self._id})
-            if later and self._id in holders.values():
+            mine = held(self._platform, change_of(self._platform, self._record, self._chunks))
+            holders = self._platform.ledger.accepted(self._plan.target, mine)
+            if later := sorted({one for one in holders.values() if one != self._id}):
                 facts.append(f"part of its scope is held by later runs: roll back {some(later)} first")
                 return StepState.LATER, facts, []
             facts.append("only if it has to be: the files from before come back, as a new snapshot")

@@ -22,6 +22,7 @@ from backfill_assets.staging import stopping
 from manifests.canonical import plain
 from manifests.errors import LeaseHeld, Problem, PublicationDeferred, PublicationRefused, Refused
 from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
+from manifests.text import words_of
 from resources import logs
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, operator
 
@@ -161,9 +162,11 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
                 platform.ledger.now(),
                 facts | {"measured": _totals(platform.ledger.chunks(record.run_id))},
             )
-        except Refused as refusal:
-            platform.sinks.record_outcome(record.manifest, name, action, "FAILED", str(refusal))
-            text = f"sink {name} was not told of {action}: {refusal.problems[0].what}"
+        except Exception as error:  # noqa: BLE001 - whatever an adapter raises is put on record, and the next sink is told
+            what = f"{type(error).__name__}: {words_of(error)}"
+            why, first = (str(error), error.problems[0].what) if isinstance(error, Refused) else (what, what)
+            platform.sinks.record_outcome(record.manifest, name, action, "FAILED", why)
+            text = f"sink {name} was not told of {action}: {first}"
             logs.event(_log, logging.WARNING, "sink_failed", text, sink=name, action=action)
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")

@@ -34,7 +34,7 @@ class Sink(Protocol):
     """What can be done with a sink that was granted."""
 
     def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
-        """Write one record; safe to repeat for the same run and action."""
+        """Write one record; safe to repeat for the same run and action. Whatever it raises is on record as why it failed."""
 
 
 class Sinks:
