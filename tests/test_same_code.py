@@ -24,6 +24,7 @@ from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from resources.code import identity
 from resources.code.identity import code_identity, forget
+from resources.code.sources import imported_beside
 
 OWN = "tables_of_our_own"
 RUN, DEVELOPED = "of-committed-code", "of-code-in-development"
@@ -137,6 +138,46 @@ def test_a_run_is_computed_by_the_code_of_its_product_that_its_plan_names(platfo
     git(own, "checkout", "--", ".")
     another_process()
     assert launched(platform)
+
+
+def test_a_helper_beside_the_products_package_is_its_code(platform: Platform, own: Path) -> None:
+    write(own, f"{OWN}.py", "def version():\n    from helpers_of_ours import deep\n    return deep.VERSION\n")
+    write(own, "helpers_of_ours/__init__.py", "import numpy, decimal, deeper_of_ours, not_there\n")
+    write(own, "helpers_of_ours/deep.py", "VERSION = 1\n")
+    write(own, "deeper_of_ours.py", "from . import nothing\nimport tables_of_our_own, backfill_assets.declarations\n")
+    write(own, "imported_by_nobody.py", "VERSION = 1\n")
+    commit(own, "helpers")
+    another_process()
+    refused(platform)  # the code is another one
+    later = manifest_from(manifest_data("later", "REPLACE_PARTITIONS", SCOPE) | {"development": False})
+    plan = planned(platform, later).plan.code
+    assert plan.product is not None
+    assert plan.product.packages == ("deeper_of_ours", "helpers_of_ours", OWN)
+    write(own, "imported_by_nobody.py", OTHER)
+    another_process()
+    assert platform.code_of(small_table.TARGET.name).is_same(plan)
+    write(own, "helpers_of_ours/deep.py", OTHER)
+    another_process()
+    why = refused(platform, "later").problems[0].what
+    assert "with uncommitted changes" in why.partition("this is")[2]
+    with pytest.raises(PlanRefused, match=r"the code of product readings is git commit .* with uncommitted changes"):
+        plan_run(platform, later.model_copy(update={"run_id": "latest"}))
+    git(own, "checkout", "--", ".")
+    another_process()
+    assert launched(platform, "later")
+
+
+def test_what_is_installed_is_not_counted_as_a_products_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    write(folder, "lib_of_somebody.py", "VERSION = 1\n")
+    write(tmp_path, "uses_it.py", "import lib_of_somebody\n")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget()
+    assert imported_beside(("uses_it",), frozenset()) == ()
+    forget()
 
 
 def test_a_change_of_another_product_voids_nothing(platform: Platform, code: Path) -> None:

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from backfill_assets.declarations.target import Product, TargetTable
-from resources.code.sources import Sources
+from resources.code.sources import Sources, imported_beside
 
 _SHIPPED = "backfill_assets.products."
-_CORE = ("backfill_assets", "resources", "manifests")
+_CORE = frozenset({"backfill_assets", "resources", "manifests"})
 
 
 def sources_of(product: Product) -> Sources:
@@ -22,10 +22,11 @@ def sources_of(product: Product) -> Sources:
 
     It is the whole top-level package (or single module) of each model and function that the product declares, so that
     helpers beside them count; of a product that ships with this package it is its own folder. `Product.code` names others.
+    Packages and modules that this code imports count as well, unless they are installed: those are for the lock file.
     """
     modules = [*modules_of(product), *_named(product)]
-    packages = product.code or dict.fromkeys(filter(None, map(_package_of, modules)))
-    return Sources(product.name, tuple(sorted(packages)))
+    packages = tuple(sorted(product.code or set(filter(None, map(_package_of, modules)))))
+    return Sources(product.name, tuple(sorted((*packages, *imported_beside(packages, _CORE)))))
 
 
 def modules_of(product: Product) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from manifests.code_identity import CodeIdentity, ProductCode
 from manifests.errors import EnvironmentRefused, Problem
 from resources.code.bytecode import altered
-from resources.code.sources import LOCK_FILES, Sources, is_code
+from resources.code.sources import LOCK_FILES, Sources, imported_beside, is_code
 
 PACKAGES = ("backfill_assets", "resources", "manifests")
 PRODUCTS = "backfill_assets/products"
@@ -91,6 +91,7 @@ def _look_into_once(product: Sources | None, loaded_only: bool) -> None:
 
 def forget() -> None:
     """Have the identity looked up anew, as a new process would."""
+    imported_beside.cache_clear()
     _look_into_once.cache_clear()
     identity_of_sources.cache_clear()
 

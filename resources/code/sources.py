@@ -6,11 +6,12 @@ Put here how files are found and named. What their identity is, and what becomes
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,6 +72,45 @@ class Sources:
         except (PackageNotFoundError, ValueError):
             others = packages_distributions().get(top, [])  # reads the files of every distribution
         return f"{others[0]} {version(others[0])}" if others else None
+
+
+@cache
+def imported_beside(packages: tuple[str, ...], without: frozenset[str]) -> tuple[str, ...]:
+    """Return the top-level packages and modules that code imports and that are not installed: code that lies beside it.
+
+    What those import counts as well. An import is found in the source, wherever it stands there; a name that is put together
+    as the code runs is not. Answered once by process, which imports a module once.
+
+    Args:
+        packages: full names of the packages and modules that the code is.
+        without: top-level names that are somebody else's to account for.
+    """
+    known = {package.partition(".")[0] for package in packages} | without | sys.stdlib_module_names
+    found: list[str] = []
+    to_read = list(packages)
+    while to_read:
+        files = (file for root in _roots(to_read.pop()) for file in _below(root) if file.suffix == ".py")
+        for name in sorted({name for file in files for name in _imports(file)} - known):
+            known.add(name)
+            if any(_INSTALLED.isdisjoint(root.parts) for root in _roots(name)):
+                found.append(name)
+                to_read.append(name)
+    return tuple(found)
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Yield the top-level names that a file imports; none of one that Python cannot read, which says so itself."""
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            tree = ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
 
 
 def missing_of(module: str, name: str) -> str | None:
