@@ -294,7 +294,7 @@ def test_a_change_that_asks_leaves_its_run_waiting_for_an_owner_who_may_accept_i
     naming(monkeypatch, ba.change_gate(asks=True), ba.record_gate(("meter",)))
     load(metering, tmp_path / "once-more.csv", [2], ["m2", "m1"])
     record = ran(metering, "asked")
-    waits = f"waits for an owner: {CHANGE} (`backfill accept-change asked`)"
+    waits = f"waits for an owner: {CHANGE} (`backfill accept-change asked --gate {CHANGE} --reason WHY`)"
     assert (record.state, record.state_reason) == (RunState.STAGED, waits)
     assert {one.gate: (one.passed, one.asks) for one in verdicts(metering, "asked")} == {
         CHANGE: (False, True),

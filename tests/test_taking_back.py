@@ -165,6 +165,38 @@ def dying_at(platform: Platform, point: str) -> Iterator[None]:
     bury(platform)
 
 
+# --- what has to be brought back, or taken back, first ------------------------------------------------------------------
+
+
+def test_a_run_whose_base_was_rolled_back_too_is_brought_back_after_it(history: Platform) -> None:
+    shown = {run_id: readers(history) for run_id in ("below", "above") if published(history, run_id)}
+    for run_id in ("above", "below"):
+        rollback(history, run_id)
+    with pytest.raises(PublicationRefused) as found:
+        reinstate(history, "above")
+    (why,) = found.value.problems
+    assert "held by base-run again, since the rows on which it was published were rolled back, too" in why.what
+    assert why.fix == "reinstate below first, or restate the scope with a new run"
+    for run_id in ("below", "above"):
+        reinstate(history, run_id)
+        assert readers(history) == shown[run_id]
+    assert agree(history)
+
+
+def test_a_run_whose_chunks_a_later_one_holds_is_brought_back_after_that_one_is_taken_back(history: Platform) -> None:
+    published(history, "one")
+    rollback(history, "one")
+    published(history, "two")
+    with pytest.raises(PublicationRefused) as found:
+        reinstate(history, "one")
+    (why,) = found.value.problems
+    assert "held by later run(s) two" in why.what
+    assert why.fix == "roll back two first, or restate the scope with a new run"
+    rollback(history, "two")
+    reinstate(history, "one")
+    assert agree(history)
+
+
 # --- a version that is accepted after it was taken back and brought back ----------------------------------------------
 
 

@@ -40,7 +40,12 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         waiting[run_id] = str(launch)
     by_hand = record.plan.manual_publish and record.manifest.execution_mode.publishes
     if record.state is RunState.VALIDATED and by_hand and run_id not in waiting:
-        waiting[run_id] = f"its manifest requires a manual publish: `backfill publish {run_id}`"
+        who = (
+            "its manifest requires a manual publish"
+            if record.manifest.safety.requires_manual_publish
+            else "the policy says who publishes it"
+        )
+        waiting[run_id] = f"{who}: `backfill publish {run_id}`"
     if as_json:
         say(
             {

@@ -118,7 +118,7 @@ def _named(name: str, tables_declared: Sequence[_Table], what: str) -> _Table:
             Problem(
                 f"{what} {name} is not declared",
                 f"declared are {', '.join(sorted(tables)) or 'none: no product is served'}",
-                f"{f'did you mean {close[0]}? ' if close else ''}correct the name, or declare it in a product",
+                f"{f'did you mean {close[0]}? ' if close else ''}correct the name, declare it in a product, or have its product served (setting `products`)",
             )
         )
     return tables[name]

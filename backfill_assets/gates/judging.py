@@ -214,10 +214,13 @@ def _is_judged(platform: Platform, record: RunRecord, chunks: Sequence[ChunkReco
 def _wait_for_owner(platform: Platform, record: RunRecord) -> bool:
     """Say of a staged run that it waits for an owner, if a gate asks for one; return whether it does."""
     waiting = [verdict.gate for verdict in platform.ledger.asking(record.run_id)]
-    why = f"waits for an owner: {', '.join(waiting)} (`backfill accept-change {record.run_id}`)"
-    if waiting and platform.ledger.run(record.run_id).state_reason != why:
+    if not waiting:
+        return False
+    command = f"backfill accept-change {record.run_id} --gate {waiting[0]} --reason WHY"
+    why = f"waits for an owner: {', '.join(waiting)} (`{command}`)"
+    if platform.ledger.run(record.run_id).state_reason != why:
         platform.ledger.note_waiting(record.run_id, why)
-    return bool(waiting)
+    return True
 
 
 def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict]:
