@@ -18,6 +18,9 @@ _NOT_TEXT = frozenset({"Cc", "Cs", "Co"})
 """Unicode categories: controls, halves of surrogate pairs, private use."""
 _TURNS_TEXT_ROUND = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Bidirectional controls: with them a reader sees other text than the program."""
+_TURNS_TEXT = _TURNS_TEXT_ROUND | frozenset("\u061c\u200e\u200f")
+_OBEYED = _NOT_TEXT | {"Zl", "Zp"}
+"""Categories of what a terminal does not show but obeys: with other line ends."""
 _NO_NAME = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 """Categories of what is not seen in a line: with formats, unassigned characters and line ends."""
 _IGNORABLE = (
@@ -159,8 +162,12 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return text as `visible` has it, but for the ends of its lines and for tabs."""
-    return "".join(one if one in "\n\t" else visible(one) for one in text)
+    """Return text with what a terminal would obey written as an escape: controls, but for line ends and tabs, and turned text."""
+    return "".join(one.encode("unicode_escape").decode() if _is_obeyed(one) else one for one in text)
+
+
+def _is_obeyed(character: str) -> bool:
+    return character not in "\n\t" and (character in _TURNS_TEXT or unicodedata.category(character) in _OBEYED)
 
 
 def read_text(path: Path, what: str, *, most: int, refusal: type[Refused]) -> str:

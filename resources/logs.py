@@ -23,6 +23,7 @@ from typing import Any, TextIO
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import Plan, PlannedChunk
+from manifests.text import visible_lines
 from resources.settings import REDACTED, Settings
 
 ROOT = "backfill_assets"
@@ -164,7 +165,7 @@ class TextFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
         about = [getattr(record, name, None) for name in ("run_id", "chunk_id")]
         where = " ".join(one for one in about if one) or "-"
-        text = record.getMessage().replace("\n", " ")
+        text = visible_lines(record.getMessage().replace("\n", " "))
         return without_passwords(f"{at} {record.levelname:<7} {where}: {text}")
 
 
@@ -204,7 +205,7 @@ class _Elsewhere(logging.Handler):
         log = _also.get()
         if log is not None:
             about = getattr(record, "chunk_id", None)
-            text = without_passwords(record.getMessage())
+            text = visible_lines(without_passwords(record.getMessage()))
             log.log(record.levelno, "%s", f"{about}: {text}" if about else text)
 
 

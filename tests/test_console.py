@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -36,6 +37,8 @@ from backfill_assets.ui.gate_parts import _rows_table as page_rows
 from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
+from manifests.text import visible_lines
+from resources import logs
 from resources.ledger.facade import ChunkRecord, ChunkState, Verdict
 
 
@@ -85,7 +88,8 @@ def test_what_a_terminal_would_obey_is_printed_as_an_escape(capsys: pytest.Captu
     table.add_row("restate", HIDING)
     shown = [printed(one) for one in (table, console.facts([("found", HIDING)], "x"), Text(HIDING, "bold red"), HIDING)]
     tell(HIDING)
-    for text in (*shown, capsys.readouterr().out):
+    line = logs.TextFormatter().format(logging.makeLogRecord({"msg": HIDING, "levelname": "WARNING", "created": 0}))
+    for text in (*shown, capsys.readouterr().out, line):
         assert r"nothing\x1b[3J\x1b[2J\x1b[Hrun1asrecorded\u202eandmore" in re.sub(r"[│\s]", "", text)
         assert not {"\x1b", "\u202e"} & set(text)
 
@@ -95,6 +99,19 @@ def test_what_a_terminal_would_obey_is_printed_as_an_escape(capsys: pytest.Captu
 )
 def test_digests_that_differ_are_told_apart(other: str, length: int) -> None:
     assert console._told_apart("a" * 64, other) == ("a" * length, other[:length])
+
+
+@pytest.mark.parametrize("text", ["10\u00a0000 €", "山田\u3000太郎", "❤\ufe0f", "ab\u200ccd", "a\tb"])
+def test_what_people_write_is_printed_as_they_wrote_it(text: str) -> None:
+    assert visible_lines(text) == text
+    assert text.rsplit("\t", maxsplit=1)[-1] in printed(console.facts([("why", text)], "x"))
+
+
+def test_a_column_is_as_wide_as_its_escapes() -> None:
+    table = Table("run")
+    table.columns[0].no_wrap = True
+    table.add_row("n\x9b\u202em")
+    assert r"n\x9b\u202em" in printed(table)
 
 
 def test_colours_of_a_terminal_are_not_escaped() -> None:

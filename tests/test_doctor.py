@@ -247,7 +247,7 @@ def test_an_attempt_of_a_dead_process_is_ended_and_the_run_goes_on(
     assert (found.kind, found.sure, found.where) == ("attempt-of-dead-process", "certain", "dying attempt 1")
     assert found.fix == "record that it ended; `backfill run dying` goes on from what is staged"
     with monkeypatch.context() as patch:
-        patch.setattr(doctor_attempts, "ENDED", {state(world, "dying")})
+        patch.setattr(doctor_attempts, "COMPUTABLE", set(RunState) - {state(world, "dying")})
         assert only(examine(world.platform)).fix == "record that it ended"  # nobody goes on with a run that is over
     repaired, left = mend(world.platform)
     assert (len(repaired), left) == (1, [])

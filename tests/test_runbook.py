@@ -428,7 +428,7 @@ def test_a_merge_that_left_chunks_alone_is_undone_although_an_earlier_run_holds_
 
 @pytest.mark.parametrize("raised", [ValueError("no such column\x1b"), OSError("the disk is full")])
 def test_a_sink_that_fails_in_a_way_of_its_own_is_on_record_and_is_told_again(
-    tmp_path: Path, raised: Exception
+    tmp_path: Path, raised: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with declared():
         platform = opened(tmp_path / "home")
@@ -437,6 +437,7 @@ def test_a_sink_that_fails_in_a_way_of_its_own_is_on_record_and_is_told_again(
         with mock.patch.object(RecordsTable, "send", side_effect=raised):
             assert publish(platform, "told").new
         assert platform.ledger.run("told").state is RunState.PUBLISHED
+        assert "\x1b" not in capsys.readouterr().err
         failed = next(one for one in platform.ledger.sink_attempts("told") if one.decision == "FAILED")
         assert failed.reason == f"{type(raised).__name__}: {raised}"
         tell = steps(platform, "told")[TITLES.index("Tell")]

@@ -22,12 +22,25 @@ _FRAME = 3
 """Cells beside each column of a table: its line, and a blank on either side."""
 
 
+def _harmless(what: Any) -> Any:
+    """Return something to print; a text without what the terminal would obey."""
+    if isinstance(what, str):
+        return Text(visible_lines(what))
+    if isinstance(what, Text) and (text := visible_lines(what.plain)) != what.plain:
+        return what.blank_copy(text)
+    return what
+
+
 class Table(rich_table.Table):
     """A table that never cuts what it shows: what is too wide for its column goes on in the next line."""
 
     def add_column(self, *arguments: Any, **options: Any) -> None:
         """Add a column, folded unless something else is asked for."""
         super().add_column(*arguments, **{"overflow": "fold"} | options)
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; its texts are as they are printed, so that columns are as wide as it takes."""
+        super().add_row(*map(_harmless, cells), **options)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print it; where columns that are kept in one line have no room side by side, they go on in the next line, too."""
@@ -52,11 +65,7 @@ class _Console(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render something; what a record holds that the terminal would obey is written as an escape."""
-        if isinstance(renderable, str):
-            renderable = Text(renderable)
-        if isinstance(renderable, Text) and (text := visible_lines(renderable.plain)) != renderable.plain:
-            renderable = renderable.blank_copy(text)
-        return super().render(renderable, options)
+        return super().render(_harmless(renderable), options)
 
 
 def make_console(*, stderr: bool = False) -> Console:

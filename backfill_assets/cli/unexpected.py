@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
-from manifests.text import TEXT_RULE, not_text, words_of
+from manifests.text import TEXT_RULE, not_text, visible_lines, words_of
 
 PANIC = "PanicException"
 """How native libraries raise what they have not foreseen: not as an `Exception`."""
@@ -131,4 +131,4 @@ def tell(error: BaseException) -> None:
     except OSError as trouble:
         where = f"the details could not be written: {trouble.strerror or trouble}"
     line = f"an error that nothing was prepared for: {what}; {where}; `backfill doctor` says whether anything is left to mend"
-    click.echo(line.encode("utf-8", "backslashreplace").decode(), err=True)
+    click.echo(visible_lines(line.encode("utf-8", "backslashreplace").decode()), err=True)

@@ -27,6 +27,8 @@ from resources import logs
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, operator
 
 _log = logging.getLogger(__name__)
+_LONGEST = 1000
+"""Characters on record of what an adapter raised."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _HEADLINES = {
@@ -163,10 +165,12 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
                 facts | {"measured": _totals(platform.ledger.chunks(record.run_id))},
             )
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises is put on record, and the next sink is told
-            what = f"{type(error).__name__}: {words_of(error)}"
-            why, first = (str(error), error.problems[0].what) if isinstance(error, Refused) else (what, what)
+            why = logs.without_passwords(words_of(error))[:_LONGEST]
+            if not isinstance(error, Refused):
+                why = f"{type(error).__name__}: {why}"
             platform.sinks.record_outcome(record.manifest, name, action, "FAILED", why)
-            text = f"sink {name} was not told of {action}: {first}"
+            first = error.problems[0].what if isinstance(error, Refused) and error.problems else why
+            text = f"sink {name} was not told of {action}: {first[:_LONGEST]}"
             logs.event(_log, logging.WARNING, "sink_failed", text, sink=name, action=action)
         else:
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")

@@ -7,7 +7,7 @@ committed is `load_commits`'s; which rows of a file are loaded is said elsewhere
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
@@ -106,16 +106,22 @@ def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
 
 
 def without_content(loads: Sequence[Load]) -> list[Load]:
-    """Return those of a table's loads, oldest first, that were taken back and whose content no other load has brought again.
+    """Return the loads of a table, oldest first, whose content was taken back and was brought by no other load again.
 
     Content that a load with a data version has taken the place of is as it was: only who takes it back says that it was wrong.
+    Then each load of it counts as taken back with the newest one, which somebody has undone.
     """
     left = [load for load in loads if load.undone_by is None]
     shown = left[-1:] if left and left[-1].version else left
     newest = {content_of(load.load_id): load for load in loads}
     there = {content_of(load.load_id) for load in shown}
     there |= {content for content, load in newest.items() if load.undone_by is None}
-    return [load for load in loads if load.undone_by is not None and content_of(load.load_id) not in there]
+    gone = [load for load in loads if content_of(load.load_id) not in there]
+    return [load if load.undone_by is not None else _undone_as(load, newest[content_of(load.load_id)]) for load in gone]
+
+
+def _undone_as(load: Load, undone: Load) -> Load:
+    return replace(load, undone_by=undone.undone_by, undone_at=undone.undone_at, undone_because=undone.undone_because)
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,16 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 from manifests.canonical import canonical_json
 from manifests.errors import Problem, SinkRefused
 from manifests.model import Mode, RunManifest
+from manifests.text import words_of
 from resources.lakehouse.facade import Lakehouse
 from resources.lakehouse.loads import LOAD_PROPERTY
 from resources.ledger.facade import Ledger, RunRecord
-from resources.settings import load_settings
+from resources.settings import REDACTED, load_settings
 from resources.sinks.policy import DECLARED, Answer, Decision, judge, refusal
 
 WEBHOOK_TIMEOUT_SECONDS = 10
+_ANSWER_SHOWN = 300
+"""Characters of what a receiver answered."""
 
 
 class Sink(Protocol):
@@ -139,11 +142,11 @@ class Webhook:
     """Posts JSON to the configured URL; `runId` and `action` let the receiver recognise a repetition."""
 
     def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in {"http", "https"}:
+        if not _is_address(url):
             raise SinkRefused(
                 Problem(
                     "notification_webhook is not set to an http(s) URL",
-                    "LIVE posts to a configured webhook",
+                    "LIVE posts to a configured webhook: http(s)://HOST[:PORT]/PATH, without blanks and without a user before the host",
                     "set BACKFILL_NOTIFICATION_WEBHOOK for the LIVE deployment",
                 )
             )
@@ -163,10 +166,24 @@ class Webhook:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310
                 return
         except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+            answer = words_of(error).replace(self._url, REDACTED)[:_ANSWER_SHOWN]
             raise SinkRefused(
                 Problem(
-                    f"the webhook did not take the record: {error}",
+                    f"the webhook did not take the record: {answer}",
                     "the receiver answers with success",
                     "check the receiver, then publish again: it is safe to repeat",
                 )
             ) from error
+
+
+def _is_address(url: str) -> bool:
+    """Whether a request can be made to a URL: of any other the libraries quote what is wrong in it, which may be its secret."""
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+        )
+    except ValueError:
+        return False

@@ -641,7 +641,7 @@ def test_a_load_of_a_reference_table_is_in_the_snapshots_that_show_it_and_what_t
     assert gone() == ["one"], "a newer version took the place of 'two'; nobody took it back"
     once_more = load("two#3", 2)
     shown = unload("two#3")
-    assert gone() == ["one", "two", "two#3"], "'two' was taken back as it was shown last"
+    assert gone() == ["one", "two", "two#2", "two#3"], "'two' was taken back as it was shown last"
     with_it = {one.load_id: lakehouse.snapshots_with_load(DAYS, one.load_id) for one in lakehouse.loads(DAYS)}
     assert with_it == {
         "one": {first, back}, "two": {second}, "two#2": {again}, "three": {third, shown}, "two#3": {once_more}

@@ -363,7 +363,38 @@ def test_a_password_in_the_webhooks_url_is_never_shown(receiver: Any) -> None:
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["", "breaches.example", "file:///etc/passwd", "ftp://example/x", "/tmp/x"])
+@pytest.mark.parametrize(
+    "url", ["", "breaches.example", "file:///etc/passwd", "ftp://example/x", "/tmp/x", "https:///x"]
+)
 def test_a_webhook_that_is_no_http_url_is_refused(url: str) -> None:
     with pytest.raises(SinkRefused, match=r"not set to an http\(s\) URL"):
         Webhook(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ada:SECRET@breaches.example/x",
+        "https://breaches.example:SECRET/x",
+        "https://breaches.example/services/SECRET token",
+        "https://breaches.example/SECRET\x1b",
+        "https://ada:SECRET@breaches\u2100.example/x",
+    ],
+)
+def test_a_webhook_that_libraries_would_quote_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(SinkRefused, match=r"not set to an http\(s\) URL") as refused:
+        Webhook(url)
+    assert "SECRET" not in str(refused.value)
+
+
+def test_an_answer_is_shown_in_part_and_never_the_address(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = Webhook(url_of(receiver) + "/token-of-ours")
+
+    def answers(request: Any, timeout: float) -> None:
+        raise OSError(f"{request.full_url} says " + "no " * 1000)
+
+    monkeypatch.setattr(module.urllib.request, "urlopen", answers)
+    with pytest.raises(SinkRefused) as refused:
+        hook.send(RUN, "publish", AT, {})
+    assert "token-of-ours" not in str(refused.value)
+    assert len(str(refused.value)) < 600

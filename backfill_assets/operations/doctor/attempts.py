@@ -12,7 +12,7 @@ from functools import partial
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome
 from backfill_assets.operations.doctor.views import legible_runs
-from manifests.lifecycle import ENDED
+from manifests.lifecycle import COMPUTABLE
 from resources.ledger.facade import PROCESS_ENDED, RunRecord
 from resources.processes import has_ended, is_busy
 
@@ -34,7 +34,7 @@ def _attempts_of(platform: Platform, record: RunRecord) -> Iterator[Disagreement
         where = f"{record.run_id} attempt {number}"
         if has_ended(attempt):
             goes_on = (
-                f"; `backfill run {record.run_id}` goes on from what is staged" if record.state not in ENDED else ""
+                f"; `backfill run {record.run_id}` goes on from what is staged" if record.state in COMPUTABLE else ""
             )
             yield Disagreement(
                 "attempt-of-dead-process",
