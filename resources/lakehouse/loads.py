@@ -92,15 +92,17 @@ def snapshots_with(table: Table, load_id: str) -> frozenset[int]:
     A load with a data version takes the place of all before it; once it is taken back, they are what they were.
     """
     found: set[int] = set()
-    loads: list[tuple[str, bool]] = []
+    is_there = False
+    in_its_place: set[str] = set()
     for snapshot in reversed(list(ancestors(table))):
         said = summary_of(snapshot)
-        undone = said.get(UNDOES_PROPERTY)
-        loads = [load for load in loads if load[0] != undone]
-        if LOAD_PROPERTY in said:
-            loads.append((said[LOAD_PROPERTY], DATA_VERSION_PROPERTY in said))
-        newest_whole = max((place for place, (_, is_whole) in enumerate(loads) if is_whole), default=0)
-        if load_id in (one for one, _ in loads[newest_whole:]):
+        loaded, undone = said.get(LOAD_PROPERTY), said.get(UNDOES_PROPERTY)
+        in_its_place.discard(undone or "")
+        if load_id in (loaded, undone):
+            is_there = loaded == load_id
+        elif is_there and loaded is not None and DATA_VERSION_PROPERTY in said:
+            in_its_place.add(loaded)
+        if is_there and not in_its_place:
             found.add(snapshot.snapshot_id)
     return frozenset(found)
 
