@@ -22,6 +22,7 @@ from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 
 if TYPE_CHECKING:
     from backfill_assets.installation import Platform
+    from resources.ledger.facade import RunRecord
 
 
 def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
@@ -40,12 +41,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         waiting[run_id] = str(launch)
     by_hand = record.plan.manual_publish and record.manifest.execution_mode.publishes
     if record.state is RunState.VALIDATED and by_hand and run_id not in waiting:
-        who = (
-            "its manifest requires a manual publish"
-            if record.manifest.safety.requires_manual_publish
-            else "the policy says who publishes it"
-        )
-        waiting[run_id] = f"{who}: `backfill publish {run_id}`"
+        waiting[run_id] = f"{_why_by_hand(record)}: `backfill publish {run_id}`"
     if as_json:
         say(
             {
@@ -86,6 +82,11 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _why_by_hand(record: RunRecord) -> str:
+    by_manifest = record.manifest.safety.requires_manual_publish
+    return "its manifest requires a manual publish" if by_manifest else "the policy says who publishes it"
 
 
 def _waits(platform: Platform) -> dict[str, str]:
