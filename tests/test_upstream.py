@@ -66,7 +66,7 @@ from resources.lakehouse.pyiceberg_private import (
     write_data_files,
 )
 from resources.settings import load_settings
-from resources.spark.pyspark_private import daemon_of_workers, gateway_of
+from resources.spark.pyspark_private import daemon_of_workers, gateway_of, settings_of
 from resources.spark.sessions import OPEN_FILES, ModeSpark
 
 # --- PyIceberg: resources/lakehouse/ ----------------------------------------------------------------------------------
@@ -627,6 +627,15 @@ def test_spark_keeps_the_order_of_a_partition_that_it_writes_by_folder(spark: Sp
 
 def test_spark_has_the_jvm_of_a_classic_session_in_its_gateway(spark: SparkSession) -> None:
     assert gateway_of(spark).proc.poll() is None
+
+
+def test_spark_says_all_settings_of_a_classic_session_at_once(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.backfill.test", 'quoted " and = and \\ and ü and\nbroken')
+    assert settings_of(session) == session.conf.getAll
+    session.conf.unset("spark.backfill.test")
+    assert settings_of(session) == session.conf.getAll
+    assert "spark.backfill.test" not in settings_of(session)
 
 
 # --- what is private is used in one module a library ------------------------------------------------------------------

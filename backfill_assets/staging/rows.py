@@ -33,6 +33,7 @@ from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.text import words_of
 from resources.lakehouse.facade import PinnedRead
+from resources.spark.pyspark_private import settings_of
 from resources.spark.sessions import OPEN_FILES, is_refused_write, put_back, released_settings, writing_no_files
 
 CHUNK_FOLDER = "chunk"
@@ -176,7 +177,7 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
     Raises:
         TransformRefused: naming the settings.
     """
-    before = spark.conf.getAll
+    before = settings_of(spark)
     released: list[str] = []
     error: BaseException | None = None
     try:
@@ -188,7 +189,7 @@ def _unchanged_settings(plan: Plan, spark: SparkSession) -> Iterator[None]:
     except ANY_ERROR as raised:  # which another setting may well have led to
         error = raised
     finally:
-        after = spark.conf.getAll
+        after = settings_of(spark)
         changed = put_back(spark, before)
         # what had its default and has it again, and what says nothing of a row, changes nothing
         changed = [name for name in changed if not _is_as_before(spark, name, before, after)] + released

@@ -32,15 +32,23 @@ def altered(folders: Iterable[Path], *, loaded_only: bool = False) -> list[str]:
     found = []
     listed: dict[Path, list[str]] = {}
     for folder in folders:
-        for source in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
+        sources, unasked = ([folder], []) if folder.is_file() else _below(folder)
+        for source in sources:
             if loaded_only and str(source) not in loaded:
                 continue
             found += [str(cached) for cached in _cached_of(source, listed) if not _says_the_same(source, cached)]
-        before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
-        found += [
-            str(one) for one in sorted(folder.rglob("*")) if one.name.endswith(before) and one.parent.name != _FOLDER
-        ]
+        found += map(str, unasked)
     return found
+
+
+def _below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the sources below a folder, and the files there that Python takes for modules without asking a source."""
+    before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
+    sources, unasked = [], []
+    for inside, _, names in os.walk(folder):
+        sources += [Path(inside, name) for name in names if name.endswith(".py")]
+        unasked += [Path(inside, name) for name in names if name.endswith(before) and Path(inside).name != _FOLDER]
+    return sorted(sources), sorted(unasked)
 
 
 def _cached_of(source: Path, listed: dict[Path, list[str]]) -> list[Path]:

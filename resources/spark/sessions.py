@@ -172,7 +172,7 @@ class ModeSpark:
     def settings_kept(self, mode: Mode) -> Iterator[None]:
         """Let nothing that is done meanwhile change the settings of a mode's session for what is done later."""
         session = self._sessions.get(mode)
-        before = None if session is None else session.conf.getAll
+        before = None if session is None else pyspark_private.settings_of(session)
         try:
             yield
         finally:
@@ -274,7 +274,7 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
 
     Files that are written by an RDD are not frames'.
     """
-    before = session.conf.getAll.get(_COMMIT_PROTOCOL)
+    before = pyspark_private.settings_of(session).get(_COMMIT_PROTOCOL)
     session.conf.set(_COMMIT_PROTOCOL, _WRITES_NOTHING[_COMMIT_PROTOCOL])
     try:
         yield
@@ -286,13 +286,13 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
 
 def released_settings(session: SparkSession) -> list[str]:
     """Return the settings by which a session that writes no files is kept from it, if it is no more."""
-    holds = session.conf.getAll.get(_COMMIT_PROTOCOL) == _WRITES_NOTHING[_COMMIT_PROTOCOL]
+    holds = pyspark_private.settings_of(session).get(_COMMIT_PROTOCOL) == _WRITES_NOTHING[_COMMIT_PROTOCOL]
     return [] if holds else [_COMMIT_PROTOCOL]
 
 
 def put_back(session: SparkSession, before: Mapping[str, str]) -> list[str]:
     """Give a session the settings that it has had before; return those that it had not any more."""
-    after = session.conf.getAll
+    after = pyspark_private.settings_of(session)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     for name in changed:  # also what a builder sets, and a session's own `conf` would refuse to change
         pyspark_private.put_setting(session, name, before.get(name))
