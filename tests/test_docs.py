@@ -476,6 +476,28 @@ def test_no_module_at_the_top_of_the_package_is_outside_the_linters_contracts() 
     assert top - {"backfill_assets.products"} == {name for name in no_product["source_modules"] if "." in name}
 
 
+def test_no_module_function_or_folder_is_longer_than_the_house_rules_say() -> None:
+    rule = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text(encoding="utf-8")
+        .split("A function does one thing")[1]
+        .partition("\n4.")[0]
+    )
+    of_function, of_module, *entries = map(int, re.findall(r"no more than (\d+)", rule))
+    read = {file: file.read_text(encoding="utf-8") for file in MODULES.values() if file.parent.name != "versions"}
+    assert {file: lines for file, text in read.items() if (lines := text.count("\n")) > of_module} == {}
+    functions = {
+        (file, node.name): (node.end_lineno or 0) - node.lineno + 1
+        for file in read
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert len(functions) > 1000
+    assert {where: lines for where, lines in functions.items() if lines > of_function} == {}
+    for folder, most in zip(("backfill_assets", "resources"), entries, strict=True):
+        assert len([entry for entry in (ROOT / folder).iterdir() if entry.name != "__pycache__"]) <= most
+
+
 def test_every_package_has_its_paragraph_and_its_line_in_the_listing() -> None:
     packages = {name for name, file in MODULES.items() if file.name == "__init__.py" and name.count(".") <= 1} - {
         "backfill_assets",
