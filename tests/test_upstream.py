@@ -638,6 +638,17 @@ def test_spark_says_all_settings_of_a_classic_session_at_once(spark: SparkSessio
     assert "spark.backfill.test" not in settings_of(session)
 
 
+@pytest.mark.parametrize("hidden", ['"x","spark.sql.ansi.enabled":"true"', "1", "{"])
+def test_a_setting_that_was_put_past_spark_hides_no_other(spark: SparkSession, hidden: str) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    jvm: Any = session._jvm
+    raw = jvm.com.fasterxml.jackson.databind.util.RawValue(hidden)
+    session._jsparkSession.sessionState().conf().settings().put("spark.backfill.test", raw)
+    assert settings_of(session)["spark.sql.ansi.enabled"] == "false"
+    assert settings_of(session).keys() == session.conf.getAll.keys()
+
+
 # --- what is private is used in one module a library ------------------------------------------------------------------
 
 ROOMS = {

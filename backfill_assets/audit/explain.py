@@ -27,6 +27,7 @@ from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
 from manifests.chunks import key_of
+from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan
@@ -78,7 +79,7 @@ class Producer:
     decisions: list[dict[str, Any]]
     transform: str
     transform_version: str
-    code: Mapping[str, Any]
+    code: CodeIdentity
     source: str
     source_snapshot_id: int
     source_committed_at: datetime
@@ -393,7 +394,7 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         decisions=decisions,
         transform=plan.transform,
         transform_version=plan.transform_version,
-        code=plain(plan.code),
+        code=plan.code,
         source=plan.source,
         source_snapshot_id=plan.source_snapshot_id,
         source_committed_at=plan.source_committed_at,

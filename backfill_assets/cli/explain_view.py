@@ -93,9 +93,6 @@ def _what(version: Version, earlier: Mapping[str, Any] | None) -> Text:
 
 
 def _producer(made: Producer, title: str) -> Table:
-    code = made.code
-    commit = code.get("git_commit")
-    dirty = " with uncommitted changes" if code.get("dirty") else ""
     decided = (
         f"{one['decision'].lower()} by {one['decided_by']}, {one['at']} {one['comment']}" for one in made.decisions
     )
@@ -106,9 +103,8 @@ def _producer(made: Producer, title: str) -> Table:
         ("why", made.reason),
         *(("decision", text.strip()) for text in decided),
         *(("published", text) for text in done),
-        ("code", f"{made.transform} {made.transform_version}, git {commit[:12] if commit else 'no git'}{dirty}"),
-        ("", f"content {code['content_hash'][:12]}, package {code['package_version']}"),
-        *([("", f"product {own['name']}, content {own['content_hash'][:12]}")] if (own := code.get("product")) else []),
+        ("code", f"{made.transform} {made.transform_version}"),
+        ("", f"backfill-assets {made.code.package_version}, content {made.code}"),
         ("read", f"{made.source}, snapshot {made.source_snapshot_id} of {_at(made.source_committed_at)}"),
         ("", f"events from {_at(made.input_from)} to {_at(made.input_until)}"),
         *(

@@ -45,10 +45,16 @@ def _below(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the sources below a folder, and the files there that Python takes for modules without asking a source."""
     before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
     sources, unasked = [], []
-    for inside, _, names in os.walk(folder):
+    for inside, _, names in os.walk(folder, onerror=_unlisted):
         sources += [Path(inside, name) for name in names if name.endswith(".py")]
         unasked += [Path(inside, name) for name in names if name.endswith(before) and Path(inside).name != _FOLDER]
     return sorted(sources), sorted(unasked)
+
+
+def _unlisted(error: OSError) -> None:
+    """Pass over a folder that is gone, or that Python could not list either."""
+    if not isinstance(error, FileNotFoundError | PermissionError):
+        raise error
 
 
 def _cached_of(source: Path, listed: dict[Path, list[str]]) -> list[Path]:

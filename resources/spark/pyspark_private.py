@@ -63,11 +63,20 @@ def put_setting(session: SparkSession, name: str, value: str | None) -> None:
 
 
 def settings_of(session: SparkSession) -> dict[str, str]:
-    """Return what `session.conf.getAll` does of a classic session, in an eighth of its time.
+    """Return what `session.conf.getAll` does of a classic session, in a fifth of its time.
 
     PySpark asks the JVM for each name and value, and ends with an error that it makes a Python one of. A run asks many times.
+    What was put past Spark into its settings, and cannot be written as a name and its text, PySpark is asked for.
     """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415 - as above
+
     jvm: Any = session._jvm  # noqa: SLF001
     settings = session._jsparkSession.conf().getAllAsJava()  # noqa: SLF001
-    found: dict[str, str] = json.loads(jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(settings))
-    return found
+    try:
+        text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(settings)
+        pairs: list[tuple[str, str]] = json.loads(text, object_pairs_hook=list)
+    except (Py4JJavaError, ValueError):
+        return session.conf.getAll
+    found = dict(pairs)
+    plain = len(found) == len(pairs) and all(isinstance(value, str) for value in found.values())
+    return found if plain else session.conf.getAll

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -15,6 +17,7 @@ from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_ch
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from resources.code import identity as module
+from resources.code.bytecode import altered
 from resources.code.identity import code_identity, forget
 from resources.code.sources import Sources
 
@@ -191,6 +194,21 @@ def test_a_file_that_python_would_import_beside_the_sources_is_refused(root: Pat
 
     with pytest.raises(EnvironmentRefused, match="find out who wrote them"):
         identity()
+
+
+def test_a_folder_that_cannot_be_listed_just_now_is_not_taken_for_one_of_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+        if Path(folder).name == "manifests":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(folder))
+        return scandir(folder)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        altered([root / "manifests"])
+    assert altered([root / "gone"]) == []
 
 
 def test_sources_that_change_while_a_process_runs_are_noticed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
