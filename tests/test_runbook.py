@@ -19,6 +19,7 @@ from support import lost_once_recorded
 from test_docs import ROOT, read_page
 
 from backfill_assets import faults
+from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
 from backfill_assets.decisions import reject
@@ -420,6 +421,8 @@ def test_a_merge_that_left_chunks_alone_is_undone_although_an_earlier_run_holds_
         def undo(run_id: str) -> Step:
             return steps(platform, run_id)[TITLES.index("Undo")]
 
+        later = "Later runs hold part of its scope"
+        assert (later in report(platform, "history"), later in report(platform, "merged")) == (True, False)
         assert undo("merged").commands == ("backfill rollback merged",)
         assert undo("history").facts == ("part of its scope is held by later runs: roll back merged first",)
         assert rollback(platform, "merged").files_removed

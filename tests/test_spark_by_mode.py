@@ -81,6 +81,10 @@ for mode in map(Mode, sys.argv[1:]):
         "worker": session.sparkContext.parallelize([0], 1).map(
             lambda _: os.environ.get("BACKFILL_NOTIFICATION_WEBHOOK")).collect()[0],
         "process": os.environ.get("BACKFILL_NOTIFICATION_WEBHOOK"),
+        "searches its folder": [
+            os.getcwd() in [os.path.abspath(entry) for entry in sys.path],
+            session.sparkContext.parallelize([0], 1).map(
+                lambda _: os.getcwd() in [os.path.abspath(entry) for entry in sys.path]).collect()[0]],
         "setting": str({k: v for k, v in session.sparkContext.getConf().getAll() if "secret" in v}),
         "mode": session.conf.get("spark.backfill.mode"),
     }
@@ -99,13 +103,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
         "BACKFILL_SPARK_BY_MODE": json.dumps({"LIVE": {"spark.sql.sources.disabledJdbcConnProviderList": ""}}),
         "BACKFILL_NOTIFICATION_WEBHOOK": SECRET,
     }
-    return asked(environment, CONFINED) | asked(environment | {"BACKFILL_HOME": f"{home}-live"}, [Mode.LIVE])
+    return asked(environment, CONFINED) | asked(environment | {"BACKFILL_HOME": f"{home}-live"}, [Mode.LIVE], "-P")
 
 
-def asked(environment: dict[str, str], modes: list[Mode]) -> dict[str, dict[str, Any]]:
+def asked(environment: dict[str, str], modes: list[Mode], *flags: str) -> dict[str, dict[str, Any]]:
     """Return what sessions of modes say in a process of their own."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *modes],
+        [sys.executable, *flags, "-c", SCRIPT, *modes],
         env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         cwd=Path(environment["BACKFILL_HOME"]).parent,
         capture_output=True,
@@ -195,3 +199,10 @@ def test_a_resource_whose_mode_was_changed_in_the_launchpad_computes_nothing() -
     sessions = SparkOfOneMode(None, Mode.LIVE)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentRefused, match="a session of BACKFILL is asked for where a run of LIVE is computed"):
         sessions.session(Mode.BACKFILL)
+
+
+def test_workers_search_the_working_folder_only_where_the_driver_does(found: dict[str, dict[str, Any]]) -> None:
+    assert {mode: one["searches its folder"] for mode, one in found.items()} == {
+        Mode.LIVE: [False, False],
+        **{mode: [True, True] for mode in CONFINED},
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -881,6 +883,26 @@ def test_status_of_a_run_of_which_nobody_computes_what_is_left_says_what_it_wait
     staged(platform, RUN)
     assert json.loads(said("status", RUN, "--json"))["waitsForLaunchOf"] is None
     assert "waits for a launch" not in said("status")
+
+
+def test_a_run_whose_launch_ended_before_it_gated_what_it_had_staged_waits_for_a_launch_until_there_is_one(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with mock.patch("os.getpid", return_value=ended.pid):
+        executor.stage_chunks(platform, RUN, keys(platform))
+    every = keys(platform)
+    waits = f"waits for a launch of {in_words(every)}, {len(every)} chunk(s) (`backfill run {RUN}`)"
+    one = json.loads(said("status", RUN, "--json"))
+    assert (one["state"], one["waitsForLaunchOf"], one["waitsFor"]) == ("STAGED", every, waits)
+    assert "waits for a launch of" in said("status")
+    platform.ledger.stops.launched(RUN, by="ada")
+    assert json.loads(said("status", RUN, "--json"))["waitsForLaunchOf"] is None
+    judging.gate_chunks(platform, RUN)
+    assert json.loads(said("status", RUN, "--json"))["waitsForLaunchOf"] is None
+    assert platform.ledger.attempts(RUN)[-1].pid == ended.pid
 
 
 def test_status_of_a_run_that_is_computed_says_that_and_waits_for_nothing(

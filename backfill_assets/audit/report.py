@@ -199,6 +199,7 @@ def _facts(
         "published": next((one for one in done if one["action"] == "publish"), None),
         "commits": in_commits(strategy_in(plan).commits(table)),
         "holds": sorted({one["chunk"] for one in open_}),
+        "superseded": [one for one in rows["accepted_versions"].values() if one["ended_how"] == RunState.SUPERSEDED],
         "keys": keys,
         "chunks": [_chunk(chunk, before.get(chunk["chunk"])) for chunk in chunks],
         "chunk_verdicts": [row for (chunk, gate), row in sorted(last_pass.items()) if chunk and gate == CHUNK_GATE],

@@ -152,7 +152,7 @@ class TableByTable:
                 Problem(
                     f"run '{change.record.run_id}' changes no row of {table}",
                     "a publication changes something",
-                    "cancel the run; its evidence stays on record",
+                    "there is nothing to do: readers have these rows already, and the run's evidence stays on record",
                 )
             )
         return self.replace(change, table, root, scopes)

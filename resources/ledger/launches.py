@@ -1,4 +1,4 @@
-"""Whether a run waits for somebody to launch it: what of it is left to compute, and nobody computes.
+"""Whether a run waits for somebody to launch it: what of it is left to compute or to gate, and nobody does.
 
 Put here what the ledger says of that; it is asked anew each time, since a process that is gone puts nothing on record.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manifests.chunks import in_words
-from manifests.lifecycle import RunState
+from manifests.lifecycle import ChunkState, RunState
 from resources.ledger import stops
 from resources.ledger.attempts import AttemptRecord, Attempts
 from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
@@ -24,7 +24,7 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a run waits for a launch: somebody has stopped it, or chunks (in order) are left that nobody computes."""
+    """Why a run waits for a launch: somebody has stopped it, or chunks (in order) are left that nobody computes, or gates."""
 
     run_id: str
     chunks: tuple[str, ...]
@@ -45,8 +45,9 @@ def state(record: RunRecord, waiting: Waiting | None) -> str:
 
 
 def reason(record: RunRecord, waiting: Waiting | None) -> str:
-    """Return why a run is in its state: of one that nobody computes any more, or that says nothing, what it waits for."""
-    waits_only = waiting is not None and (record.state is RunState.RUNNING or not record.state_reason)
+    """Return why a run is in its state: of one that nobody computes or gates any more, or that says nothing, what it waits for."""
+    is_left = waiting is not None and (record.state is RunState.RUNNING or waiting.stop is None)
+    waits_only = waiting is not None and (is_left or not record.state_reason)
     return str(waiting) if waits_only else record.state_reason
 
 
@@ -69,19 +70,27 @@ class Launches(Part):
         if record.state not in {*stops.STOPPABLE, RunState.FAILED}:
             return None
         stop = Stops(self.engine).held(record.run_id)
-        if stop is None and record.state is not RunState.RUNNING:
+        if stop is None and record.state not in {RunState.RUNNING, RunState.STAGED}:
             return None
-        left = tuple(
-            one.chunk
-            for one in (Chunks(self.engine).chunks(record.run_id) if chunks is None else chunks)
-            if one.state not in STAGED
-        )
+        chunks = Chunks(self.engine).chunks(record.run_id) if chunks is None else chunks
+        left = tuple(one.chunk for one in chunks if one.state not in STAGED)
         if stop is not None:
             return Waiting(record.run_id, left, stop)
-        busy = any(
-            under_way(one) for one in (Attempts(self.engine).attempts(record.run_id) if attempts is None else attempts)
-        )
-        return Waiting(record.run_id, left) if left and not busy else None
+        attempts = Attempts(self.engine).attempts(record.run_id) if attempts is None else attempts
+        if left:
+            return None if any(map(under_way, attempts)) else Waiting(record.run_id, left)
+        ungated = tuple(one.chunk for one in chunks if one.state is ChunkState.STAGED)
+        return Waiting(record.run_id, ungated) if ungated and self._was_left(record.run_id, attempts) else None
+
+    def _was_left(self, run_id: str, attempts: Sequence[AttemptRecord]) -> bool:
+        """Return whether whoever staged a run's chunks has ended before it gated them, and nobody has launched the run since.
+
+        A launch that only gates makes no attempt: what has become of its process is not on record.
+        """
+        if not all(map(has_ended, attempts)):
+            return False
+        launched = Stops(self.engine).newest_launch(run_id)
+        return launched is None or all(one.ended_at is not None and launched <= one.ended_at for one in attempts)
 
     def all_waiting(self) -> dict[str, Waiting]:
         """Return every run that waits for a launch."""

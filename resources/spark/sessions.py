@@ -117,6 +117,19 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
     }
 
 
+def _working_folder(path: Sequence[str]) -> dict[str, str]:
+    """Return the settings that keep Python workers from the working folder, which `python -m` searches first, unless `path` has it.
+
+    Else a folder there that is called like an installed product would be another package to the workers than to the driver.
+    """
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return {}
+    is_searched = any(Path(entry or here).resolve() == here.resolve() for entry in path)
+    return {} if is_searched else {"spark.executorEnv.PYTHONSAFEPATH": "1"}
+
+
 class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
@@ -198,7 +211,7 @@ class ModeSpark:
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
-        wanted = self._workers | session_settings(self._settings, mode)
+        wanted = self._workers | _working_folder(sys.path) | session_settings(self._settings, mode)
         # Spark makes the folder as soon as a name is looked up in its own catalog, by default where the process runs
         wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
