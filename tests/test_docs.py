@@ -195,9 +195,18 @@ def test_the_shown_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("page", "line", "to"), LINKS, ids=[f"{page.name}:{line}:{to}" for page, line, to in LINKS])
 def test_a_link_leads_to_a_file_of_the_repository(page: Path, line: int, to: str) -> None:
-    target = (page.parent / to.partition("#")[0]).resolve()
+    file, _, heading = to.partition("#")
+    target = (page.parent / file).resolve() if file else page
     assert target.is_relative_to(ROOT)
     assert target.exists()
+    assert not heading or heading in headings_of(target)
+
+
+@cache
+def headings_of(page: Path) -> frozenset[str]:
+    """Return what a page's headings are linked by."""
+    lines = (line.lstrip("#").strip().lower() for _, line in read_page(page)[1] if line.startswith("#"))
+    return frozenset(re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in lines)
 
 
 def table(page: str, heading: str, number: int = 0) -> list[list[str]]:
