@@ -5,12 +5,14 @@ Put here what an identity says and how two are compared. What reads it from file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from manifests.canonical import LATER
 from manifests.errors import Problem
 
 _SHORT_HASH = 12
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,11 @@ def _code_in_words(code: CodeIdentity | ProductCode) -> str:
     return f"{code.content_hash[:_SHORT_HASH]} ({git}{', with uncommitted changes' if code.dirty else ''})"
 
 
-def code_problems(code: CodeIdentity) -> list[Problem]:
-    """Return why no run but one for development may be made by this code: it is not what a commit says."""
+def code_problems(code: CodeIdentity, uncommitted: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """Return why no run but one for development may be made by this code: it is not what a commit says.
+
+    `uncommitted` has the files in which it is not, by the product's name, or "" for the platform's.
+    """
     return [
         Problem(
             f"{whose} is git commit {part.git_commit} with uncommitted changes"
@@ -77,8 +82,10 @@ def code_problems(code: CodeIdentity) -> list[Problem]:
             else f"{whose} lies in a git checkout, and git cannot say which commit it is of",
             "a run must say which code made it",
             "commit the changes, or mark the manifest `development: true`",
+            ", ".join(files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""),
         )
         for part in code.parts
         if part.dirty
+        for files in [uncommitted.get(part.name if isinstance(part, ProductCode) else "", ())]
         for whose in [f"the code of product {part.name}" if isinstance(part, ProductCode) else "the code"]
     ]

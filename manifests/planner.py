@@ -7,9 +7,10 @@ Put here the steps in their order, and what becomes of a plan's fields. What the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from types import MappingProxyType
 
 from manifests.chunks import cut
 from manifests.code_identity import CodeIdentity, code_problems
@@ -41,6 +42,7 @@ def make_plan(
     base: BaseState | None = None,
     policy: Policy | None = None,
     facts: SourceFacts | None = None,
+    uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -54,6 +56,7 @@ def make_plan(
         policy: the policy in force; None: everybody may do everything.
         facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
+        uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -72,6 +75,7 @@ def make_plan(
         base,
         policy,
         facts,
+        uncommitted,
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
@@ -122,6 +126,7 @@ class _Given:
     base: BaseState | None
     policy: Policy | None
     facts: SourceFacts | None
+    uncommitted: Mapping[str, Sequence[str]]
 
     @property
     def publish(self) -> DayRange:
@@ -148,7 +153,7 @@ def _problems_of_target(given: _Given) -> list[Problem]:
     base = given.base or BaseState()
     return [
         *name_problems(manifest, contract),
-        *([] if manifest.development else code_problems(given.code)),
+        *([] if manifest.development else code_problems(given.code, given.uncommitted)),
         *scope_problems(given.publish, contract, source),
         *publish_mode_problems(manifest, contract, base),
         *whole_file_problems(given.publish, contract, base),

@@ -140,6 +140,33 @@ def test_a_run_is_computed_by_the_code_of_its_product_that_its_plan_names(platfo
     assert launched(platform)
 
 
+@pytest.mark.parametrize("name", ["rates.txt", "RATES.CSV", "rates.sql.j2", "rates", "deep/rates.parquet"])
+def test_a_file_of_any_kind_in_a_products_package_is_its_code_and_the_refusal_names_it(
+    platform: Platform, own: Path, name: str
+) -> None:
+    (own / f"{OWN}.py").unlink()
+    write(own, f"{OWN}/__init__.py", "def version():\n    return 1\n")
+    write(own, f"{OWN}/{name}", "1\n")
+    commit(own, "a package")
+    another_process()
+    later = manifest_from(manifest_data("later", "REPLACE_PARTITIONS", SCOPE) | {"development": False})
+    planned(platform, later)
+    for unasked in (".rates.txt.swp", "rates.txt~", "__pycache__/rates.txt"):
+        write(own, f"{OWN}/{unasked}", "2\n")
+    another_process()
+    assert launched(platform, "later")
+    write(own, f"{OWN}/{name}", "2\n")
+    another_process()
+    with pytest.raises(PlanRefused) as why:
+        plan_run(platform, later.model_copy(update={"run_id": "latest"}))
+    assert why.value.problems[0].where == str(own / OWN / name)
+    write(own, f"{OWN}/{name}", "1\n")
+    write(own, f"{OWN}/beside.md", "2\n")
+    another_process()
+    with pytest.raises(PlanRefused, match=r"beside\.md"):
+        plan_run(platform, later.model_copy(update={"run_id": "latest"}))
+
+
 def test_a_helper_beside_the_products_package_is_its_code(platform: Platform, own: Path) -> None:
     write(own, f"{OWN}.py", "def version():\n    from helpers_of_ours import deep\n    return deep.VERSION\n")
     write(own, "helpers_of_ours/__init__.py", "import numpy, decimal, deeper_of_ours, not_there\n")

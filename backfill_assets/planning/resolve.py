@@ -35,6 +35,7 @@ from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
 from resources import actors, logs
+from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import Scope
 from resources.ledger.facade import RunRecord, operator
@@ -82,13 +83,15 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
+        code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
             contract=contract,
             source=source,
             references=references,
             base_snapshot_id=base_snapshot_id,
-            code=platform.code_of(target.name, loaded_only=True),  # a launch looks at all of it
+            code=code,
+            uncommitted=uncommitted(platform.sources_of(target.name)) if code.is_dirty else {},
             configuration_hash=platform.settings.output_hash(),
             run_clock=run_clock,
             # tables that are not as their models say are not looked into

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -129,6 +130,25 @@ def _identity_of(product: Sources) -> ProductCode:
         git_commit="+".join(commit for commit, _ in found if commit is not None) or None,
         dirty=any(dirty for _, dirty in found),
     )
+
+
+def uncommitted(product: Sources | None = None) -> dict[str, list[str]]:
+    """Return the files in which code differs from its commit, by whose it is: a product's name, or "" of this package's.
+
+    Also those that git does not keep, and those that are no more there. Empty for what lies in no checkout, or where git
+    cannot say.
+    """
+    found: dict[str, list[str]] = {}
+    trees = [("", _own_tree()), *(() if product is None else ((product.name, tree) for tree in _trees_of(product)))]
+    for name, tree in trees:
+        with suppress(OSError, ValueError, subprocess.SubprocessError):
+            if tree.checkout is not None:
+                present, there = _present(tree, tree.checkout), _committed(tree, tree.checkout, "HEAD")
+                differing = sorted(
+                    file for file in present.keys() | there.keys() if present.get(file) != there.get(file)
+                )
+                found.setdefault(name, []).extend(str(tree.checkout / file) for file in differing)
+    return found
 
 
 def require_own_bytecode(product: Sources | None = None, *, loaded_only: bool = False) -> None:

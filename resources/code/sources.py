@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.machinery import BYTECODE_SUFFIXES
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +20,9 @@ from symtable import symtable
 from warnings import catch_warnings, simplefilter
 
 LOCK_FILES = ("requirements.lock", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
-_SUFFIXES = frozenset({".py", ".sql", ".csv", ".json", ".toml", ".yaml", ".yml"})
-"""Files of a product that can change what it computes: code, and the tables and texts that lie beside it."""
+_CACHES = "__pycache__"
+_TEXTS = frozenset({".py", ".sql", ".csv", ".json", ".toml", ".yaml", ".yml"})
+"""Ends of names of files that count also where the name is a hidden one, or a backup's."""
 _MAKES_NAMES = re.compile(
     r"import[\s\\]*\*|:=|\b(globals|locals|vars|exec|eval|setattr|global|modules|__dict__|__class__|__getattr__|__import__)\b"
 )
@@ -151,8 +153,14 @@ def _may_bind(file: Path, name: str) -> bool:
 
 
 def is_code(name: str) -> bool:
-    """Return whether a file of a product counts as its code, by its name or path."""
-    return Path(name).suffix in _SUFFIXES
+    """Return whether a file of a product counts as its code, by its name or path: all but caches, hidden files and backups.
+
+    Whatever lies beside the code may be read by it, and change what it computes.
+    """
+    file = Path(name)
+    if _CACHES in file.parts or file.suffix in BYTECODE_SUFFIXES:
+        return False
+    return file.suffix.lower() in _TEXTS or not (file.name.startswith(".") or file.name.endswith("~"))
 
 
 def _roots(package: str) -> Iterator[Path]:
@@ -178,6 +186,4 @@ def _below(root: Path) -> Iterator[Path]:
     if root.is_file():
         yield root
         return
-    yield from sorted(
-        file for file in root.rglob("*") if is_code(file.name) and "__pycache__" not in file.parts and file.is_file()
-    )
+    yield from sorted(file for file in root.rglob("*") if is_code(file.relative_to(root).as_posix()) and file.is_file())
