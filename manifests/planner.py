@@ -79,13 +79,11 @@ def make_plan(
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
-    problems += source_range_problems(manifest, scope.inputs, source)
     pins, pin_problems = pin_references(manifest, contract, references)
-    problems += pin_problems
+    problems += [*source_range_problems(manifest, scope.inputs, source), *pin_problems]
     chunks, sample_problems = _chunks(given, scope)
     problems += sample_problems
-    problems += _row_limit_problems(given, scope)
-    problems += _policy_problems(given)
+    problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     problems += data_problems
     if problems:
