@@ -28,6 +28,7 @@ from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking import imports as declared
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.finding import check_products, find_products, imported_loader, installed
+from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.target import PLATFORM_TABLES
 from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.operations import initialise as initialising
@@ -1602,3 +1603,11 @@ def test_the_definitions_of_products_merge_with_a_projects_own(tmp_path: Path) -
     assert graph.get(dg.AssetKey("dashboard")).parent_keys == {dg.AssetKey(["silver", "daily_published"])}
     assert graph.get(dg.AssetKey(["silver", "daily"])).group_name == "metering"
     assert {"mailer", "platform"} <= set(merged.resources or {})
+
+
+def test_a_table_that_is_asked_for_as_another_kind_is_said_to_be_declared_as_what_it_is() -> None:
+    products = Products((ba.Product("mine", (INPUT, METERS), (TARGET,)),))
+    with pytest.raises(InputRefused, match=f"input table {TARGET.name} is not declared: it is declared as target"):
+        products.input(TARGET.name)
+    with pytest.raises(InputRefused, match=f"target {INPUT.name} is not declared: it is declared as input"):
+        products.target(INPUT.name)

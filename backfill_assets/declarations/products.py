@@ -63,7 +63,7 @@ class Products:
         Raises:
             InputRefused: if no product declares it.
         """
-        return _named(name, self.targets, "target")
+        return _named(name, self.targets, "target", self.declared)
 
     def find_target(self, name: str) -> TargetTable | None:
         """Return a declared target, or None where no product declares it."""
@@ -76,7 +76,7 @@ class Products:
             InputRefused: if no product declares it.
         """
         offered = [table for table in self.inputs if table.name == name or not table.quarantine_of]
-        return _named(name, offered, "input table")
+        return _named(name, offered, "input table", self.declared)
 
     def quarantine_of(self, table: InputTable) -> InputTable:
         """Return the quarantine of an input table; of a reference table, which has none, the table itself."""
@@ -110,13 +110,14 @@ def _purpose(table: InputTable) -> str:
     return f"quarantine of {table.quarantine_of}" if table.quarantine_of else "input"
 
 
-def _named(name: str, tables_declared: Sequence[_Table], what: str) -> _Table:
+def _named(name: str, tables_declared: Sequence[_Table], what: str, products: Sequence[Product]) -> _Table:
     tables = {table.name: table for table in tables_declared}
     if name not in tables:
         close = get_close_matches(name, tables, n=1)
+        purpose = next((purpose for one in products for table, purpose in tables_of(one) if table == name), None)
         raise InputRefused(
             Problem(
-                f"{what} {name} is not declared",
+                f"{what} {name} is not declared" + (f": it is declared as {purpose}" if purpose else ""),
                 f"declared are {', '.join(sorted(tables)) or 'none: no product is served'}",
                 f"{f'did you mean {close[0]}? ' if close else ''}correct the name, declare it in a product, or have its product served (setting `products`)",
             )

@@ -207,7 +207,7 @@ class Approvals(Part):
                     Problem(
                         f"run '{run_id}' is {found.state}",
                         f"a {role} decides while it is {', '.join(sorted(states))}",
-                        "see `backfill status` for what it waits for",
+                        f"`backfill status {run_id}` says where it stands",
                     )
                 )
             require_plan(found, plan_hash)

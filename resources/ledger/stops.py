@@ -73,7 +73,7 @@ class Stops(Part):
                     Problem(
                         f"run '{run_id}' is {state or 'unknown'}",
                         f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}",
-                        "nothing of it is under way; `backfill cancel` or `backfill reject` ends it for good",
+                        f"nothing of it is under way; `backfill status {run_id}` says what comes next",
                     )
                 )
             if since is not None and (later := _newest_launch(connection, run_id)) is not None and later > since:
