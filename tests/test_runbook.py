@@ -426,6 +426,7 @@ def test_a_merge_that_left_chunks_alone_is_undone_although_an_earlier_run_holds_
         assert undo("merged").commands == ("backfill rollback merged",)
         assert undo("history").facts == ("part of its scope is held by later runs: roll back merged first",)
         assert rollback(platform, "merged").files_removed
+        assert later not in report(platform, "history")
         closed(platform)
 
 

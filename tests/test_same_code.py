@@ -147,11 +147,14 @@ def test_a_file_of_any_kind_in_a_products_package_is_its_code_and_the_refusal_na
     (own / f"{OWN}.py").unlink()
     write(own, f"{OWN}/__init__.py", "def version():\n    return 1\n")
     write(own, f"{OWN}/{name}", "1\n")
+    write(own, f"{OWN}/data/rates", "1\n")
+    (own / OWN / "link").symlink_to("data")
+    (own / OWN / "link.txt").symlink_to("data/rates")
     commit(own, "a package")
     another_process()
     later = manifest_from(manifest_data("later", "REPLACE_PARTITIONS", SCOPE) | {"development": False})
     planned(platform, later)
-    for unasked in (".rates.txt.swp", "rates.txt~", "__pycache__/rates.txt"):
+    for unasked in (".rates.txt.swp", "rates.txt~", "__pycache__/rates.txt", ".ipynb_checkpoints/rates.ipynb"):
         write(own, f"{OWN}/{unasked}", "2\n")
     another_process()
     assert launched(platform, "later")

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,12 +22,13 @@ from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
 from resources.sinks.policy import DECLARED, judge
-from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings
+from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings, working_folder
 
 SECRET = "https://hooks.example.org/T0/B0/secret"
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
+from types import ModuleType
 
 from backfill_assets.defs.spark_by_mode import spark_resources
 from backfill_assets.installation import Platform
@@ -206,3 +208,21 @@ def test_workers_search_the_working_folder_only_where_the_driver_does(found: dic
         Mode.LIVE: [False, False],
         **{mode: [True, True] for mode in CONFINED},
     }
+
+
+@pytest.mark.parametrize(
+    ("lies_in", "is_kept_out"), [(".", False), (".venv/lib/site-packages", True), ("../elsewhere", True)]
+)
+def test_workers_search_the_working_folder_if_the_driver_has_found_a_product_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies_in: str, is_kept_out: bool
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    ours = ModuleType("ours")
+    ours.__file__ = os.path.normpath(here / lies_in / "ours" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "ours", ours)
+    assert bool(working_folder(["ours.tables", "not_imported"])) == is_kept_out
+    monkeypatch.syspath_prepend("")
+    assert working_folder(["ours.tables"]) == {}

@@ -157,6 +157,13 @@ def _completed(rows: Rows) -> Rows:
     return found
 
 
+def _holdings(rows: Rows) -> tuple[set[str], set[str]]:
+    """Return the chunks that a run holds, and those that later runs have taken from it and hold."""
+    versions = rows["accepted_versions"].values()
+    holds = {one["chunk"] for one in versions if one["ended_at"] is None}
+    return holds, {one["chunk"] for one in versions if one["ended_how"] == RunState.SUPERSEDED} - holds
+
+
 def _facts(
     platform: Platform, rows: Rows, run_id: str, before: Mapping[str, Any], records: Sequence[Record]
 ) -> dict[str, Any]:
@@ -174,7 +181,7 @@ def _facts(
     # a chunk that has failed was not counted: its rows of before would seem to have gone
     earlier = {key: facts["slices"] for key, facts in before.items() if key in counted or not counted}
     done = [one for one in rows["publications"].values() if one["state"] == PublicationState.COMMITTED]
-    open_ = [one for one in rows["accepted_versions"].values() if one["ended_at"] is None]
+    holds, superseded = _holdings(rows)
     last_pass = {(row["chunk"], row["gate"]): row for row in rows["verdicts"].values()}
     levels = {item.name: (item.level.value, item.description) for item in table.reconciliations}
     accepted = _accepted(rows, run)
@@ -198,8 +205,8 @@ def _facts(
         "done_by": defaultdict(str, DONE_BY),
         "published": next((one for one in done if one["action"] == "publish"), None),
         "commits": in_commits(strategy_in(plan).commits(table)),
-        "holds": sorted({one["chunk"] for one in open_}),
-        "superseded": [one for one in rows["accepted_versions"].values() if one["ended_how"] == RunState.SUPERSEDED],
+        "holds": sorted(holds),
+        "superseded": superseded,
         "keys": keys,
         "chunks": [_chunk(chunk, before.get(chunk["chunk"])) for chunk in chunks],
         "chunk_verdicts": [row for (chunk, gate), row in sorted(last_pass.items()) if chunk and gate == CHUNK_GATE],
@@ -208,7 +215,7 @@ def _facts(
         "amendments": list(rows["amendments"].values()),
         "attempts": list(rows["attempts"].values()),
         "takes": _takes(run["state"], published=bool(done)),
-        "beside": "" if open_ else _beside(run["state"], plan),
+        "beside": "" if holds else _beside(run["state"], plan),
         "before_runs": sorted({facts["run"] for facts in before.values()}),
         "totals": totals_of(slices, earlier),
         "by_slice": slices_of(slices, earlier),

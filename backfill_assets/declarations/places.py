@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from resources.code.sources import INSTALLED
+
 PACKAGE = Path(__file__).resolve().parent.parent
 ROOT = PACKAGE.parent
 PRODUCTS_FOLDER = PACKAGE / "products"
@@ -21,7 +23,6 @@ _CORE = (PACKAGE, ROOT / "manifests", ROOT / "resources")
 _IN_WORKER = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _WRITTEN_IN = re.compile(r"was called from\s+(\S.*?):(\d+)")
 """How Spark says in which line of Python an expression was written that fails on some row."""
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def place(error: BaseException, *, only_products: bool = False) -> str:
@@ -82,7 +83,7 @@ def is_own(name: str) -> bool:
     file = Path(name)
     if file.is_relative_to(PRODUCTS_FOLDER):
         return True
-    of_python = any(file.is_relative_to(folder) for folder in _python()) or not _INSTALLED.isdisjoint(file.parts)
+    of_python = any(file.is_relative_to(folder) for folder in _python()) or not INSTALLED.isdisjoint(file.parts)
     return not (name.startswith("<") or of_python or is_core(name))
 
 

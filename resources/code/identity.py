@@ -8,11 +8,12 @@ planned and nothing computed. A product has an identity of its own: a change of 
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -27,6 +28,8 @@ PRODUCTS = "backfill_assets/products"
 _ROOT = Path(__file__).resolve().parents[2]
 _SHORT = 20
 _SHOWN = 5
+_SUBMODULE = "160000"
+"""Mode of an entry of a commit that is another repository's: its files count as they lie there."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,20 @@ def _trees_of(product: Sources) -> list[_Tree]:
             files={name: file for name, file in product.files().items() if any(map(file.is_relative_to, roots))},
             checkout=checkout,
             paths=tuple(str(root.relative_to(checkout)) for root in roots),
-            is_code=is_code,
+            is_code=partial(_is_below, checkout, roots),
             beside=(),
             locks=LOCK_FILES,
         )
         for checkout, roots in product.checkouts.items()
     ]
+
+
+def _is_below(checkout: Path, roots: Sequence[Path], path: str) -> bool:
+    """Return whether what git names by a path in a checkout is code that lies below one of some folders, or is one of some files."""
+    file = checkout / path
+    return any(
+        file == root or (file.is_relative_to(root) and is_code(file.relative_to(root).as_posix())) for root in roots
+    )
 
 
 def code_identity(product: Sources | None = None, *, loaded_only: bool = False) -> CodeIdentity:
@@ -206,14 +217,27 @@ def _committed(tree: _Tree, checkout: Path, commit: str) -> dict[str, str]:
     ):
         if entry:
             facts, _, path = entry.partition("\t")
-            if path in tree.beside or tree.is_code(path):
-                found[path] = facts.split()[2]
+            mode, _, blob = facts.split()
+            if (
+                (path in tree.beside or tree.is_code(path))
+                and mode != _SUBMODULE
+                and not _leads_inside(tree, checkout / path)
+            ):
+                found[path] = blob
     return found
+
+
+def _leads_inside(tree: _Tree, file: Path) -> bool:
+    """Return whether a file is a link to code that counts by itself, wherever else it may be found."""
+    return file.is_symlink() and any(
+        file.resolve().is_relative_to((tree.checkout or file) / path) for path in tree.paths
+    )
 
 
 def _present(tree: _Tree, checkout: Path) -> dict[str, str]:
     """Return the blob that each file of the code would be if it were committed as it is, by its path."""
-    files = [*tree.files.values(), *(checkout / name for name in tree.beside if (checkout / name).is_file())]
+    own = (file for file in tree.files.values() if not _leads_inside(tree, file))
+    files = [*own, *(checkout / name for name in tree.beside if (checkout / name).is_file())]
     paths = [str(file.relative_to(checkout)) for file in files]
     blobs = _git(checkout, "hash-object", "--stdin-paths", given="".join(f"{path}\n" for path in paths)).split()
     return dict(zip(paths, blobs, strict=True))
@@ -222,8 +246,18 @@ def _present(tree: _Tree, checkout: Path) -> dict[str, str]:
 def _content_hash(files: Mapping[str, Path]) -> str:
     total = hashlib.sha256()
     for name, file in files.items():
-        total.update(name.encode() + b"\0")
-        total.update(hashlib.sha256(file.read_bytes()).digest())
+        total.update(os.fsencode(name) + b"\0")
+        try:
+            with file.open("rb") as opened:
+                total.update(hashlib.file_digest(opened, "sha256").digest())
+        except OSError as error:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{file} cannot be read: {error.strerror}",
+                    "a plan names its code by the content of its files, all that lie in the package",
+                    "make it readable, or keep it elsewhere; what is written while a run computes is no code",
+                )
+            ) from error
     return total.hexdigest()
 
 

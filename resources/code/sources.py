@@ -20,14 +20,15 @@ from symtable import symtable
 from warnings import catch_warnings, simplefilter
 
 LOCK_FILES = ("requirements.lock", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
-_CACHES = "__pycache__"
+_NEVER = frozenset({"__pycache__", ".git"})
 _TEXTS = frozenset({".py", ".sql", ".csv", ".json", ".toml", ".yaml", ".yml"})
 """Ends of names of files that count also where the name is a hidden one, or a backup's."""
 _MAKES_NAMES = re.compile(
     r"import[\s\\]*\*|:=|\b(globals|locals|vars|exec|eval|setattr|global|modules|__dict__|__class__|__getattr__|__import__)\b"
 )
 """What a module has names by that nobody can see: star imports, names that are set, modules in place of itself."""
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of what is installed: the lock file is about it, wherever the environment lies."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,14 @@ class Sources:
 
     def files(self) -> dict[str, Path]:
         """Return every file of the code by the name that it is hashed under: its path below the folder of its package."""
-        return {
-            f"{root.name}/{file.relative_to(root).as_posix()}" if root.is_dir() else file.name: file
-            for root in self.roots
-            for file in _below(root)
-        }
+        found: dict[str, Path] = {}
+        for root in self.roots:
+            for file in _below(root):
+                name = f"{root.name}/{file.relative_to(root).as_posix()}" if root.is_dir() else file.name
+                while name in found:  # a package in several folders may have a file of one name in each
+                    name += "'"
+                found[name] = file
+        return found
 
     @cached_property
     def checkouts(self) -> dict[Path, tuple[Path, ...]]:
@@ -94,7 +98,7 @@ def imported_beside(packages: tuple[str, ...], without: frozenset[str]) -> tuple
         files = (file for root in _roots(to_read.pop()) for file in _below(root) if file.suffix == ".py")
         for name in sorted({name for file in files for name in _imports(file)} - known):
             known.add(name)
-            if any(_INSTALLED.isdisjoint(root.parts) for root in _roots(name)):
+            if any(INSTALLED.isdisjoint(root.parts) for root in _roots(name)):
                 found.append(name)
                 to_read.append(name)
     return tuple(found)
@@ -153,14 +157,15 @@ def _may_bind(file: Path, name: str) -> bool:
 
 
 def is_code(name: str) -> bool:
-    """Return whether a file of a product counts as its code, by its name or path: all but caches, hidden files and backups.
+    """Return whether a file of a product counts as its code, by its path below the package's folder.
 
-    Whatever lies beside the code may be read by it, and change what it computes.
+    All do but caches, backups and what is hidden: whatever lies beside the code may be read by it, and change what it computes.
     """
     file = Path(name)
-    if _CACHES in file.parts or file.suffix in BYTECODE_SUFFIXES:
+    if not _NEVER.isdisjoint(file.parts) or file.suffix in BYTECODE_SUFFIXES:
         return False
-    return file.suffix.lower() in _TEXTS or not (file.name.startswith(".") or file.name.endswith("~"))
+    is_hidden = any(part.startswith(".") for part in file.parts)
+    return file.suffix.lower() in _TEXTS or not (is_hidden or file.name.endswith("~"))
 
 
 def _roots(package: str) -> Iterator[Path]:
@@ -177,7 +182,7 @@ def _roots(package: str) -> Iterator[Path]:
 
 
 def _checkout_of(root: Path) -> Path | None:
-    if not _INSTALLED.isdisjoint(root.parts):
+    if not INSTALLED.isdisjoint(root.parts):
         return None  # an environment may lie below somebody's checkout
     return next((folder for folder in root.parents if (folder / ".git").exists()), None)
 

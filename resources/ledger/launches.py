@@ -16,6 +16,7 @@ from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
 from resources.ledger.part import Part
 from resources.ledger.runs import RunRecord, Runs
 from resources.ledger.stops import Stop, Stops
+from resources.ledger.verdicts import Verdicts
 from resources.processes import has_ended
 
 STOPPED = "stopped"
@@ -79,18 +80,20 @@ class Launches(Part):
         attempts = Attempts(self.engine).attempts(record.run_id) if attempts is None else attempts
         if left:
             return None if any(map(under_way, attempts)) else Waiting(record.run_id, left)
-        ungated = tuple(one.chunk for one in chunks if one.state is ChunkState.STAGED)
-        return Waiting(record.run_id, ungated) if ungated and self._was_left(record.run_id, attempts) else None
+        unjudged = tuple(one.chunk for one in chunks if one.state is ChunkState.STAGED)
+        if not unjudged and all(one.chunk for one in Verdicts(self.engine).verdicts(record.run_id)):
+            unjudged = tuple(one.chunk for one in chunks)  # each has passed, and nobody has judged the run
+        return Waiting(record.run_id, unjudged) if unjudged and self._was_left(record.run_id, attempts) else None
 
     def _was_left(self, run_id: str, attempts: Sequence[AttemptRecord]) -> bool:
-        """Return whether whoever staged a run's chunks has ended before it gated them, and nobody has launched the run since.
+        """Return whether whoever staged a run's chunks has ended before it judged them, and nobody has launched the run since.
 
         A launch that only gates makes no attempt: what has become of its process is not on record.
         """
-        if not all(map(has_ended, attempts)):
+        if not attempts or not all(map(has_ended, attempts)):
             return False
         launched = Stops(self.engine).newest_launch(run_id)
-        return launched is None or all(one.ended_at is not None and launched <= one.ended_at for one in attempts)
+        return launched is None or launched <= max(one.ended_at or one.started_at for one in attempts)
 
     def all_waiting(self) -> dict[str, Waiting]:
         """Return every run that waits for a launch."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
+from resources.code.sources import INSTALLED
 from resources.lakehouse.storage import local_path
 from resources.settings import Settings
 from resources.spark import class_archive, pyspark_private, worker_daemon
@@ -117,16 +118,21 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
     }
 
 
-def _working_folder(path: Sequence[str]) -> dict[str, str]:
-    """Return the settings that keep Python workers from the working folder, which `python -m` searches first, unless `path` has it.
+def working_folder(modules: Sequence[str]) -> dict[str, str]:
+    """Return the settings that keep Python workers from the working folder, which `python -m` searches first.
 
     Else a folder there that is called like an installed product would be another package to the workers than to the driver.
+    Not where the driver searches it, or has found one of its `modules` there: Dagster searches it only while it loads code.
     """
     try:
         here = Path.cwd()
     except FileNotFoundError:
         return {}
-    is_searched = any(Path(entry or here).resolve() == here.resolve() for entry in path)
+    files = (getattr(sys.modules.get(name.partition(".")[0]), "__file__", None) for name in modules)
+    found = (Path(file) for file in files if file)
+    is_searched = any(Path(entry or here).resolve() == here.resolve() for entry in sys.path) or any(
+        file.is_relative_to(here) and INSTALLED.isdisjoint(file.parts) for file in found
+    )
     return {} if is_searched else {"spark.executorEnv.PYTHONSAFEPATH": "1"}
 
 
@@ -137,7 +143,7 @@ class ModeSpark:
     """
 
     def __init__(self, settings: Settings, worker_modules: Sequence[str] = ()) -> None:
-        self._settings = settings
+        self._settings, self._worker_modules = settings, worker_modules
         self._workers = {
             "spark.python.daemon.module": worker_daemon.__name__,
             f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
@@ -211,7 +217,7 @@ class ModeSpark:
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
-        wanted = self._workers | _working_folder(sys.path) | session_settings(self._settings, mode)
+        wanted = self._workers | working_folder(self._worker_modules) | session_settings(self._settings, mode)
         # Spark makes the folder as soon as a name is looked up in its own catalog, by default where the process runs
         wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
