@@ -218,26 +218,14 @@ def _committed(tree: _Tree, checkout: Path, commit: str) -> dict[str, str]:
         if entry:
             facts, _, path = entry.partition("\t")
             mode, _, blob = facts.split()
-            if (
-                (path in tree.beside or tree.is_code(path))
-                and mode != _SUBMODULE
-                and not _leads_inside(tree, checkout / path)
-            ):
+            if (path in tree.beside or tree.is_code(path)) and mode != _SUBMODULE:
                 found[path] = blob
     return found
 
 
-def _leads_inside(tree: _Tree, file: Path) -> bool:
-    """Return whether a file is a link to code that counts by itself, wherever else it may be found."""
-    return file.is_symlink() and any(
-        file.resolve().is_relative_to((tree.checkout or file) / path) for path in tree.paths
-    )
-
-
 def _present(tree: _Tree, checkout: Path) -> dict[str, str]:
     """Return the blob that each file of the code would be if it were committed as it is, by its path."""
-    own = (file for file in tree.files.values() if not _leads_inside(tree, file))
-    files = [*own, *(checkout / name for name in tree.beside if (checkout / name).is_file())]
+    files = [*tree.files.values(), *(checkout / name for name in tree.beside if (checkout / name).is_file())]
     paths = [str(file.relative_to(checkout)) for file in files]
     blobs = _git(checkout, "hash-object", "--stdin-paths", given="".join(f"{path}\n" for path in paths)).split()
     return dict(zip(paths, blobs, strict=True))
