@@ -47,9 +47,9 @@ def state(record: RunRecord, waiting: Waiting | None) -> str:
 
 def reason(record: RunRecord, waiting: Waiting | None) -> str:
     """Return why a run is in its state: of one that nobody computes or gates any more, or that says nothing, what it waits for."""
-    is_left = waiting is not None and (record.state is RunState.RUNNING or waiting.stop is None)
-    waits_only = waiting is not None and (is_left or not record.state_reason)
-    return str(waiting) if waits_only else record.state_reason
+    if waiting is not None and (waiting.stop is None or record.state is RunState.RUNNING or not record.state_reason):
+        return str(waiting)
+    return record.state_reason
 
 
 def under_way(attempt: AttemptRecord) -> bool:
