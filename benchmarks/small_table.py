@@ -43,7 +43,8 @@ from backfill_assets.planning.resolve import plan_run
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import entities_folder, staged_files
-from backfill_assets.staging.rows import CHUNK_FOLDER, lineage
+from backfill_assets.staging.folders import CHUNK_FOLDER
+from backfill_assets.staging.rows import lineage
 from manifests.chunks import Chunking
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.plan import PlannedChunk

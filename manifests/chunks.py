@@ -20,7 +20,10 @@ from manifests.errors import InputRefused, Problem
 class Chunking(StrEnum):
     """By which part of its day a row belongs to a chunk."""
 
+    YEAR = "YEAR"
     MONTH = "MONTH"
+    WEEK = "WEEK"
+    """From Monday to Sunday, as ISO 8601 counts them."""
     DAY = "DAY"
 
 
@@ -34,15 +37,34 @@ class Chunk:
     end: date
 
 
-_KEY = {Chunking.MONTH: re.compile(r"\d{4}-\d{2}"), Chunking.DAY: re.compile(r"\d{4}-\d{2}-\d{2}")}
-KEY_FORMAT = {Chunking.MONTH: "%Y-%m", Chunking.DAY: "%Y-%m-%d"}
+_KEY = {
+    Chunking.YEAR: re.compile(r"\d{4}"),
+    Chunking.MONTH: re.compile(r"\d{4}-\d{2}"),
+    Chunking.WEEK: re.compile(r"(\d{4})-W(\d{2})"),
+    Chunking.DAY: re.compile(r"\d{4}-\d{2}-\d{2}"),
+}
+KEY_FORMAT = {Chunking.YEAR: "%Y", Chunking.MONTH: "%Y-%m", Chunking.WEEK: "%G-W%V", Chunking.DAY: "%Y-%m-%d"}
+"""How `strftime` writes the key of a chunk from its first day."""
+EXAMPLES = {
+    Chunking.YEAR: "2012",
+    Chunking.MONTH: "2012-03",
+    Chunking.WEEK: "2012-W09",
+    Chunking.DAY: "2012-03-31",
+}
+"""A key of each chunking."""
 
+_KEY_LENGTH = {chunking: len(example) for chunking, example in EXAMPLES.items()}
+_DAY = EXAMPLES[Chunking.DAY]
+_SIX_DAYS = timedelta(days=6)
 _MISSING_NAMED, _STRETCHES_NAMED = 3, 6
 
 
 def key_of(chunking: Chunking, day: date) -> str:
     """Return the key of the chunk that holds `day`."""
-    return day.isoformat() if chunking is Chunking.DAY else day.isoformat()[:7]
+    if chunking is Chunking.WEEK:
+        year, week, _ = day.isocalendar()
+        return f"{year:04}-W{week:02}"
+    return day.isoformat()[: _KEY_LENGTH[chunking]]
 
 
 def first_day(chunking: Chunking, key: str) -> date:
@@ -52,12 +74,15 @@ def first_day(chunking: Chunking, key: str) -> date:
         InputRefused: if `key` is not a key of this chunking.
     """
     start = None
-    if _KEY[chunking].fullmatch(key):
+    if found := _KEY[chunking].fullmatch(key):
         with suppress(ValueError):  # not a day of the calendar: refused below, with the rule
-            start = date.fromisoformat(key if chunking is Chunking.DAY else f"{key}-01")
+            if chunking is Chunking.WEEK:
+                start = date.fromisocalendar(int(found[1]), int(found[2]), 1)
+            else:
+                start = date.fromisoformat(key + "-01-01"[: len(_DAY) - len(key)])
     if start is not None:
         return start
-    example = "2012-03" if chunking is Chunking.MONTH else "2012-03-31"
+    example = EXAMPLES[chunking]
     raise InputRefused(
         Problem(
             f"'{key}' is not a chunk",
@@ -69,23 +94,43 @@ def first_day(chunking: Chunking, key: str) -> date:
 
 def last_day(chunking: Chunking, start: date) -> date:
     """Return the last day of the chunk that begins on `start`."""
-    if chunking is Chunking.DAY:
-        return start
-    return start.replace(day=monthrange(start.year, start.month)[1])
+    match chunking:
+        case Chunking.YEAR:
+            return start.replace(month=12, day=31)
+        case Chunking.MONTH:
+            return start.replace(day=monthrange(start.year, start.month)[1])
+        case Chunking.WEEK:
+            return start + min(_SIX_DAYS, date.max - start)
+        case Chunking.DAY:
+            return start
 
 
 def following(chunking: Chunking, start: date) -> date:
     """Return the first day of the chunk after the one that begins on `start`."""
-    if chunking is Chunking.DAY:
-        return start + timedelta(days=1)
-    return date(start.year + start.month // 12, start.month % 12 + 1, 1)
+    return last_day(chunking, start) + timedelta(days=1)
 
 
 def aligned(chunking: Chunking, start: date, end: date) -> tuple[date, date]:
     """Return the smallest range of whole chunks that holds `start` to `end`."""
-    begin = start if chunking is Chunking.DAY else start.replace(day=1)
-    finish = end if chunking is Chunking.DAY else last_day(chunking, end.replace(day=1))
-    return begin, finish
+    return _begin(chunking, start), last_day(chunking, _begin(chunking, end))
+
+
+def _begin(chunking: Chunking, day: date) -> date:
+    """Return the first day of the chunk that holds `day`."""
+    match chunking:
+        case Chunking.YEAR:
+            return day.replace(month=1, day=1)
+        case Chunking.MONTH:
+            return day.replace(day=1)
+        case Chunking.WEEK:
+            return day - timedelta(days=day.weekday())
+        case Chunking.DAY:
+            return day
+
+
+def chunking_of(key: str) -> Chunking | None:
+    """Return what a chunk's key is one of; None for a text that is no key."""
+    return next((chunking for chunking, pattern in _KEY.items() if pattern.fullmatch(key)), None)
 
 
 def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
@@ -101,7 +146,7 @@ def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
 
 def are_adjacent(keys: Sequence[str]) -> bool:
     """Whether chunks in order have no gap between them."""
-    chunking = Chunking.MONTH if _KEY[Chunking.MONTH].fullmatch(keys[0]) else Chunking.DAY
+    chunking = chunking_of(keys[0]) or Chunking.DAY
     firsts = [first_day(chunking, key) for key in keys]
     return all(following(chunking, one) == after for one, after in pairwise(firsts))
 
@@ -116,7 +161,7 @@ def in_words(keys: Iterable[str]) -> str:
     ordered = sorted(set(keys))
     if not ordered:
         return "none"
-    chunking = Chunking.MONTH if _KEY[Chunking.MONTH].fullmatch(ordered[0]) else Chunking.DAY
+    chunking = chunking_of(ordered[0]) or Chunking.DAY
     try:
         first, *_, last = [first_day(chunking, key) for key in (ordered[0], *ordered)]
     except InputRefused:  # a row that was changed by hand names no chunk

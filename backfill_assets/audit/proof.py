@@ -7,7 +7,7 @@ Put here what is done for one chunk, file by file, in this process: memory is on
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -18,7 +18,7 @@ from pyarrow import ArrowException
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.digest import RowDigest
-from backfill_assets.worker.key_order import by_key
+from backfill_assets.worker.key_order import by_key, one_order
 from resources.lakehouse.storage import Storage, place_of
 
 _UNREADABLE = (*UNREADABLE, ArrowException, ValueError)
@@ -93,15 +93,22 @@ def _hold(place: str, raw: bytes, file: Mapping[str, Any], proof: ChunkProof) ->
 def _digest(storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], places: list[str], proof: ChunkProof) -> None:
     """Compute the digest of a chunk's rows again, of the columns that it was made of."""
     digest: RowDigest | None = None
-    for place in places:
-        try:
+    place = ""
+
+    def rows() -> Iterator[pl.DataFrame]:
+        nonlocal place
+        for place in places:
             frame = pl.read_parquet(BytesIO(storage.content(place)), hive_partitioning=False)
+            yield by_key(frame, sealed.target.key)[0]
+
+    try:
+        for frame in one_order(rows(), sealed.target.key):
             digest = digest or RowDigest(digest_types(sealed, frame.schema))
-            digest.update(by_key(frame, sealed.target.key)[0])
-        except _UNREADABLE as error:
-            what = f"cannot be read: {type(error).__name__}: {str(error)[:200]}"
-            proof.problems.append(FileProblem(place, what))
-            return
+            digest.update(frame)
+    except _UNREADABLE as error:
+        what = f"cannot be read: {type(error).__name__}: {str(error)[:200]}"
+        proof.problems.append(FileProblem(place, what))
+        return
     found = (digest or RowDigest(digest_types(sealed))).result()
     if found != chunk["digest"]:
         proof.problems.append(FileProblem("", "has rows of another digest", str(chunk["digest"]), found))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -19,7 +18,7 @@ from backfill_assets.audit.run_in_table import asked_for, days_of_chunks, files_
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.worker.digest import RowDigest
-from backfill_assets.worker.key_order import by_key
+from backfill_assets.worker.key_order import by_key, one_order
 from resources.lakehouse.snapshots import Days, Seen
 from resources.lakehouse.storage import Storage, place_of
 
@@ -48,7 +47,7 @@ def read_chunk(
     if column not in seen.table.schema().column_names:
         report.add(where, f"cannot be asked for by its days: readers find no column {column}", column, "nothing")
         return False
-    finds = seen.finder(asked_for(column, days))
+    finds = seen.finder(asked_for(sealed.target, days))
     merges = bool(sealed.plan.get("merge"))
     own = {place_of(file["path"]): file for file in chunk["derived" if merges else "files"]}
     opened = [one for entries in seen.entries.values() for one in entries if finds(one)]
@@ -121,7 +120,6 @@ def _digest(sealed: Sealed, frames: Sequence[pl.DataFrame], more: Sequence[str] 
     digest = RowDigest(types)
     ordered = [by_key(frame, key)[0] for frame in frames if frame.height]
     ordered.sort(key=lambda frame: [(value is not None, value) for value in frame.select(key).row(0)])
-    overlap = any(before.select(key).row(-1) >= after.select(key).row(0) for before, after in pairwise(ordered))
-    for frame in [pl.concat(ordered, how="vertical_relaxed").sort(key)] if overlap else ordered:
+    for frame in one_order(ordered, key):
         digest.update(frame.cast({name: kind for name, kind in types.items() if frame.schema[name] != kind}))
     return digest.result()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
@@ -19,17 +18,16 @@ import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
-from pyiceberg.transforms import Transform
-from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
+from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType
 
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.listed_files import counts_in
 from backfill_assets.worker.columns import UNREADABLE
+from backfill_assets.worker.partitions import internal, partitions_of
 from resources.lakehouse.snapshots import Days, Entry, Seen
 from resources.lakehouse.storage import Storage
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNREADABLE_ROWS = (*UNREADABLE, arrow.ArrowException, ValueError, KeyError, TypeError)
 
 
@@ -50,7 +48,8 @@ def rows_of_days(
         whole &= is_right
         if frame is None:
             return None, False
-        frames.append(frame.filter(pl.col(column).is_between(*days)))
+        day = pl.col(column).dt.date() if frame.schema[column] == pl.Datetime else pl.col(column)
+        frames.append(frame.filter(day.is_between(*days)))
     return frames, whole
 
 
@@ -139,28 +138,14 @@ def _lies(seen: Seen, entry: Entry, frame: pl.DataFrame, schema: Schema) -> Iter
             raw = (bounds or {}).get(field.field_id)
             if raw is None or real is None:
                 continue
-            says, is_ = _comparable(from_bytes(field.field_type, raw), field.field_type), _internal(real)
+            says, is_ = _comparable(from_bytes(field.field_type, raw), field.field_type), internal(real)
             if says > is_ if side == "lower" else says < is_:
                 yield f"{side} bound of {field.name}", real, says
     for place, part in enumerate(seen.table.specs()[file.spec_id].fields):
         found = schema.find_field(part.source_id)
-        wrong = _partitions(part.transform, found.field_type, frame[found.name]) - {file.partition[place]}
+        wrong = partitions_of(part.transform, found.field_type, frame[found.name]) - {file.partition[place]}
         if wrong:
             yield f"partition {part.name}", sorted(wrong, key=str), file.partition[place]
-
-
-def _partitions(transform: Transform[Any, Any], kind: IcebergType, values: pl.Series) -> set[Any]:
-    """Return the partitions that values belong to: of ordered ones the ends decide."""
-    few = [values.min(), values.max()] if isinstance(kind, (DateType, TimestamptzType)) else values.unique().to_list()
-    apply = transform.transform(kind)
-    return {apply(_internal(value)) for value in few}
-
-
-def _internal(value: Any) -> Any:
-    """Return a value as Iceberg's transforms take it."""
-    if isinstance(value, datetime):
-        return (value - _EPOCH) // timedelta(microseconds=1)
-    return (value - _EPOCH.date()).days if isinstance(value, date) else value
 
 
 def _comparable(bound: Any, kind: IcebergType) -> Any:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from datetime import date
 
-from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.expressions import BooleanExpression
 
 from backfill_assets.audit.findings import World
 from backfill_assets.audit.unknown_files import UnknownIn
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.publication.under_way import Effect, effects
 from resources.lakehouse.facade import RUN_PROPERTY
+from resources.lakehouse.scopes import days_filter
 from resources.lakehouse.snapshots import Days, Entry, Seen, schema_facts, summary_facts
 
 
@@ -36,19 +38,16 @@ def shown_days(days: Days) -> str:
     return f"{days[0]} to {days[1]}"
 
 
-def asked_for(column: str, days: Days) -> BooleanExpression:
-    """Return the filter of a reader who asks for days."""
-    return And(
-        GreaterThanOrEqual(term=column, value=days[0].isoformat()),
-        LessThanOrEqual(term=column, value=days[1].isoformat()),
-    )
+def asked_for(target: TargetTable, days: Days) -> BooleanExpression:
+    """Return the filter of a reader who asks for days of a target."""
+    return days_filter(target.day_column, *days, instants=target.has_instants)
 
 
 def files_as_left(seen: Seen, sealed: Sealed, days: Days) -> dict[str, Entry] | None:
     """Return the files of days as the run's last change left them; None if that snapshot has expired."""
     if not sealed.changes or sealed.target.day_column not in seen.table.schema().column_names:
         return None
-    return seen.entries_at(sealed.changes[-1]["snapshot_id"], asked_for(sealed.target.day_column, days))
+    return seen.entries_at(sealed.changes[-1]["snapshot_id"], asked_for(sealed.target, days))
 
 
 def came_with(seen: Seen, entry: Entry) -> str:

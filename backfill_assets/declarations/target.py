@@ -16,6 +16,7 @@ import pandera.polars as pa
 import polars as pl
 
 from backfill_assets.declarations.arguments import said_at_once
+from backfill_assets.declarations.schema import dtypes
 from manifests.chunks import Chunk, Chunking
 from manifests.errors import Problem
 from manifests.facts import TargetContract
@@ -332,8 +333,8 @@ class TargetTable:
         description: what a row is, for people.
         model: pandera model; the only declaration of the columns. Inherits `Published`.
         key: columns that identify a row and order it within its chunk.
-        day_column: the date column by which rows belong to chunks.
-        chunking: how the table is partitioned.
+        day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC.
+        chunking: by which part of its day a row belongs to a chunk.
         chunks_from: the first day a chunk may begin with, for the launch dialog; `chunks_until` the last one.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
@@ -397,6 +398,11 @@ class TargetTable:
         """The tolerances of its gates and its own, by name with their defaults; its own come first."""
         of_gates = {name: value for item in self.reconciliations for name, value in item.tolerances.items()}
         return of_gates | dict(self.tolerances)
+
+    @property
+    def has_instants(self) -> bool:
+        """Whether rows belong to chunks by an instant's day of UTC, and not by a date."""
+        return isinstance(dtypes(self.model).get(self.day_column), pl.Datetime)
 
     @property
     def changed_tables(self) -> list[str]:

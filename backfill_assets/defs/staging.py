@@ -33,7 +33,7 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
 from backfill_assets.staging.watched_launch import Launch, cancel_dagster_run
-from manifests.chunks import KEY_FORMAT, Chunking, first_day, following, in_words
+from manifests.chunks import KEY_FORMAT, Chunking, cut, first_day, following, in_words
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from manifests.stages import Step
@@ -53,6 +53,10 @@ PROCESS_TAG = "backfill/process"
 """Tag of a Dagster run with the process that works for it; see `resources.processes`."""
 
 
+_BEGINS = {Chunking.YEAR: "0 0 1 1 *", Chunking.MONTH: "0 0 1 * *", Chunking.DAY: "0 0 * * *"}
+"""When the chunks of a chunking begin, as a cron schedule."""
+
+
 def asset_key(table: str) -> dg.AssetKey:
     """Return the asset key of a table: its namespace and its name."""
     return dg.AssetKey(table.split("."))
@@ -66,11 +70,14 @@ def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
 def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
     chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
-    end = following(chunking, first_day(chunking, target.chunks_until)).strftime(fmt)
+    begin, last = (first_day(chunking, key) for key in (target.chunks_from, target.chunks_until))
+    if chunking is Chunking.WEEK:  # no format that Dagster could read back writes a week without a day
+        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, begin, last)])
+    end = following(chunking, last).strftime(fmt)
     # Dagster lists the windows that are over; the offset adds the present one, which the source may reach into
-    if chunking is Chunking.MONTH:
-        return dg.MonthlyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt, end_offset=1)
-    return dg.DailyPartitionsDefinition(start_date=target.chunks_from, end_date=end, fmt=fmt, end_offset=1)
+    return dg.TimeWindowPartitionsDefinition(
+        start=target.chunks_from, end=end, fmt=fmt, end_offset=1, cron_schedule=_BEGINS[chunking]
+    )
 
 
 def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:

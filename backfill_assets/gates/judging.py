@@ -26,7 +26,6 @@ from backfill_assets.declarations.target import (
     Finding,
     Reconciliation,
     ReconciliationContext,
-    TargetTable,
 )
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
@@ -40,6 +39,7 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
+from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_gate import gating
@@ -68,9 +68,9 @@ from resources.ledger.facade import (
 _log = logging.getLogger(__name__)
 
 
-def gate_spec(target: TargetTable, plan: Plan) -> GateSpec:
+def gate_spec(run: RunContext) -> GateSpec:
     """Return what the chunks of a plan are held against."""
-    return spec_of(target, lineage(plan))
+    return spec_of(run.target, lineage(run.plan), parts_of(run.platform.lakehouse, run.target).by)
 
 
 def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_progress) -> None:
@@ -130,7 +130,7 @@ def run_gates(run: RunContext, chunks: Sequence[ChunkRecord]) -> list[GateResult
         )
         for chunk in chunks
     ]
-    work = gating(gate_spec(target, plan))
+    work = gating(gate_spec(run))
     results = platform.workers.do(plan.mode, work, [(task, task.rows) for task in tasks])
     require_read(one for result in results for one in result.violations)
     return results

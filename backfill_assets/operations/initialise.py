@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform, MonthTransform, Transform
+from pyiceberg.transforms import DayTransform, MonthTransform, Transform, YearTransform
 
 from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
@@ -24,6 +24,12 @@ from resources.ledger import policy_in_force
 from resources.ledger.facade import operator
 
 _FIRST_PARTITION_FIELD = 1000
+_TRANSFORMS: dict[Chunking, Transform[Any, int]] = {
+    Chunking.YEAR: YearTransform(),
+    Chunking.MONTH: MonthTransform(),
+    Chunking.WEEK: DayTransform(),  # Iceberg has none of weeks
+    Chunking.DAY: DayTransform(),
+}
 
 
 def initialise(platform: Platform) -> dict[str, str]:
@@ -49,12 +55,13 @@ def initialise(platform: Platform) -> dict[str, str]:
     for table in platform.products.inputs:
         column = table.partition_by
         schema = iceberg_schema(table.model)
-        platform.lakehouse.ensure(table.name, schema, _spec(schema, column, Chunking.MONTH), TABLE_PROPERTIES)
+        spec = _spec(schema, column, Chunking.MONTH)
+        platform.lakehouse.ensure(table.name, schema, spec, TABLE_PROPERTIES, any_partitions=True)
     for target in platform.products.targets:
         for name, model in target.models:
             schema = iceberg_schema(model)
             spec = _spec(schema, target.day_column, target.chunking)
-            platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES)
+            platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES, any_partitions=True)
     held = {}
     for name, rows, version in shipped:
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
@@ -85,8 +92,6 @@ def make_ledger(platform: Platform) -> None:
 def _spec(schema: Schema, column: str | None, chunking: Chunking) -> PartitionSpec:
     if column is None:
         return UNPARTITIONED_PARTITION_SPEC
-    transform: Transform[Any, int] = MonthTransform() if chunking is Chunking.MONTH else DayTransform()
+    transform = _TRANSFORMS[chunking]
     source = schema.find_field(column).field_id
-    return PartitionSpec(
-        PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{chunking.value.lower()}")
-    )
+    return PartitionSpec(PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{transform}"))

@@ -22,6 +22,8 @@ from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
+from backfill_assets.planning.partitioning import require_writable_partitions
+from backfill_assets.planning.scopes import scope_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
@@ -37,7 +39,6 @@ from manifests.series import series_of
 from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
-from resources.lakehouse.facade import Scope
 from resources.ledger.facade import RunRecord, operator
 from resources.sinks import policy as sink_policy
 
@@ -64,6 +65,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         _require_rules(platform, target)
     with refused.kept():
         _require_columns(platform, target, manifest)
+    with refused.kept():
+        require_writable_partitions(platform, target, manifest)
     with refused.kept():
         _require_input_columns(platform, target)
     as_declared = refused.number == before
@@ -264,7 +267,7 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, snapshot_id: int | None) -> BaseState:
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
-    scope = Scope(target.day_column, wanted.publish_range.start, wanted.publish_range.end)
+    scope = scope_of(target, wanted.publish_range.start, wanted.publish_range.end)
     changes = manifest.execution_mode is not Mode.RECONCILIATION
     chunk_of = partial(key_of, target.chunking) if wanted.derives else None
     known = base_state(platform, target, wanted.publish_range, snapshot_id)

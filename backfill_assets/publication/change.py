@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.accepted_then import held_then
 from backfill_assets.installation import Platform
+from backfill_assets.planning.scopes import scope_of
 from backfill_assets.run_context import RunContext
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import PublishMode
@@ -353,7 +354,7 @@ class Change:
     def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:
         """Return the days of chunks, each stretch with the snapshot whose files it must still hold."""
         return [
-            (Scope(self.target.day_column, stretch[0].start, stretch[-1].end), base)
+            (scope_of(self.target, stretch[0].start, stretch[-1].end), base)
             for base, stretch in self._stretches(keys, bases)
         ]
 

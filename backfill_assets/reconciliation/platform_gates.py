@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.exception_texts import INSTANTS, exception_rows, text_of
@@ -36,7 +36,7 @@ PLATFORM_GATES = {
     PUBLISHED_RULES_GATE: "What readers see passes the target's own row rules, chunk by chunk.",
     ACCEPTED_ROWS_GATE: "What readers see is what was gated and accepted, row by row: no other writer has changed it.",
 }
-_CHUNK_FORMAT = {Chunking.MONTH: "yyyy-MM", Chunking.DAY: "yyyy-MM-dd"}
+_KEY_FORMAT = {Chunking.YEAR: "yyyy", Chunking.MONTH: "yyyy-MM", Chunking.DAY: "yyyy-MM-dd"}
 
 
 def described_gates(target: TargetTable) -> dict[str, str]:
@@ -164,7 +164,7 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
         .when(F.greatest(*differs.values(), F.lit(False)), "the row is another than the accepted one")
     )
     listed = both.select(
-        F.date_format(day, _CHUNK_FORMAT[target.chunking]).alias("chunk"),
+        _chunk_of(day, target.chunking).alias("chunk"),
         *[value.alias(name) for name, value in columns.items()],
         F.when(extra, "{}").otherwise(sides["was"]).alias("_expected"),
         F.when(missing, "{}").otherwise(sides["now"]).alias("_found"),
@@ -177,3 +177,11 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
         F.col("_found").alias("found"),
         "what",
     )
+
+
+def _chunk_of(day: Column, chunking: Chunking) -> Column:
+    """Return the key of the chunk that a day lies in, as `manifests.chunks.key_of` writes it."""
+    if chunking is not Chunking.WEEK:
+        return F.date_format(day, _KEY_FORMAT[chunking])
+    year, week = F.extract(F.lit("YEAROFWEEK"), day), F.extract(F.lit("WEEK"), day)
+    return F.concat(F.lpad(year.cast("string"), 4, "0"), F.lit("-W"), F.lpad(week.cast("string"), 2, "0"))

@@ -83,7 +83,7 @@ def read_chunks(run: RunContext, published: Mapping[str, Published]) -> dict[str
         for one in published.values()
     ]
     schema = platform.lakehouse.table(target.name).schema().model_dump_json()
-    spec = replace(gate_spec(target, plan), lineage={}, outline=None, schema=schema)
+    spec = replace(gate_spec(run), lineage={}, outline=None, schema=schema)
     found = platform.workers.do(plan.mode, judging(spec), [(task, task.rows) for task in tasks])
     require_read(one for result in found for one in result.violations)
     return {result.chunk: result for result in sorted(found, key=lambda result: result.chunk)}

@@ -18,8 +18,8 @@ from backfill_assets.declarations.target import Inputs, TargetTable, TransformCo
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
 from backfill_assets.run_context import RunContext
+from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.rows import (
-    CHUNK_FOLDER,
     computed_rows,
     context_of,
     files_below,
@@ -135,10 +135,11 @@ def compute_batch(
     inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read))
     context = transform_context(run, chunks)
     schema = platform.lakehouse.table(target.name).schema()
-    rows = computed_rows(target, plan, chunks, inputs, context, schema)
+    parts = parts_of(platform.lakehouse, target)
+    rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
     counted = Observation()
     with running(plan):
-        rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(CHUNK_FOLDER).parquet(prefix)
+        rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*parts.folders).parquet(prefix)
     files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
     require_arrived(rows, _written(counted), files, prefix)
     return files

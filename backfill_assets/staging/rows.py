@@ -27,6 +27,7 @@ from backfill_assets.declarations.places import place, raised_in_worker
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from backfill_assets.staging.folders import CHUNK_FOLDER, NO_PARTS, Parts, first_day_of_chunk, in_folders
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
@@ -36,7 +37,6 @@ from resources.lakehouse.facade import PinnedRead
 from resources.spark.pyspark_private import settings_of
 from resources.spark.sessions import OPEN_FILES, is_refused_write, put_back, released_settings, writing_no_files
 
-CHUNK_FOLDER = "chunk"
 _FOOTER_READERS = 8
 _LINE = 300
 _OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")
@@ -44,7 +44,6 @@ _OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")
 _AGAIN = "its code is another one then, and the change is planned under a new run id"
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
-_TRUNC = {Chunking.MONTH: "MM", Chunking.DAY: "DD"}
 
 
 def read(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] | None = None) -> DataFrame:
@@ -147,8 +146,9 @@ def computed_rows(
     inputs: Inputs,
     context: TransformContext,
     schema: Schema,
+    parts: Parts = NO_PARTS,
 ) -> DataFrame:
-    """Return the rows of chunks as they are written: those of `schema`, and the folder of each in `CHUNK_FOLDER`.
+    """Return the rows of chunks as they are written: the columns of `schema`, and the folders of each in those of `parts`.
 
     Raises:
         TransformRefused: if the transform's frame cannot be built, or its output does not have the declared columns, each of
@@ -163,9 +163,7 @@ def computed_rows(
         rows = _only_these(rows, target, chunks)
         if not version.clustered:
             rows = _clustered(rows, target, context)
-        day = F.col(target.day_column)
-        folder = F.trunc(day, _TRUNC[plan.chunking]) if plan.chunking is Chunking.MONTH else day
-        return _with_declared_columns(rows, schema, plan).withColumn(CHUNK_FOLDER, folder)
+        return in_folders(_with_declared_columns(rows, schema, plan), target, plan.chunking, parts)
 
 
 @contextmanager
@@ -398,7 +396,7 @@ def _type_problems(target: TargetTable, plan: Plan, rows: DataFrame, schema: Sch
 
 def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
     """Drop rows of other days: whatever a transform returns, only the batch's chunks are written."""
-    day = F.col(target.day_column)
+    day = F.to_date(target.day_column) if target.has_instants else F.col(target.day_column)
     ranges: list[tuple[date, date]] = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.start):
         if ranges and ranges[-1][1] + timedelta(days=1) == chunk.start:
@@ -413,7 +411,7 @@ def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedCh
 
 def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) -> DataFrame:
     """Bring each chunk to the Spark partition that it is written from, sorted by key."""
-    day = F.trunc(target.day_column, "MM") if target.chunking is Chunking.MONTH else F.col(target.day_column)
+    day = first_day_of_chunk(F.col(target.day_column), target.chunking)
     slots = rows.sparkSession.createDataFrame(
         [(chunk.start, slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)],
         "_chunk_start date, _slot int",
@@ -456,8 +454,7 @@ def files_below(
     )
 
     def staged(info: pafs.FileInfo) -> tuple[str, StagedFile]:
-        parent = info.path.rsplit("/", 2)[1]
-        start = date.fromisoformat(parent.removeprefix(f"{CHUNK_FOLDER}="))
+        start = date.fromisoformat(info.path[len(folder) :].partition(f"/{CHUNK_FOLDER}=")[2].partition("/")[0])
         with filesystem.open_input_file(info.path) as stream:
             rows = pq.read_metadata(stream).num_rows
         return key_of(chunking, start), StagedFile(f"{scheme}{info.path}", rows, info.size)

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from backfill_assets.staging.folders import NO_PARTS
 from backfill_assets.staging.rows import (
-    CHUNK_FOLDER,
     computed_rows,
     context_of,
     files_below,
@@ -88,7 +88,7 @@ class Computing:
         try:
             frame = self.frame(chunks, **otherwise)
             with running(self.plan):
-                frame.write.partitionBy(CHUNK_FOLDER).parquet(f"file://{folder}")
+                frame.write.partitionBy(*NO_PARTS.folders).parquet(f"file://{folder}")
         finally:
             root_is_default()  # what a test does beside the trial is in its own session
         keys = [chunk.key for chunk in chunks]

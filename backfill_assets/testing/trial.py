@@ -179,7 +179,8 @@ class Trial:
             expected = expected(self._source.to_dicts(), references)
         wanted = frame_of(self.target.name, self.target.model, expected, complete=True)
         first, last = self.plan.publish_range.start, self.plan.publish_range.end
-        wanted = wanted.filter(pl.col(self.target.day_column).is_between(first, last))
+        day = pl.col(self.target.day_column)
+        wanted = wanted.filter((day.dt.date() if self.target.has_instants else day).is_between(first, last))
         if found := self._differences(wanted, rows, "expected"):
             raise TrialError(f"{self._named} does not compute what is expected: {rows_in(found)}", found)
 

@@ -20,11 +20,12 @@ import polars as pl
 from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_type
 from backfill_assets.worker.chunk_rules import (
     FILES_RULE,
     MEASURE_RULE,
     OUTLINE_RULE,
+    PARTITION_RULE,
     ROWS_RULE,
     check_rows,
     lies_in,
@@ -34,7 +35,8 @@ from backfill_assets.worker.chunk_rules import (
 from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
-from backfill_assets.worker.key_order import by_key, in_key_order
+from backfill_assets.worker.key_order import by_key, in_key_order, one_order
+from backfill_assets.worker.partitions import several_partitions
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
@@ -91,19 +93,31 @@ def gate_chunk(
     """Read the files of a chunk, one at a time, and judge them.
 
     Memory is one file's. Files are taken in key order; a chunk in several files is right only if their key ranges are
-    disjoint, and then uniqueness and digest need no more than one file at once. `frame` is the content of its one file
+    disjoint, and then uniqueness and digest need no more than one file at once. Only where a chunk has files of several
+    partitions are they read together: their keys interleave. `frame` is the content of its one file
     if it was read already, `hashes` are that file's, and `rows_pass` is whether it passed the rules about single rows.
     """
     judge = _Judge(spec, task, rows_pass)
     if frame is not None:
         judge.hashes |= dict(hashes or {})
+        judge.hold_in_one_partition(frame)
         judge.add(frame)
         return judge.result()
-    for path in in_key_order(task.paths, spec.key, judge.violations):
-        read = _read(path, judge.violations, judge.hashes, spec.schema)
-        if read is not None:
-            judge.add(read)
+    paths = in_key_order(task.paths, spec.key, judge.violations)
+    read = (_read(path, judge.violations, judge.hashes, spec.schema) for path in paths)
+    frames = (one for one in read if one is not None)
+    for one in _together(judge, list(frames), spec.key) if spec.parts and len(paths) > 1 else frames:
+        judge.add(one)
     return judge.result()
+
+
+def _together(judge: _Judge, frames: Sequence[pl.DataFrame], key: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of files of several partitions, at once where their keys interleave, if they have the same columns."""
+    for frame in frames:
+        judge.hold_in_one_partition(frame)
+    whole = all(frame.schema == frames[0].schema and set(key) <= set(frame.columns) for frame in frames)
+    # of files without the columns the rules say so, each for itself
+    yield from one_order((by_key(frame, key)[0] for frame in frames), key) if whole else frames
 
 
 class _Judge:
@@ -126,6 +140,16 @@ class _Judge:
         self._last_key: tuple[Any, ...] | None = None
         self.violations: dict[str, Violation] = {}
         self.hashes: dict[str, Fingerprint] = {}
+
+    def hold_in_one_partition(self, frame: pl.DataFrame) -> None:
+        """Require that all rows of a staged file lie in one partition: the commit says of the file which that is."""
+        spec = self._spec
+        if spec.schema or not spec.parts or not {column for column, _ in spec.parts} <= set(frame.columns):
+            return
+        kinds = dtypes(imported_by_path(spec.model))
+        parted = {column: iceberg_type(column, kinds[column], 0) for column, _ in spec.parts}
+        if found := several_partitions(frame, spec.parts, parted):
+            add_violation(self.violations, PARTITION_RULE, 1, found)
 
     def add(self, frame: pl.DataFrame) -> None:
         """Judge the next file."""

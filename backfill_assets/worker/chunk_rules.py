@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
 from functools import cache
 from typing import Any
 
@@ -44,10 +44,12 @@ _VALUE_CHECKS = frozenset(
 CHUNK_RULE = "in its chunk"
 KEY_RULE = "unique key"
 FILES_RULE = "files have disjoint key ranges"
+PARTITION_RULE = "each file lies in one partition"
 ROWS_RULE = "rows as staged"
 MEASURE_RULE = "measure does not raise"
 OUTLINE_RULE = "outline does not raise"
 _CONSTANT = "constant "
+_INSTANT = pl.Datetime("us", "UTC")
 _RULE_LENGTH = 100
 
 
@@ -68,6 +70,8 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
 
 def lies_in(days: pl.Series, start: date, end: date) -> bool:
     """Whether there are days, and all of them are in a chunk; what is no date is left to pandera."""
+    if days.dtype == _INSTANT:
+        days = days.dt.date()
     first, last = (days.min(), days.max()) if days.dtype == pl.Date else (None, None)
     return isinstance(first, date) and isinstance(last, date) and start <= first and last <= end
 
@@ -90,7 +94,8 @@ def schema_for(
     schema = _with_run_rules(spec)
     if keys_pass:
         schema.unique = None
-    in_chunk = [] if days_pass else [pa.Check.in_range(start, end, error=f"{CHUNK_RULE}, {start} to {end}")]
+    low, high = _ends(schema.columns[spec.day_column], start, end)
+    in_chunk = [] if days_pass else [pa.Check.in_range(low, high, error=f"{CHUNK_RULE}, {start} to {end}")]
     if rows_pass:
         schema.strict = False
         schema.checks = [one for one in schema.checks if not is_row_rule(one)]
@@ -105,6 +110,13 @@ def schema_for(
     day = schema.columns[spec.day_column]
     schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=day.nullable)
     return schema
+
+
+def _ends(day: Any, start: date, end: date) -> tuple[date, date]:
+    """Return the least and the greatest value that a day column has in a chunk; of instants by their days of UTC."""
+    if day.dtype.type == _INSTANT:
+        return datetime.combine(start, time.min, UTC), datetime.combine(end, time.max, UTC)
+    return start, end
 
 
 def row_rules(spec: GateSpec) -> pa.DataFrameSchema:

@@ -23,6 +23,8 @@ class GateSpec:
     `model`, `measure` and `outline` are named `module:attribute`, so that a worker imports them from the same installed
     package. `lineage` has the planned value of each lineage column. `schema` is that of the table (Iceberg JSON) where its
     files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
+    `parts` says by what a chunk has files of several partitions (source column and transform): their keys may interleave, and
+    each staged file lies in one partition.
     """
 
     model: str
@@ -33,6 +35,7 @@ class GateSpec:
     outline: str | None = None
     outline_columns: tuple[str, ...] = ()
     schema: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class GateResult:
         return "; ".join(f"{violation.rule}: {violation.count:,}" for violation in self.violations)
 
 
-def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
+def spec_of(target: TargetTable, lineage: Mapping[str, Any], parts: tuple[tuple[str, str], ...] = ()) -> GateSpec:
     """Return what the chunks of a target are held against, with the planned value of each lineage column."""
     return GateSpec(
         model=import_path_of(target.model),
@@ -95,4 +98,5 @@ def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
         measure=None if target.measure is None else import_path_of(target.measure),
         outline=None if target.outline is None else import_path_of(target.outline.rows),
         outline_columns=() if target.outline is None else target.outline.columns,
+        parts=parts,
     )

@@ -5,7 +5,8 @@ Put here how they are brought into it. What the order is used for is for the dig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -27,7 +28,7 @@ def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str,
         if head.height:
             first_keys.append((head.row(0), path))
     # a null in a key is the row rules' to report; here it only must not stop the sorting
-    first_keys.sort(key=lambda pair: [(value is not None, value) for value in pair[0]])
+    first_keys.sort(key=lambda pair: _rank(pair[0]))
     return [path for _, path in first_keys]
 
 
@@ -42,3 +43,28 @@ def by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]
     if frame.height <= 1 or frame.lazy().select(ordered.slice(1).all(ignore_nulls=False)).collect().item() is True:
         return frame, True
     return frame.sort(key), False
+
+
+def one_order(frames: Iterable[pl.DataFrame], key: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of files in key order: those at once whose keys interleave, as those of several partitions do.
+
+    Args:
+        frames: the rows of each file, by key; files come in the order of their first keys.
+        key: the columns of the key.
+    """
+    held: pl.DataFrame | None = None
+    for frame in frames:
+        if held is None or not held.height:
+            held = frame
+        elif frame.height and _rank(held.select(key).row(-1)) >= _rank(frame.select(key).row(0)):
+            held = pl.concat([held, frame], how="vertical_relaxed").sort(key)
+        elif frame.height:
+            yield held
+            held = frame
+    if held is not None:
+        yield held
+
+
+def _rank(values: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+    """Make a key comparable where one of its values is NULL: these come first, as Polars sorts them."""
+    return [(value is not None, value) for value in values]

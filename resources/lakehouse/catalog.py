@@ -84,8 +84,16 @@ class Tables:
         with _reachable(self._name):
             self.catalog.list_namespaces()
 
-    def ensure(self, name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> Table:
-        """Create a table if it does not exist, and return it.
+    def ensure(
+        self,
+        name: str,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+        *,
+        any_partitions: bool = False,
+    ) -> Table:
+        """Create a table if it does not exist, and return it; with `any_partitions` one that exists may have others than `spec`.
 
         Raises:
             EnvironmentRefused: if it exists and is not as declared, see `require_as_declared`.
@@ -99,7 +107,7 @@ class Tables:
             return self.catalog.create_table(name, schema, partition_spec=spec, properties=dict(properties))
         except TableAlreadyExistsError:
             table = self.table(name)
-        require_as_declared(table, schema, spec, properties)
+        require_as_declared(table, schema, spec, properties, any_partitions=any_partitions)
         return table
 
     def table(self, name: str) -> Table:

@@ -15,7 +15,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import ResidualEvaluator, residual_evaluator_of
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.types import DateType
+from pyiceberg.types import DateType, TimestamptzType
 
 from manifests.errors import Problem, PublicationRefused
 from resources.lakehouse.metadata import column_of, readable_bounds
@@ -24,6 +24,8 @@ from resources.lakehouse.pyiceberg_private import holds_only
 _SHOWN = 10
 _RULE = "a commit replaces whole files, and nothing outside what it is for may change"
 _EPOCH = date(1970, 1, 1)
+_MICROSECONDS = 86_400_000_000
+"""Of a day."""
 
 
 def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[DataFile]) -> list[DataFile]:
@@ -69,17 +71,20 @@ def require_inside(
 
 
 def days_of(table: Table, column: str, file: DataFile) -> tuple[date, date] | None:
-    """Return the first and last day of a file in a date column, both inclusive; None where its metrics do not say."""
+    """Return the first and last day of a file in a column of dates or instants (their days of UTC), both inclusive.
+
+    None where its metrics do not say.
+    """
     field = column_of(table, column)
     low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
-    if low is None or high is None or not isinstance(field.field_type, DateType):
+    kind = field.field_type
+    if low is None or high is None or not isinstance(kind, (DateType, TimestamptzType)):
         return None
     with readable_bounds(table):
-        return _day(field.field_type, low), _day(field.field_type, high)
-
-
-def _day(kind: DateType, bound: bytes) -> date:
-    return _EPOCH + timedelta(days=int(from_bytes(kind, bound)))
+        first, last = (int(from_bytes(kind, bound)) for bound in (low, high))
+    if isinstance(kind, TimestamptzType):
+        first, last = first // _MICROSECONDS, last // _MICROSECONDS
+    return _EPOCH + timedelta(days=first), _EPOCH + timedelta(days=last)
 
 
 def in_words(table: Table, column: str | None, file: DataFile) -> str:

@@ -21,12 +21,14 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.staged_file import StagedFile
 from resources.files.fingerprints import read_footer
 from resources.lakehouse.gated_contents import require_gated_contents
+from resources.lakehouse.partitions import partition_of
 from resources.lakehouse.storage import ask_each
 
 
@@ -51,6 +53,9 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
         EnvironmentRefused: for a file that could not be read just now.
     """
     metadata = table.metadata
+    unpartitioned = metadata.model_copy(
+        update={"default_spec_id": 0, "partition_specs": [UNPARTITIONED_PARTITION_SPEC]}
+    )
     wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
     ids = parquet_path_to_id_mapping(metadata.schema())
     checked_schemas: list[Any] = []
@@ -59,15 +64,14 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
     def described(path: str, footer: Footer) -> DataFile:
         schema = footer.metadata.schema.to_arrow_schema()
         if not any(schema.equals(other, check_metadata=True) for other in checked_schemas):
-            checked = parquet_file_to_data_file(table.io, metadata, path)
+            parquet_file_to_data_file(table.io, unpartitioned, path)
             checked_schemas.append(schema)
-            return checked
         statistics = data_file_statistics_from_parquet_metadata(footer.metadata, wanted, ids)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
-            partition=statistics.partition(metadata.spec(), metadata.schema()),
+            partition=partition_of(path, statistics, metadata.spec(), metadata.schema()),
             file_size_in_bytes=footer.size,
             sort_order_id=None,
             spec_id=metadata.default_spec_id,

@@ -6,15 +6,16 @@ and the properties that a commit or a plan relies on. Every other property is th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyiceberg.io.pyarrow import MetricModeTypes, compute_statistics_plan
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import TimeTransform, VoidTransform
+from pyiceberg.transforms import VoidTransform
 
 from manifests.errors import EnvironmentRefused, Problem
+from resources.lakehouse.partitions import partition_problems
 
 ISOLATION = "write.delete.isolation-level"
 SERIALIZABLE = "serializable"
@@ -23,17 +24,23 @@ _METRICS = "write.metadata.metrics."
 _NO_BOUNDS = frozenset({MetricModeTypes.NONE, MetricModeTypes.COUNTS})
 
 
-def require_as_declared(table: Table, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
+def require_as_declared(
+    table: Table, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str], *, any_partitions: bool = False
+) -> None:
     """Refuse a table that is not as it is declared, with everything that differs.
+
+    With `any_partitions` the table has the partitions it has, and keeps the bounds of the columns that `spec` names, too.
 
     Raises:
         EnvironmentRefused: for other columns, other partitions, or properties that undo what is relied on.
     """
-    problems = [*column_problems(table, schema), *_partition_problems(table, schema, spec)]
+    problems = [*column_problems(table, schema)]
+    problems += partition_problems(table) if any_partitions else _partition_problems(table, schema, spec)
     if properties.get(ISOLATION, SERIALIZABLE) == SERIALIZABLE:
         problems += isolation_problems(table)
     if not problems:
-        problems += _metrics_problems(table)
+        sources = [schema.find_field(field.source_id).name for field in spec.fields]
+        problems += _metrics_problems(table, sources)
     if problems:
         raise EnvironmentRefused(problems)
 
@@ -89,19 +96,21 @@ def _partition_problems(table: Table, schema: Schema, spec: PartitionSpec) -> li
     ]
 
 
-def _metrics_problems(table: Table) -> list[Problem]:
-    kept = compute_statistics_plan(table.schema(), table.properties)
+def _metrics_problems(table: Table, sources: Iterable[str]) -> list[Problem]:
+    schema = table.schema()
+    kept = compute_statistics_plan(schema, table.properties)
+    parts = [field for field in table.spec().fields if not isinstance(field.transform, VoidTransform)]
+    named = [*(schema.find_field(field.source_id).name for field in parts), *sources]
     problems = []
-    for field in table.spec().fields:
-        column = table.schema().find_field(field.source_id)
-        if not isinstance(field.transform, TimeTransform) or kept[column.field_id].mode.type not in _NO_BOUNDS:
+    for column in map(schema.find_field, dict.fromkeys(named)):
+        if kept[column.field_id].mode.type not in _NO_BOUNDS:
             continue
         own = f"{_METRICS}column.{column.name}"
         name = own if own in table.properties else f"{_METRICS}default"
         problems.append(
             Problem(
                 f"{_name(table)} has {name}={table.properties.get(name)}",
-                f"files keep the bounds of {column.name}: they say which chunk a file belongs to",
+                f"files keep the bounds of {column.name}: they say which chunk and which partition a file belongs to",
                 f"set the table's property {own} to full",
             )
         )

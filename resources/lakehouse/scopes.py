@@ -7,27 +7,28 @@ wholly inside, `containment`'s.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time
 
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual, Or
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Days of a table's day column, both inclusive: what one publication may touch."""
+    """Days of a table's day column, both inclusive: what one publication may touch.
+
+    `instants`: the column holds instants (timestamptz), whose days are those of UTC, and not dates.
+    """
 
     column: str
     start: date
     end: date
+    instants: bool = False
 
     @property
     def filter(self) -> BooleanExpression:
         """The scope as an Iceberg expression."""
-        return And(
-            GreaterThanOrEqual(term=self.column, value=self.start.isoformat()),
-            LessThanOrEqual(term=self.column, value=self.end.isoformat()),
-        )
+        return days_filter(self.column, self.start, self.end, instants=self.instants)
 
     def __str__(self) -> str:
         return f"{self.start} to {self.end}"
@@ -41,7 +42,16 @@ def any_of(scopes: Sequence[Scope]) -> BooleanExpression:
 
 def span_of(scopes: Sequence[Scope]) -> Scope:
     """Return the scope from the first day to the last day of some scopes, at least one, of the same column."""
-    return Scope(scopes[0].column, min(scope.start for scope in scopes), max(scope.end for scope in scopes))
+    return replace(scopes[0], start=min(scope.start for scope in scopes), end=max(scope.end for scope in scopes))
+
+
+def days_filter(column: str, start: date, end: date, *, instants: bool) -> BooleanExpression:
+    """Rows of days, both inclusive; of a column of instants (timestamptz) those of UTC."""
+    first: date = datetime.combine(start, time.min, UTC) if instants else start
+    last: date = datetime.combine(end, time.max, UTC) if instants else end
+    return And(
+        GreaterThanOrEqual(term=column, value=first.isoformat()), LessThanOrEqual(term=column, value=last.isoformat())
+    )
 
 
 def between(column: str, start: datetime, end: datetime) -> BooleanExpression:

@@ -26,7 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import DateType
+from pyiceberg.types import DateType, TimestamptzType
 
 from resources.lakehouse.file_access import says_how_files_are_opened
 from resources.lakehouse.pyiceberg_private import may_hold
@@ -36,6 +36,9 @@ Facts = dict[str, Any]
 Days = tuple[date, date]
 """The first and the last, both included."""
 _EPOCH = date(1970, 1, 1)
+_BYTES_OF_INSTANT = 8
+_MICROSECONDS = 86_400_000_000
+"""Of a day."""
 _OF_DAYS = frozenset({"identity", "day", "month"})
 """Transforms of a partition by which `said_days` knows the days of a file."""
 _READERS = 16
@@ -402,8 +405,14 @@ def day_bounds(entry: Entry, day: int | None) -> Days | None:
     low, high = (entry.file.lower_bounds or {}).get(day), (entry.file.upper_bounds or {}).get(day)
     if low is None or high is None:
         return None
-    first, last = (day_at(int(from_bytes(DateType(), raw))) for raw in (low, high))
-    return first, last
+    return _day_of(low), _day_of(high)
+
+
+def _day_of(bound: bytes) -> date:
+    """Return the day of a bound: a date has four bytes, an instant eight, and its day is that of UTC."""
+    if len(bound) == _BYTES_OF_INSTANT:
+        return day_at(int(from_bytes(TimestamptzType(), bound)) // _MICROSECONDS)
+    return day_at(int(from_bytes(DateType(), bound)))
 
 
 def committed(table: Table, properties: Mapping[str, str]) -> Snapshot | None:

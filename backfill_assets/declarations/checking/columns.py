@@ -31,6 +31,10 @@ _Config = pa.DataFrameModel.Config
 # --- one kind of mistake each -----------------------------------------------------------------------------------------
 
 DATE = ("a date (pl.Date)", lambda kind: kind == pl.Date)
+DAY = (
+    "a date (pl.Date) or an instant (ba.Instant, timestamptz)",
+    lambda kind: kind in (pl.Date, pl.Datetime("us", "UTC")),
+)
 INSTANT = ("an instant (ba.Instant, timestamptz)", lambda kind: kind == pl.Datetime("us", "UTC"))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.checking.columns import (
-    DATE,
+    DAY,
     INSTANT,
     TARGET_TYPES,
     ColumnTypes,
@@ -35,7 +35,7 @@ from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
 from backfill_assets.declarations.schema import Corrections, Published, dtypes
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
-from manifests.chunks import Chunking, first_day
+from manifests.chunks import EXAMPLES, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.fields import NAME_PATTERN, NAME_WORDS, VERSION_PATTERN, VERSION_WORDS
 
@@ -88,7 +88,7 @@ def _of_own_columns(
     yield from without_type(name, own, in_digest, TARGET_TYPES)
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
-    yield from of_kind(name, "day_column", target.day_column, name, own, DATE)
+    yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target, own)
     yield from in_columns(name, "version_column", (target.version_column,), name, own)
@@ -240,7 +240,7 @@ def _of_chunks(target: TargetTable) -> Iterator[Problem]:
             yield Problem(
                 f"{field} is {getattr(target, field)!r}",
                 f"it is the text of a chunk, a {target.chunking}",
-                f"for example {'2024-01' if target.chunking is Chunking.MONTH else '2024-01-31'!r}, in quotes",
+                f"for example {EXAMPLES[target.chunking]!r}, in quotes",
                 f"{target.name}: {field}",
             )
     if len(bounds) == len(("from", "until")) and bounds["chunks_from"] > bounds["chunks_until"]:

@@ -9,20 +9,18 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from datetime import date, timedelta
-from typing import Any
+from datetime import date
 
-from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.types import DateType
+from pyiceberg.types import DateType, TimestamptzType
 
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, some
 from backfill_assets.operations.doctor.views import TableView
 from backfill_assets.publication.modes import strategy_of
 from manifests.chunks import Chunking, first_day, last_day
 from manifests.errors import InputRefused
-from resources.lakehouse.metadata import column_of, readable_bounds, readable_metadata, wrong_type
+from resources.lakehouse.containment import days_of
+from resources.lakehouse.metadata import column_of, readable_metadata, wrong_type
 from resources.lakehouse.storage import place_of
 
 
@@ -75,15 +73,15 @@ def _files_by_chunk(view: TableView, keys: Iterable[str]) -> tuple[dict[str, set
     """Return the places of the current data files by those of `keys` whose days they may hold, and those with deletes."""
     chunks = ChunksByDay(view.target.chunking, keys)
     column = column_of(view.table, view.target.day_column)
-    if not isinstance(column.field_type, DateType):
-        raise wrong_type(view.table, column, "a date")
+    if not isinstance(column.field_type, (DateType, TimestamptzType)):
+        raise wrong_type(view.table, column, "a date or timestamptz")
     present: dict[str, set[str]] = defaultdict(set)
     deleted_from = []
     for task in _current_files(view.table):
         path = place_of(task.file.file_path)
         if task.delete_files:
             deleted_from.append(path)
-        days = _days_of(view, task.file, column.field_id, column.field_type)
+        days = days_of(view.table, column.name, task.file)
         for chunk in () if days is None else chunks.between(*days):
             present[chunk].add(path)
     return present, sorted(deleted_from)
@@ -113,13 +111,3 @@ class ChunksByDay:
     def between(self, first: date, last: date) -> list[str]:
         """Return the keys of those that have one of these days."""
         return self._keys[bisect_left(self._last, first) : bisect_right(self._first, last)]
-
-
-def _days_of(view: TableView, file: DataFile, field_id: int, kind: Any) -> tuple[date, date] | None:
-    """Return the first and the last day that a file may hold; None where its manifest does not say."""
-    low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
-    if low is None or high is None:
-        return None
-    with readable_bounds(view.table):
-        first, last = (date(1970, 1, 1) + timedelta(days=int(from_bytes(kind, bound))) for bound in (low, high))
-    return first, last

@@ -1,0 +1,62 @@
+"""Which partitions of a table rows lie in, by the transforms of its partition spec.
+
+Put here what is told of rows in memory. What a spec says of files is `resources.lakehouse.partitions`'. Imported by Spark's
+Python workers: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.transforms import BucketTransform, Transform, parse_transform
+from pyiceberg.types import DateType, IcebergType, TimestamptzType
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def partitions_of(transform: Transform[Any, Any], kind: IcebergType, values: pl.Series) -> set[Any]:
+    """Return the partitions that values of a column belong to; of days and instants the ends decide, but for what is NULL."""
+    if isinstance(transform, BucketTransform):
+        return set(transform.pyarrow_transform(kind)(values.to_arrow()).unique().to_pylist())
+    ordered = transform.preserves_order and isinstance(kind, (DateType, TimestamptzType))
+    few = [values.min(), values.max()] if ordered else values.unique().to_list()
+    apply = transform.transform(kind)
+    return {None if value is None else apply(internal(value)) for value in few}
+
+
+def internal(value: Any) -> Any:
+    """Return a value as Iceberg's transforms take it."""
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return (value - _EPOCH.date()).days if isinstance(value, date) else value
+
+
+def partition_values(transform: str, kind: IcebergType) -> Callable[[pa.Array], pa.Array]:
+    """Return what makes an Arrow array of values one of their partitions, for Spark's Python workers."""
+
+    def values_of(column: pa.Array) -> pa.Array:
+        return parse_transform(transform).pyarrow_transform(kind)(column)
+
+    return values_of
+
+
+def several_partitions(
+    frame: pl.DataFrame, parts: Sequence[tuple[str, str]], kinds: Mapping[str, IcebergType]
+) -> list[dict[str, Any]]:
+    """Return by which parts (column and transform, as Iceberg writes it) the rows of one file lie in several partitions.
+
+    Rows of which the value is there and rows of which it is NULL lie in different ones.
+    """
+    found = []
+    for column, transform in parts:
+        values = frame[column]
+        own = partitions_of(parse_transform(transform), kinds[column], values)
+        if values.null_count():
+            own.add(None)
+        if len(own) > 1:
+            found.append({"partition": f"{transform}({column})", "values": len(own)})
+    return found

@@ -1,0 +1,137 @@
+"""How a table is partitioned, beside how it is cut into chunks: which parts of a chunk lie in files of their own.
+
+A table has the partitions it has: those that `backfill init` gives it, or others that whoever made it has chosen. A staged file
+lies in one chunk and in one partition. Put here what follows from a partition spec alone. How rows are brought into files is
+`backfill_assets.staging`'s; whether the rows of a file do lie in one partition, the gate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyiceberg.io.fileformat import DataFileStatistics
+from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_record_value
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.types import DateType
+
+from manifests.chunks import Chunking
+from manifests.errors import Problem
+
+SPEC_IN_PATH = "part"
+"""Name of the folder in a staged file's path that has its partition spec, where a chunk has files of several partitions."""
+_KNOWN = (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+_WITHIN: dict[Chunking, tuple[type, ...]] = {
+    Chunking.YEAR: (YearTransform,),
+    Chunking.MONTH: (MonthTransform, YearTransform),
+    Chunking.WEEK: (),
+    Chunking.DAY: (DayTransform, MonthTransform, YearTransform),
+}
+"""By chunking: the transforms of the day column that all rows of a chunk have one value of."""
+
+
+def parts_of_chunks(table: Table, column: str, chunking: Chunking) -> tuple[tuple[str, str], ...]:
+    """Return by what the rows of one chunk may lie in several partitions: source column and transform, as Iceberg writes it.
+
+    Args:
+        table: the table, of whose current spec it is asked.
+        column: the column by which rows belong to chunks.
+        chunking: how they do.
+    """
+    schema = table.schema()
+    found = []
+    for field in _fields(table.spec()):
+        name = schema.find_column_name(field.source_id) or ""
+        if name == column and _is_within(field, schema, chunking):
+            continue
+        found.append((name, str(field.transform)))
+    return tuple(found)
+
+
+def _is_within(field: PartitionField, schema: Schema, chunking: Chunking) -> bool:
+    """Whether all rows of a chunk have one value of a partition field of the day column."""
+    is_date = isinstance(schema.find_field(field.source_id).field_type, DateType)
+    if chunking is Chunking.DAY and is_date and isinstance(field.transform, IdentityTransform):
+        return True
+    return isinstance(field.transform, _WITHIN[chunking])
+
+
+def partition_problems(table: Table) -> list[Problem]:
+    """Say by what a table is partitioned that no file can be written for."""
+    schema, name = table.schema(), ".".join(table.name())
+    problems = []
+    for field in _fields(table.spec()):
+        column = schema.find_column_name(field.source_id)
+        if not isinstance(field.transform, _KNOWN):
+            what = f"{name} is partitioned by {column} with {field.transform!r}, which is not known here"
+        elif column is None or "." in column:
+            what = f"{name} is partitioned by {column or f'the field {field.source_id}'}, which is no column of its own"
+        else:
+            continue
+        rule = "rows are written by the table's partitions: identity, bucket, truncate, year, month, day or hour of a column"
+        problems.append(Problem(what, rule, "change its partitions (PyIceberg: `table.update_spec()`)"))
+    return problems
+
+
+def _fields(spec: PartitionSpec) -> Iterator[PartitionField]:
+    return (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
+
+
+def partition_of(path: str, statistics: DataFileStatistics, spec: PartitionSpec, schema: Schema) -> Record:
+    """Return the partition of a staged file, all of whose rows lie in one.
+
+    Of ordered transforms the ends of the file's values say which. A bucket says nothing of the values between: that all of them
+    lie in one was judged by the gate, under the spec that the file's path names.
+
+    Raises:
+        ValueError: if its rows lie in several, or it was written for another spec.
+    """
+    return Record(*[_value(path, statistics, field, spec, schema) for field in spec.fields])
+
+
+def _value(
+    path: str, statistics: DataFileStatistics, field: PartitionField, spec: PartitionSpec, schema: Schema
+) -> Any:
+    if not isinstance(field.transform, BucketTransform):
+        return DataFileStatistics.partition(statistics, PartitionSpec(field), schema)[0]
+    if f"/{spec_folder(spec)}" not in path:
+        raise ValueError(f"{path} was not written for the table's partition spec {spec.spec_id}")
+    aggregated = statistics.column_aggregates.get(field.source_id)
+    if aggregated is None or aggregated.current_min is None:
+        if statistics.null_value_counts.get(field.source_id) == statistics.record_count:
+            return None
+        raise ValueError(f"{path} has no bounds of column {schema.find_column_name(field.source_id)}")
+    bucket = field.transform.transform(schema.find_field(field.source_id).field_type)
+    return bucket(partition_record_value(field, aggregated.current_min, schema))
+
+
+def spec_folder(spec: PartitionSpec) -> str:
+    """Return how the folder of files begins that were written by the partitions of a spec."""
+    return f"{SPEC_IN_PATH}={spec.spec_id}-"
+
+
+def name_and_size(transform: str) -> tuple[str, int]:
+    """Return name and size of a transform as Iceberg writes it: of `bucket[16]` bucket and 16; what has no size has 0."""
+    name, _, size = transform.removesuffix("]").partition("[")
+    return name, int(size or 0)

@@ -1,0 +1,199 @@
+"""Tables as people have them: whatever they are partitioned by and cut into, a run replaces its days and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as arrow
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.transforms import parse_transform
+from worlds import SPARK, World
+
+from backfill_assets.audit.verification import verify
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.defs.launch import initialise_instance, run_chunks
+from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key
+from backfill_assets.installation import Platform
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.undoing import rollback
+from benchmarks import orders
+from benchmarks.orders import ORDERS, TARGET, manifest, opened, rows_of
+from manifests.chunks import Chunking, aligned, cut
+from manifests.errors import EnvironmentRefused, PlanRefused
+from manifests.lifecycle import RunState
+
+SPECS = {
+    "nothing": (),
+    "month": (("ordered_on", "month"),),
+    "year": (("ordered_on", "year"),),
+    "day": (("ordered_on", "day"),),
+    "hour of an instant": (("ordered_at", "hour"),),
+    "bucket": (("order_id", "bucket[4]"),),
+    "month and bucket": (("ordered_on", "month"), ("customer", "bucket[3]")),
+    "identity": (("region", "identity"), ("ordered_on", "month")),
+    "truncated text": (("customer", "truncate[10]"),),
+    "truncated number": (("order_id", "truncate[500]"), ("ordered_on", "month")),
+    "truncated decimal": (("price", "truncate[5000]"),),
+    "bucket of an instant": (("ordered_at", "bucket[2]"), ("ordered_on", "year")),
+}
+
+
+def spec_of(*parts: tuple[str, str]) -> PartitionSpec:
+    schema = iceberg_schema(orders.Order)
+    return PartitionSpec(
+        *[
+            PartitionField(schema.find_field(column).field_id, 1000 + place, parse_transform(how), f"part_{place}")
+            for place, (column, how) in enumerate(parts)
+        ]
+    )
+
+
+def foreign(platform: Platform, spec: PartitionSpec) -> None:
+    """Make the target as another program would: its partitions, and rows of every day, by files of its own."""
+    lakehouse = platform.lakehouse
+    lakehouse.catalog.create_namespace_if_not_exists("silver")
+    schema = iceberg_schema(orders.Order)
+    table = lakehouse.catalog.create_table(ORDERS, schema, partition_spec=spec, properties=dict(TABLE_PROPERTIES))
+    lines = orders.lines().to_pylist()
+    for month in sorted({row["ordered_at"].strftime("%Y-%m") for row in lines}):
+        own: list[dict[str, Any]] = [
+            row | {"ordered_on": row["ordered_at"].date(), "run_id": "theirs", "processing_mode": "x"}
+            for row in lines
+            if row["ordered_at"].strftime("%Y-%m") == month
+        ]
+        table.append(arrow.Table.from_pylist(own, schema_to_pyarrow(schema, include_field_ids=False)))
+
+
+@pytest.mark.parametrize("parts", SPECS.values(), ids=SPECS)
+def test_days_of_a_table_are_restated_whatever_it_is_partitioned_by(
+    tmp_path: Path, parts: tuple[tuple[str, str], ...]
+) -> None:
+    platform = opened(tmp_path / "home", spark=SPARK)
+    foreign(platform, spec_of(*parts))
+    orders.fill(platform)
+    world = World(platform, tmp_path / "home")
+    before = rows_of(platform)
+    world.published(manifest("february", date(2024, 2, 1), date(2024, 2, 29)))
+    after = rows_of(platform)
+    inside = [row for row in after if row["ordered_on"].strftime("%Y-%m") == "2024-02"]
+    assert {row["run_id"] for row in inside} == {"february"}
+    assert [row for row in after if row not in inside] == [
+        row for row in before if row["ordered_on"].strftime("%Y-%m") != "2024-02"
+    ]
+    plain = {row["order_id"]: row["price"] for row in before}
+    assert {row["order_id"]: row["price"] - plain[row["order_id"]] for row in inside} == {
+        row["order_id"]: 1 for row in before if row["ordered_on"].strftime("%Y-%m") == "2024-02"
+    }
+    assert verify(platform, data=True).everything == []
+    # a reader who asks by what the table is partitioned by gets each row: no file has a partition that is not its rows'
+    for column, _ in parts:
+        for value in {row[column] for row in inside}:
+            asked = f"{column} IS NULL" if value is None else f"{column} == '{value}'"
+            if hasattr(value, "isoformat"):
+                asked = f"{column} == '{value.isoformat()}'"
+            elif value is not None and not isinstance(value, str):
+                asked = f"{column} == {value}"
+            found = platform.lakehouse.table(ORDERS).scan(row_filter=asked).to_arrow()["order_id"].to_pylist()
+            assert sorted(found) == [row["order_id"] for row in after if row[column] == value], asked
+    rollback(platform, "february")
+    assert rows_of(platform) == before
+
+
+CUTS = {
+    "years of dates": (Chunking.YEAR, "ordered_on", ("2023", "2025"), date(2024, 1, 1), date(2024, 12, 31)),
+    "years of instants": (Chunking.YEAR, "ordered_at", ("2023", "2025"), date(2023, 1, 1), date(2023, 12, 31)),
+    "months of instants": (Chunking.MONTH, "ordered_at", ("2023-01", "2025-12"), date(2024, 2, 1), date(2024, 3, 31)),
+    "weeks of dates": (Chunking.WEEK, "ordered_on", ("2023-W01", "2025-W52"), date(2023, 12, 25), date(2024, 1, 14)),
+    "weeks of instants": (Chunking.WEEK, "ordered_at", ("2023-W01", "2025-W52"), date(2024, 1, 1), date(2024, 1, 7)),
+    "days of instants": (Chunking.DAY, "ordered_at", ("2023-01-01", "2025-12-31"), date(2024, 2, 28), date(2024, 3, 1)),
+}
+
+
+def cut_target(how: str) -> tuple[TargetTable, date, date]:
+    chunking, column, (first, last), start, end = CUTS[how]
+    return replace(TARGET, chunking=chunking, day_column=column, chunks_from=first, chunks_until=last), start, end
+
+
+@pytest.mark.parametrize("how", CUTS)
+def test_a_table_is_cut_by_years_months_weeks_or_days_of_dates_or_instants(tmp_path: Path, how: str) -> None:
+    target, start, end = cut_target(how)
+    platform = opened(tmp_path / "home", target, spark=SPARK)
+    orders.fill(platform)
+    world = World(platform, tmp_path / "home")
+    whole = aligned(target.chunking, orders.FIRST, orders.LAST)
+    world.published(manifest("first", *whole, version="1.0.0", kind="BACKFILL"))
+    before = rows_of(platform)
+    assert [row["order_id"] for row in before] == list(range(2_000))
+    published = world.published(manifest("second", start, end))
+    keys = [chunk.key for chunk in cut(target.chunking, start, end)]
+    assert [chunk.chunk for chunk in platform.ledger.chunks("second")] == keys
+    after = rows_of(platform)
+    assert {row["order_id"] for row in after if row["run_id"] == "second"} == {
+        row["order_id"] for row in before if start <= row["ordered_at"].date() <= end
+    }
+    assert [row for row in after if row["run_id"] == "first"] == [
+        row for row in before if not start <= row["ordered_at"].date() <= end
+    ]
+    assert len(after) == len(before)
+    assert verify(platform, data=True).everything == []
+    assert platform.ledger.run(published.run_id).state is RunState.PUBLISHED
+    rollback(platform, "second")
+    assert rows_of(platform) == before
+    assert verify(platform, data=True).everything == []
+
+
+@pytest.mark.parametrize("how", ["weeks of instants", "years of dates"])
+def test_weeks_and_years_are_launched_from_dagster_by_their_keys(tmp_path: Path, how: str) -> None:
+    target, _, _ = cut_target(how)
+    platform = opened(tmp_path / "home", target, spark=SPARK)
+    orders.fill(platform)
+    initialise_instance(platform.settings)
+    world = World(platform, tmp_path / "home")
+    whole = aligned(target.chunking, orders.FIRST, orders.LAST)
+    record = world.announced(manifest("launched", *whole, kind="BACKFILL"))
+    keys = [chunk.key for chunk in record.plan.chunks]
+    assert set(keys) <= set(chunk_partitions(target).get_partition_keys())
+    with world.dagster() as instance:
+        assert run_chunks(platform, instance, record, keys)
+        assert instance.get_materialized_partitions(asset_key(ORDERS)) == {
+            str(partition_key("launched", key)) for key in keys
+        }
+    assert platform.ledger.run("launched").state is RunState.VALIDATED
+
+
+@pytest.mark.parametrize("changes", [{"merge": {"entities": ["customer-1"]}, "publishMode": "MERGE_BY_KEY"}])
+def test_what_rewrites_files_one_at_a_time_is_refused_when_planned_where_a_chunk_has_several_partitions(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    platform = opened(tmp_path / "home", replace(TARGET, entity="customer"), spark=SPARK)
+    foreign(platform, spec_of(("ordered_on", "month"), ("customer", "bucket[3]")))
+    orders.fill(platform)
+    days = {"start": date(2024, 2, 1), "end": date(2024, 2, 29)}
+    text = {"kind": "REPAIR", "target": {"table": ORDERS, "publishRange": days, **changes}}
+    with pytest.raises(PlanRefused, match=r"files of several partitions \(bucket\[3\]\(customer\)\)"):
+        plan_run(platform, manifest("merged", days["start"], days["end"], **text))
+
+
+def test_a_partition_that_no_row_could_be_written_by_is_refused_by_init_and_plan(tmp_path: Path) -> None:
+    platform = opened(tmp_path / "home", spark=SPARK)
+    schema = iceberg_schema(orders.Order)
+    unknown = PartitionSpec(
+        PartitionField(schema.find_field("customer").field_id, 1000, parse_transform("zorder"), "z")
+    )
+    foreign(platform, spec_of())
+    table = platform.lakehouse.table(ORDERS)
+    orders.fill(platform)
+    with mock.patch.object(Table, "spec", return_value=unknown):
+        with pytest.raises(EnvironmentRefused, match="zorder"):
+            orders.fill(platform)
+        with pytest.raises(PlanRefused, match="zorder"):
+            plan_run(platform, manifest("odd", date(2024, 2, 1), date(2024, 2, 29)))
+    assert table.spec().is_unpartitioned()
