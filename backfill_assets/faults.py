@@ -16,6 +16,7 @@ POINTS = frozenset(
         "upgrading.migrated",
         "planning.resolved",
         "planning.recorded",
+        "planning.pinned",
         "staging.written",
         "staging.derived",
         "staging.recorded",
@@ -47,6 +48,7 @@ POINTS = frozenset(
         "collecting.leased",
         "collecting.expired",
         "collecting.deleted",
+        "collecting.released",
     }
 )
 

@@ -103,6 +103,10 @@ class Settings(BaseSettings):
         le=_MOST_DAYS,
         description="Days for which every snapshot of a target is kept, whether or not a run needs it; at least one.",
     )
+    tag_pinned_snapshots: bool = Field(
+        True,
+        description="Whether a snapshot that a plan reads is tagged in its table until `backfill gc` finds that no run needs it.",
+    )
     log_format: Literal["text", "json"] = Field("text", description="How a log line looks.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None = Field(
         None, description="From which level on lines are written; by default WARNING on stderr and INFO in the file."

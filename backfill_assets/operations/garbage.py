@@ -24,6 +24,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
+from backfill_assets.operations.released_pins import needed_pins, releasable, release, tables_read
 from backfill_assets.publication.leasing import collecting_lease
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
@@ -64,7 +65,8 @@ class Garbage:
 class TableGarbage:
     """What can go of one table of a target, and what was left alone with the reason, by folder.
 
-    `refs` are the names that kept the base or the candidate of a run that is over.
+    `refs` are the names that kept the base or the candidate of a run that is over, or what it read: of a table that is only read
+    there are no others, and it is of no `target`.
     """
 
     target: str
@@ -103,7 +105,19 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
             except InputRefused:
                 continue  # declared and not made yet: there is nothing of it
             found.append(_of_table(platform, target.name, table, at))
-    return found
+    return [*found, *_released_pins(platform, at)]
+
+
+def _needed_pins(platform: Platform, at: datetime) -> dict[str, set[int]]:
+    records = platform.ledger.runs()
+    return needed_pins(platform, records, runs_over(platform, records, at))
+
+
+def _released_pins(platform: Platform, at: datetime) -> list[TableGarbage]:
+    """Return the tags that keep, in tables which are read, what only runs that are over have read."""
+    needed = _needed_pins(platform, at)
+    found = {name: releasable(platform, name, needed.get(name, set())) for name in tables_read(platform)}
+    return [TableGarbage("", name, tuple(tags), (), ()) for name, tags in found.items() if tags]
 
 
 def _targets(platform: Platform) -> list[TargetTable]:
@@ -140,7 +154,7 @@ def lapsed(record: RunRecord, settings: Settings, at: datetime) -> bool:
 
 def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> TableGarbage:
     records = platform.ledger.runs()
-    over = _over(platform, records, at)
+    over = runs_over(platform, records, at)
     name = ".".join(table.name())
     before = _keeping_since(platform.settings, at)
     refs, snapshots = _forgettable(platform, table, records, over, before)
@@ -174,7 +188,7 @@ def _forgettable(
     return refs, expirable(table, needed, before_ms=int(before.timestamp() * 1000), released=refs)
 
 
-def _over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dict[str, RunRecord]:
+def runs_over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dict[str, RunRecord]:
     """Return the runs that are over for good, by id: lapsed, holding no chunk, and with no publication in doubt."""
     over = {record.run_id: record for record in records if lapsed(record, platform.settings, at)}
     for target in sorted({record.target for record in over.values()}):
@@ -356,7 +370,7 @@ def collect(
         name = f"{at:%Y%m%dT%H%M%SZ}-{uuid4().hex[:12]}"
         platform.evidence.append(GC, f"{name}-listed", {"by": by, "at": at, "confirmed": confirmed, "listed": item})
         faults.reach("collecting.listed")
-        outcome = _collect_table(platform, item, at, tell)
+        outcome = _collect_table(platform, item, at, tell) if item.target else _release_pins(platform, item, at)
         platform.evidence.append(GC, f"{name}-done", {"by": by, "at": at, "done": outcome})
         done.append(outcome)
         facts: dict[str, Any] = {"files": outcome.files, "bytes": outcome.bytes, "snapshots": len(outcome.snapshots)}
@@ -368,6 +382,16 @@ def collect(
     return done
 
 
+def _release_pins(platform: Platform, listed: TableGarbage, at: datetime) -> Collected:
+    """Let go of those of the listed tags of a table that is only read which no run needs now either."""
+    outcome = Collected(listed.table)
+    for now in _released_pins(platform, at):
+        if now.table == listed.table:
+            outcome.refs = sorted(set(listed.refs) & set(now.refs))
+            release(platform, listed.table, outcome.refs, lambda: _needed_pins(platform, at).get(listed.table, set()))
+    return outcome
+
+
 def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell: Callable[[int], None]) -> Collected:
     outcome = Collected(listed.table)
     with collecting_lease(platform, listed.target) as lease:
@@ -376,7 +400,7 @@ def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell:
         present = {snapshot.snapshot_id for snapshot in table.snapshots()}
         records = platform.ledger.runs()  # somebody may have published, rolled back or resumed since the listing
         before = _keeping_since(platform.settings, at)
-        refs, snapshots = _forgettable(platform, table, records, _over(platform, records, at), before)
+        refs, snapshots = _forgettable(platform, table, records, runs_over(platform, records, at), before)
         outcome.refs = sorted(set(listed.refs) & set(refs))
         going = [one for one in listed.snapshots if one in snapshots]
         forget(table, refs=outcome.refs, snapshot_ids=going, token=lease.token)

@@ -13,7 +13,10 @@ from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
+from backfill_assets.operations.garbage import runs_over
+from backfill_assets.operations.released_pins import needed_pins
 from backfill_assets.operations.shipped_references import shipped_references
+from backfill_assets.planning.pinned_snapshots import keep
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.loads import (
@@ -62,6 +65,8 @@ def initialise(platform: Platform) -> dict[str, str]:
             schema = iceberg_schema(model)
             spec = _spec(schema, target.day_column, target.chunking)
             platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES, any_partitions=True)
+    records = platform.ledger.runs()  # what those of an earlier version read has no tags yet
+    keep(platform, needed_pins(platform, records, runs_over(platform, records, platform.ledger.now())))
     held = {}
     for name, rows, version in shipped:
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}

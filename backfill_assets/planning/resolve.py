@@ -18,11 +18,13 @@ from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
 from backfill_assets.planning.partitioning import require_writable_partitions
+from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
@@ -391,6 +393,7 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     """
     existing = platform.ledger.existing(manifest)
     if existing is not None:
+        pinned_snapshots.keep(platform, pins_of_run(platform, existing))
         return existing
     try:
         plan = preview(platform, manifest, keep=True)
@@ -403,6 +406,8 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     faults.reach("planning.resolved")
     record = platform.ledger.record_plan(manifest, plan, operator())
     faults.reach("planning.recorded")
+    pinned_snapshots.keep(platform, pins_of([plan]))  # after it is on record, as `released_pins` relies on
+    faults.reach("planning.pinned")
     with logs.of_run(record.plan):
         reads = {"rows": plan.reads.rows, "bytes": plan.reads.bytes, "files": plan.reads.files}
         text = f"planned {len(plan.chunks)} chunk(s) of {plan.target}, {plan.publish_range.start} to {plan.publish_range.end}"

@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import NoReturn
 
 from backfill_assets.installation import Platform
+from backfill_assets.planning import pinned_snapshots
+from backfill_assets.planning.pinned_snapshots import pins_of
 from backfill_assets.planning.resolve import replanned
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, held_by_others_since
@@ -50,6 +52,7 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
         elif tried < terms.max_replans and pinned is None:
             plan = replanned(change.run)
             number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what, token=lease.token)
+            pinned_snapshots.keep(platform, pins_of([plan]))
             raise PublicationDeferred(
                 Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")
             )

@@ -38,6 +38,11 @@ def set_ref(name: str, snapshot_id: int, kind: SnapshotRefType = SnapshotRefType
     )
 
 
+def pin_of(snapshot_id: int) -> str:
+    """Return the name of the tag by which plans keep a snapshot that they read."""
+    return f"pinned-{snapshot_id}"
+
+
 def tag(tables: Tables, name: str, tag: str, snapshot_id: int) -> None:
     """Tag a snapshot so that it is never expired; in a transaction of its own, and safe to repeat.
 

@@ -33,7 +33,7 @@ from backfill_assets.operations.doctor.evidence import (
 )
 from backfill_assets.operations.doctor.journal import unexplained_changes
 from backfill_assets.operations.doctor.leases_and_freezes import freezes_over, wrong_leases
-from backfill_assets.operations.doctor.loads import loads_taken_back
+from backfill_assets.operations.doctor.loads import loads_taken_back, pins_untagged
 from backfill_assets.operations.doctor.publications import (
     corrections_left,
     corrections_missing,
@@ -77,6 +77,7 @@ def examine(platform: Platform) -> list[Disagreement]:
     for look in (
         attempts_not_running,
         loads_taken_back,
+        pins_untagged,
         damaged_bundles,
         damaged_records,
         missing_diffs,

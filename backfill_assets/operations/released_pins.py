@@ -1,0 +1,65 @@
+"""Tags by which plans keep the snapshots that they read: which of them no run needs any more, and letting these go.
+
+Put here what concerns tables that are read. What is collected of the tables that runs change is `garbage`'s; which tags a plan
+has is `planning.pinned_snapshots`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from collections.abc import Set as AbstractSet
+
+from pyiceberg.table.refs import SnapshotRefType
+
+from backfill_assets import faults
+from backfill_assets.installation import Platform
+from backfill_assets.planning import pinned_snapshots
+from backfill_assets.planning.pinned_snapshots import pins_of_run
+from manifests.errors import InputRefused
+from resources.lakehouse.refs import pin_of
+from resources.ledger.facade import RunRecord
+
+
+def tables_read(platform: Platform) -> list[str]:
+    """Return the tables that targets are computed from, sources and references."""
+    return sorted({name for target in platform.products.targets for name in (target.source, *target.references)})
+
+
+def needed_pins(platform: Platform, records: Sequence[RunRecord], over: Container[str]) -> dict[str, set[int]]:
+    """Return the snapshots that runs need which are not over, by table."""
+    needed: dict[str, set[int]] = {}
+    for record in records:
+        if record.run_id not in over:
+            for table, snapshot_ids in pins_of_run(platform, record).items():
+                needed.setdefault(table, set()).update(snapshot_ids)
+    return needed
+
+
+def releasable(platform: Platform, name: str, needed: Container[int]) -> list[str]:
+    """Return the tags of a table by which plans keep snapshots that nobody needs: each is our own, and where we put it."""
+    try:
+        refs = platform.lakehouse.table(name).refs()
+    except InputRefused:  # declared and not made yet
+        return []
+    return sorted(
+        tag
+        for tag, ref in refs.items()
+        if tag == pin_of(ref.snapshot_id)
+        and ref.snapshot_ref_type is SnapshotRefType.TAG
+        and ref.snapshot_id not in needed
+    )
+
+
+def release(platform: Platform, name: str, tags: Sequence[str], needed_now: Callable[[], AbstractSet[int]]) -> None:
+    """Remove tags from a table, in one commit; what a run has come to need meanwhile (asked afterwards) is tagged again.
+
+    A plan is recorded before its snapshots are tagged. So whoever was recorded before the tags went is found here, and whoever
+    is recorded afterwards does not find them.
+    """
+    refs = platform.lakehouse.table(name).refs()
+    going = {tag: refs[tag].snapshot_id for tag in tags if tag in refs and tag == pin_of(refs[tag].snapshot_id)}
+    if not going:
+        return
+    platform.lakehouse.point(name, expected=going, removed=list(going))
+    faults.reach("collecting.released")
+    pinned_snapshots.keep(platform, {name: needed_now() & set(going.values())})
