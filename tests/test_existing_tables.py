@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +22,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.launch import initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key
 from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.undoing import rollback
 from benchmarks import orders
@@ -148,6 +149,35 @@ def test_a_table_is_cut_by_years_months_weeks_or_days_of_dates_or_instants(tmp_p
     rollback(platform, "second")
     assert rows_of(platform) == before
     assert verify(platform, data=True).everything == []
+
+
+@pytest.mark.parametrize("parts", [(), (("ordered_at", "day"),)], ids=["unpartitioned", "by day"])
+def test_rows_of_others_beside_a_run_of_a_table_of_instants_are_no_alarm(
+    tmp_path: Path, parts: tuple[tuple[str, str], ...]
+) -> None:
+    target, start, end = cut_target("months of instants")
+    platform = opened(tmp_path / "home", target, spark=SPARK)
+    foreign(platform, spec_of(*parts))
+    orders.fill(platform)
+    world = World(platform, tmp_path / "home")
+    before = rows_of(platform)
+    world.published(manifest("second", start, end))
+    assert verify(platform, data=True).everything == []
+    after = rows_of(platform)
+    assert [row for row in after if row["run_id"] != "second"] == [
+        row for row in before if not start <= row["ordered_at"].date() <= end
+    ]
+    assert [one.kind for one in examine(platform)] == ["foreign-write"] * 4  # each of the four months came by itself
+    first = datetime(2024, 2, 1, tzinfo=UTC)
+    more = orders.lines(3).to_pylist()
+    own = [
+        row | {"ordered_at": first, "ordered_on": first.date(), "run_id": "late", "processing_mode": "x"}
+        for row in more
+    ]
+    schema = schema_to_pyarrow(iceberg_schema(orders.Order), include_field_ids=False)
+    platform.lakehouse.table(ORDERS).append(arrow.Table.from_pylist(own, schema))
+    assert any("chunk 2024-02" in one.where for one in verify(platform, data=True).everything)
+    assert "accepted-files-differ" in {one.kind for one in examine(platform)}
 
 
 @pytest.mark.parametrize("how", ["weeks of instants", "years of dates"])

@@ -27,6 +27,8 @@ UNPROVABLE = "belongs to no known run, and cannot be opened: what readers get by
 _PATH_FIELD = 2147483546
 _PATH_NAME = "file_path"
 """Field id and name of the column of a file of deleted positions that names the file in which they are."""
+_MICROSECONDS = 86_400_000_000
+"""Of a day."""
 _UNREADABLE = (OSError, arrow.ArrowException, ValueError, LookupError, TypeError)
 
 
@@ -111,11 +113,15 @@ def _opened(seen: Seen, entry: Entry, day: int | None, run: int | None) -> Holds
             return Holds(deletes=frozenset(map(place_of, _paths(raw))))
         columns, constants = columns_of(raw, seen.table.name_mapping()), _constants(seen, entry)
         days, runs = (columns.get(field) if field is not None else None for field in (day, run))
+        instants = days is not None and arrow.types.is_timestamp(days.type)
+        kind = days.type if days is not None and instants else arrow.date32()
         numbers = {
-            one for values in _values(raw, days, arrow.date32()) for one in values.cast(arrow.int32()).to_pylist()
+            one
+            for values in _values(raw, days, kind)
+            for one in compute.unique(values.cast(arrow.date32())).cast(arrow.int32()).to_pylist()
         }
         names = {one for values in _values(raw, runs, arrow.string()) for one in values.to_pylist()}
-        numbers |= {constants[day]} if day in constants else set()
+        numbers |= {constants[day] // (_MICROSECONDS if instants else 1)} if day in constants else set()
         names |= {constants[run]} if run in constants else set()
         return Holds(tuple(sorted({day_at(number) for number in numbers})), frozenset(names))
     except _UNREADABLE as error:
