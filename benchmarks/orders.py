@@ -58,6 +58,17 @@ class Order(Published):
     price: Amount = pa.Field(ge=0)
 
 
+class Bare(pa.DataFrameModel):
+    """The same order in a table that says of no row which run made it."""
+
+    order_id: pl.Int64
+    ordered_on: pl.Date
+    ordered_at: Instant
+    customer: str
+    region: str = pa.Field(nullable=True)
+    price: Amount = pa.Field(ge=0)
+
+
 def orders(inputs: Inputs, context: TransformContext) -> DataFrame:
     """Return the orders, in version 2 with a surcharge."""
     price = F.col("price") if context.version == "1.0.0" else F.col("price") + F.lit(Decimal("1.00"))

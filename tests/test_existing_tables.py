@@ -8,27 +8,33 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pandera.polars as pa
 import pyarrow as arrow
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
+from rich.console import Console
 from worlds import SPARK, World
 
+from backfill_assets.audit.explain import explain
 from backfill_assets.audit.verification import verify
-from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
-from backfill_assets.declarations.target import TargetTable
+from backfill_assets.cli.explain_view import shown
+from backfill_assets.declarations.finding import check_products
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, iceberg_schema
+from backfill_assets.declarations.target import CorrectionsTable, TargetTable
 from backfill_assets.defs.launch import initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.review.diff import diff_run
 from benchmarks import orders
 from benchmarks.orders import ORDERS, TARGET, manifest, opened, rows_of
 from manifests.chunks import Chunking, aligned, cut
-from manifests.errors import EnvironmentRefused, PlanRefused
+from manifests.errors import DeclarationRefused, EnvironmentRefused, PlanRefused
 from manifests.lifecycle import RunState
 
 SPECS = {
@@ -57,11 +63,11 @@ def spec_of(*parts: tuple[str, str]) -> PartitionSpec:
     )
 
 
-def foreign(platform: Platform, spec: PartitionSpec) -> None:
+def foreign(platform: Platform, spec: PartitionSpec, model: type[pa.DataFrameModel] = orders.Order) -> None:
     """Make the target as another program would: its partitions, and rows of every day, by files of its own."""
     lakehouse = platform.lakehouse
     lakehouse.catalog.create_namespace_if_not_exists("silver")
-    schema = iceberg_schema(orders.Order)
+    schema = iceberg_schema(model)
     table = lakehouse.catalog.create_table(ORDERS, schema, partition_spec=spec, properties=dict(TABLE_PROPERTIES))
     lines = orders.lines().to_pylist()
     for month in sorted({row["ordered_at"].strftime("%Y-%m") for row in lines}):
@@ -227,3 +233,87 @@ def test_a_partition_that_no_row_could_be_written_by_is_refused_by_init_and_plan
         with pytest.raises(PlanRefused, match="zorder"):
             plan_run(platform, manifest("odd", date(2024, 2, 1), date(2024, 2, 29)))
     assert table.spec().is_unpartitioned()
+
+
+# --- tables without lineage columns -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> World:
+    """An installation whose target says of no row which run made it, and has rows of somebody else."""
+    platform = opened(tmp_path / "home", replace(TARGET, model=orders.Bare), spark=SPARK)
+    foreign(platform, spec_of(("ordered_on", "month")), orders.Bare)
+    orders.fill(platform)
+    return World(platform, tmp_path / "home")
+
+
+FEBRUARY = date(2024, 2, 1), date(2024, 2, 29)
+
+
+def test_a_table_without_lineage_columns_is_restated_compared_verified_and_undone(bare: World) -> None:
+    platform, before = bare.platform, rows_of(bare.platform)
+    assert "run_id" not in before[0]
+    published = bare.published(manifest("second", *FEBRUARY))
+    after = rows_of(platform)
+    changed = [row for row in before if row["ordered_on"].strftime("%Y-%m") == "2024-02"]
+    assert [row for row in after if row["ordered_on"].strftime("%Y-%m") != "2024-02"] == [
+        row for row in before if row not in changed
+    ]
+    assert [row | {"price": row["price"] + 1} for row in changed] == [
+        row for row in after if row["ordered_on"].strftime("%Y-%m") == "2024-02"
+    ]
+    compared = diff_run(platform, "second", table=True).diff
+    assert (compared.changed, compared.added, compared.removed) == (len(changed), 0, 0)
+    assert verify(platform, data=True).everything == []
+    said = platform.lakehouse.table(ORDERS).snapshot_by_id(published.snapshot_id).summary.additional_properties
+    record = platform.ledger.run("second")
+    assert {key: said[f"backfill.{key}"] for key in ("run-id", "processing-mode", "transform-version")} == {
+        "run-id": "second",
+        "processing-mode": "BACKFILL",
+        "transform-version": "2.0.0",
+    }
+    assert said["backfill.input-snapshot-id"] == str(record.plan.source_snapshot_id)
+    assert said["backfill.produced-at"] == record.plan.run_clock.isoformat()
+    bare.published(manifest("third", *FEBRUARY, version="1.0.0"))
+    assert rows_of(platform) == before
+    rollback(platform, "third")
+    assert rows_of(platform) == after
+    assert verify(platform, data=True).everything == []
+
+
+def test_which_run_made_a_row_of_it_is_told_by_its_chunk(bare: World) -> None:
+    platform = bare.platform
+    mine = next(row for row in rows_of(platform) if row["ordered_on"].strftime("%Y-%m") == "2024-02")
+    others = next(row for row in rows_of(platform) if row["ordered_on"].strftime("%Y-%m") == "2024-03")
+    bare.published(manifest("second", *FEBRUARY))
+    bare.published(manifest("third", *FEBRUARY, version="1.0.0"))
+    rollback(platform, "third")
+    found = explain(platform, ORDERS, [f"order_id={mine['order_id']}"])
+    assert found.producer is not None
+    assert (found.producer.run_id, found.accepted_run) == ("second", "second")
+    assert [(one.action, one.made_by) for one in found.versions] == [
+        ("rollback", "second"),
+        ("publish", "third"),
+        ("publish", "second"),
+        ("", None),
+    ]
+    assert found.versions[1].because["transform version"] == ["2.0.0", "1.0.0"]
+    found = explain(platform, ORDERS, [f"order_id={others['order_id']}"])
+    assert (found.producer, found.accepted_run) == (None, None)
+    assert found.row is not None
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(shown(found))
+    assert "it is there; no run of this project made it" in capture.get()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"entity": "customer"}, "a merge leaves rows of several runs in a chunk"),
+        ({"corrections": CorrectionsTable("silver.order_corrections", Corrections)}, "a correction names the run"),
+    ],
+)
+def test_what_needs_lineage_columns_is_refused_where_a_table_has_none(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationRefused, match=said):
+        check_products([orders.product(replace(TARGET, model=orders.Bare, **changes))])

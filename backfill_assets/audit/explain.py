@@ -7,59 +7,31 @@ shown is `cli.explain_view`'s. The history of the table is what is believed; the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from itertools import pairwise
 from typing import Any
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
-from pyiceberg.table import DataScan, Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, LongType, TimestamptzType
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, iceberg_schema
+from backfill_assets.audit.key_history import Version, chunk_of, plan_of, read_scan, states_of, versions_of
+from backfill_assets.declarations.schema import has_lineage, iceberg_schema
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
-from manifests.chunks import key_of
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
-from manifests.lifecycle import PUBLISH
-from manifests.plan import Plan
-from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, before, between
-from resources.lakehouse.lineage import lineage_of
-from resources.lakehouse.metadata import count_said, readable_metadata, readable_rows, shown_since
+from resources.lakehouse.facade import before, between
 from resources.ledger.facade import RunRecord
 
 SHOWN_ROWS = 50
 """Source rows and corrections that are shown of one key; all of them are counted."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """What a key said from one snapshot of the table on, until the next newer version.
-
-    Attributes:
-        snapshot_id: the first snapshot that says so; `at` is since when main shows it.
-        action: what of which run it was (`publish`, `rollback`, ...); empty where it was no run of this project.
-        run_id: that run.
-        row: the row, ready for JSON; None: the key was not there.
-        changed: the columns that differ from the version before, each before and after; empty for the first one.
-        because: what the run that made the row worked with and the one before did not, each before and after.
-    """
-
-    snapshot_id: int
-    at: datetime
-    action: str
-    run_id: str
-    row: dict[str, Any] | None
-    changed: dict[str, list[Any]] = field(default_factory=dict)
-    because: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -199,28 +171,32 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     key = parse_key(target, texts)
     found = platform.lakehouse.table(target.name)
     notes: list[str] = []
-    states = list(_states(found, _where(key), notes))
-    versions = _versions(platform, target, found, key, states)
+    states = list(states_of(found, _where(key), notes))
+    versions = versions_of(platform, target, found, key, states)
     current = states[0][1] if states else []
     if len(current) > 1:
         notes.append(f"{len(current)} rows have this key; the first is shown")
     last = next((rows[0] for _, rows in states if rows), None)
-    chunk = _chunk(target, key, last)
+    chunk = chunk_of(target, key, last)
     accepted = None if chunk is None else platform.ledger.accepted(target.name, [chunk]).get(chunk)
     if last is None and chunk is not None and accepted is None:
         notes.append(f"no run holds chunk {chunk}: nothing was published there, or it was rolled back")
+    made_by = next((version.made_by for version in versions if version.row is not None), None)
+    if current and not has_lineage(target.model):
+        notes.append(f"{target.name} has no lineage columns: whose a row is, is told by its chunk")
+        made_by = accepted
     producer = record = None
-    if last is not None:
-        record = platform.ledger.find(last["run_id"])
+    if last is not None and made_by is not None:
+        record = platform.ledger.find(made_by)
         if record is None:
-            notes.append(f"the ledger does not know run '{last['run_id']}', which the row names")
+            notes.append(f"the ledger does not know run '{made_by}', which the row names")
     if record is not None and chunk is not None:
         producer = _producer(platform, record, chunk)
-    if current and accepted not in {None, current[0]["run_id"]}:
+    if current and accepted not in {None, made_by}:
         notes.append(f"chunk {chunk} is held by run '{accepted}', which has left this row as it was")
     source = None
     if record is not None and chunk is not None:
-        run = RunContext(platform, target, _plan_of(platform, record, chunk))
+        run = RunContext(platform, target, plan_of(platform, record, chunk))
         source = _source_rows(run, chunk, {**(last or {}), **key})
     corrections = _corrections(platform, target, key)
     return Explanation(
@@ -244,127 +220,11 @@ def _where(key: Mapping[str, Any]) -> BooleanExpression:
     return terms[0] if len(terms) == 1 else And(*terms)
 
 
-def _chunk(target: TargetTable, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> str | None:
-    day = (row or {}).get(target.day_column) or key.get(target.day_column)
-    return None if day is None else key_of(target.chunking, day)
-
-
-# --- history ----------------------------------------------------------------------------------------------------------
-
-State = tuple[Snapshot, list[dict[str, Any]]]
-
-
-def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterator[State]:
-    """Yield what a key said, newest first, each with the first snapshot that says so.
-
-    A snapshot is read only if its files that may hold the key are not those of the next newer one.
-    """
-    history = list(lineage_of(table))
-    if history and _had_files_before(table, history[-1]):
-        notes.append(f"snapshots before {history[-1].snapshot_id} have expired: what the key said before is not known")
-    notes += [
-        f"snapshots between {older.snapshot_id} and {newer.snapshot_id} have expired: what the key said there is not known"
-        for newer, older in pairwise(history)
-        if newer.parent_snapshot_id != older.snapshot_id
-    ]
-    waiting: State | None = None
-    files: frozenset[str] | None = None
-    for snapshot in history:
-        scan = table.scan(row_filter=where, snapshot_id=snapshot.snapshot_id)
-        with readable_metadata(table, snapshot):
-            these = frozenset(task.file.file_path for task in scan.plan_files())
-        if waiting is not None and these == files:
-            waiting = (snapshot, waiting[1])
-            continue
-        files = these
-        rows = _read(table, scan) if these else []
-        if waiting is not None and rows != waiting[1]:
-            yield waiting
-        waiting = (snapshot, rows)
-    if waiting is not None:
-        yield waiting
-
-
-def _had_files_before(table: Table, snapshot: Snapshot) -> bool:
-    """Whether the table had files before a snapshot: an expiry cuts the link to the one before it."""
-    deleted, total, added = (
-        count_said(table, snapshot, f"{one}-data-files") or 0 for one in ("deleted", "total", "added")
-    )
-    return deleted > 0 or total > added
-
-
-def _versions(
-    platform: Platform, target: TargetTable, table: Table, key: Mapping[str, Any], states: Sequence[State]
-) -> list[Version]:
-    """Return the versions of a key, newest first, up to its first row."""
-    while states and not states[-1][1]:
-        states = states[:-1]
-    versions = []
-    for number, (snapshot, rows) in enumerate(states):
-        earlier = states[number + 1][1] if number + 1 < len(states) else []
-        summary = snapshot.summary.additional_properties if snapshot.summary else {}
-        row, was = (next(iter(side), None) for side in (rows, earlier))
-        action, run_id = summary.get(ACTION_PROPERTY, ""), summary.get(RUN_PROPERTY, "")
-        if row is not None and action == PUBLISH:
-            run_id = row["run_id"]  # the snapshot is another run's where that of this one has expired
-        changed: dict[str, list[Any]] = {}
-        because: dict[str, list[str]] = {}
-        if row is not None and was is not None:
-            changed = {
-                name: [shown_row(was).get(name), shown_row(row).get(name)]
-                for name in {**row, **was}  # a column that the table got, or lost, in between was not there
-                if name not in LINEAGE_COLUMNS and row.get(name) != was.get(name)
-            }
-            because = _differences(platform, target, key, was, row)
-        versions.append(
-            Version(
-                snapshot.snapshot_id,
-                shown_since(table, snapshot),
-                action,
-                run_id,
-                None if row is None else shown_row(row),
-                changed,
-                because,
-            )
-        )
-    return versions
-
-
-def _differences(
-    platform: Platform, target: TargetTable, key: Mapping[str, Any], was: Mapping[str, Any], row: Mapping[str, Any]
-) -> dict[str, list[str]]:
-    """Return what decided the two rows and was not the same: code, settings, and what was read."""
-    conditions = []
-    for one in (was, row):
-        record, chunk = platform.ledger.find(one["run_id"]), _chunk(target, key, one)
-        if record is None or chunk is None:
-            return {}
-        conditions.append(_conditions(_plan_of(platform, record, chunk)))
-    old, new = conditions
-    return {name: [old.get(name, ""), new.get(name, "")] for name in new if old.get(name) != new[name]}
-
-
-def _conditions(plan: Plan) -> dict[str, str]:
-    found = {
-        "transform version": plan.transform_version,
-        "code": str(plan.code),
-        f"source {plan.source}": f"snapshot {plan.source_snapshot_id}",
-        "Spark settings": plan.configuration_hash[:12],
-    }
-    pins = {pin.table: f"snapshot {pin.snapshot_id} {pin.version or ''}".strip() for pin in plan.references}
-    return found | {f"reference {table}": text for table, text in pins.items()}
-
-
-def _plan_of(platform: Platform, record: RunRecord, chunk: str) -> Plan:
-    """Return the plan that a chunk was computed with: the approved one, or the one it was planned anew with."""
-    return platform.ledger.plans(record).get(chunk, record.plan)
-
-
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
 def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
-    plan, ledger = _plan_of(platform, record, chunk), platform.ledger
+    plan, ledger = plan_of(platform, record, chunk), platform.ledger
     planned = [one for one in plan.chunks if one.key == chunk]
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
     accepted = ledger.accepted_changes(record.run_id)
@@ -455,7 +315,7 @@ def _rows(
     columns: tuple[str, ...] = ("*",),
 ) -> list[dict[str, Any]]:
     """Return rows of a source, those nearest to a day first: of those that are equally near the newest."""
-    rows = _read(table, table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns))
+    rows = read_scan(table, table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns))
     rows.sort(key=lambda row: (row.get(instant) is None, row.get(instant), str(row)))
     if day is None:
         return rows
@@ -469,22 +329,11 @@ def _rows(
     return sorted(rows, key=far)
 
 
-def _read(table: Table, scan: DataScan) -> list[dict[str, Any]]:
-    """Return the rows of a scan.
-
-    Raises:
-        EnvironmentRefused: if a file is missing or damaged.
-    """
-    with readable_rows(table):
-        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
-    return rows
-
-
 def _corrections(platform: Platform, target: TargetTable, key: Mapping[str, Any]) -> list[dict[str, Any]]:
     if target.corrections is None or not platform.lakehouse.exists(target.corrections.name):
         return []
     table = platform.lakehouse.table(target.corrections.name)
     if table.current_snapshot() is None:
         return []
-    rows = _read(table, table.scan(row_filter=_where(key)))
+    rows = read_scan(table, table.scan(row_filter=_where(key)))
     return [shown_row(row) for row in sorted(rows, key=lambda row: row["produced_at"])[-SHOWN_ROWS:]]

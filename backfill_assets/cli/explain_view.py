@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from backfill_assets.audit.explain import Explanation, Producer, SourceRows, Version
+from backfill_assets.audit.explain import Explanation, Producer, SourceRows
+from backfill_assets.audit.key_history import Version
 from backfill_assets.cli.console import facts
 from backfill_assets.cli.terminal import Table
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
@@ -42,7 +43,11 @@ def shown(found: Explanation) -> RenderableType:
 
 def _headline(found: Explanation) -> Text:
     if found.row is not None:
-        return Text(f"it is there; run '{found.row['run_id']}' made it", "green")
+        made_by = found.accepted_run if found.producer is None else found.producer.run_id
+        made_by = found.row.get("run_id") or made_by
+        return Text(
+            "it is there" + (f"; run '{made_by}' made it" if made_by else "; no run of this project made it"), "green"
+        )
     if not found.versions:
         return Text("there is no such row, and none was ever published in the history that the table keeps", "yellow")
     gone = found.versions[0]
@@ -74,7 +79,9 @@ def _history(versions: Sequence[Version]) -> Table:
     for number, version in enumerate(versions):
         earlier = versions[number + 1].row if number + 1 < len(versions) else None
         because = "\n".join(f"{name}: {old} -> {new}" for name, (old, new) in version.because.items())
-        made = "" if version.row is None else f"{version.row['run_id']} ({version.row['transform_version']})"
+        made = "" if version.row is None else version.made_by or ""
+        if version.row is not None and "transform_version" in version.row:
+            made += f" ({version.row['transform_version']})"
         by = f"{version.action or 'not of this project'} {version.run_id}\nsnapshot {version.snapshot_id}"
         table.add_row(_at(version.at), by, made, _what(version, earlier), because)
     return table

@@ -67,7 +67,7 @@ def is_row_rule(check: pa.Check) -> bool:
 
 
 class Published(pa.DataFrameModel):
-    """The lineage columns of a published row; a target's model inherits from it."""
+    """The lineage columns of a published row; a target's model inherits from it, unless its table has none."""
 
     run_id: str = pa.Field(description="Run that produced the row; its evidence is found under this id.")
     processing_mode: str = pa.Field(description="Execution mode of that run.")
@@ -94,6 +94,11 @@ class Corrections(Published):
     old_values: str = pa.Field(nullable=True, description="The accepted row's other columns, as JSON text.")
     new_values: str = pa.Field(nullable=True, description="The corrected row's other columns, as JSON text.")
     reason: str = pa.Field(description="Why, from the run's manifest.")
+
+
+def has_lineage(model: type[pa.DataFrameModel]) -> bool:
+    """Whether rows of a table say which run made them; else the ledger and the snapshot's summary do, chunk by chunk."""
+    return issubclass(model, Published)
 
 
 def dtypes(model: type[pa.DataFrameModel]) -> dict[str, pl.DataType]:

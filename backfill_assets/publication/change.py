@@ -38,7 +38,7 @@ from resources.lakehouse.facade import (
     Scope,
 )
 from resources.lakehouse.lineage import amended_base_tag, base_tag
-from resources.lakehouse.summaries import numbers_said
+from resources.lakehouse.summaries import CLOCK_PROPERTY, MODE_PROPERTY, SOURCE_PROPERTY, numbers_said
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord
 
 MAIN = "main"
@@ -254,6 +254,9 @@ class Change:
             SEQUENCE_PROPERTY: str(sequence),
             PLAN_PROPERTY: self.record.plan_hash,
             VERSION_PROPERTY: self.plan.transform_version,
+            MODE_PROPERTY: self.plan.mode.value,
+            SOURCE_PROPERTY: str(self.plan.source_snapshot_id),
+            CLOCK_PROPERTY: self.plan.run_clock.isoformat(),
             EVIDENCE_PROPERTY: root,
         }
 

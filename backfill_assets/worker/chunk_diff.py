@@ -15,7 +15,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -228,10 +228,23 @@ def _read(
 ) -> pl.DataFrame:
     """Return rows of files, those with begins <= key < ends; no files are no rows with the columns of the others."""
     if not paths:
-        return scan_file(others[0], spec.table, columns).head(0).collect()
-    frames = [scan_file(path, spec.table, columns) for path in paths]
+        return _scan(spec, others[0], columns).head(0).collect()
+    frames = [_scan(spec, path, columns) for path in paths]
     lazy = frames[0] if len(frames) == 1 else pl.concat(frames)
     return (lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)).collect()
+
+
+def _scan(spec: CompareSpec, path: str, columns: Sequence[str]) -> pl.LazyFrame:
+    """Return columns of a file; of a table without lineage columns nobody is said to have written a row."""
+    if PRODUCER in columns and not _has_producer(spec.table):
+        own = [name for name in columns if name != PRODUCER]
+        return scan_file(path, spec.table, own).with_columns(pl.lit(None, dtype=pl.String).alias(PRODUCER))
+    return scan_file(path, spec.table, columns)
+
+
+@cache
+def _has_producer(table: str) -> bool:
+    return PRODUCER in Schema.model_validate_json(table).column_names
 
 
 def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:

@@ -33,7 +33,7 @@ from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
-from backfill_assets.declarations.schema import Corrections, Published, dtypes
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, dtypes, has_lineage
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
 from manifests.chunks import EXAMPLES, first_day
 from manifests.errors import InputRefused, Problem
@@ -78,20 +78,16 @@ def _of_own_columns(
     target: TargetTable, own: ColumnTypes, columns: Mapping[str, ColumnTypes | None]
 ) -> Iterator[Problem]:
     name = target.name
-    if not issubclass(target.model, Published):
-        yield Problem(
-            f"{target.model.__name__} does not inherit Published",
-            "it adds the columns that say which run made a row, and refuses columns that are not declared",
-            f"class {target.model.__name__}(ba.Published)",
-            f"{name}: model",
-        )
+    if not has_lineage(target.model):
+        yield from _of_missing_lineage(target, own)
     yield from without_type(name, own, in_digest, TARGET_TYPES)
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
     yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target, own)
-    yield from in_columns(name, "version_column", (target.version_column,), name, own)
+    if has_lineage(target.model):
+        yield from in_columns(name, "version_column", (target.version_column,), name, own)
     if target.entity is not None:
         yield from in_columns(name, "entity", (target.entity,), name, own)
     if target.outline is not None:
@@ -114,6 +110,30 @@ def _of_own_columns(
                 yield from in_columns(name, field, (origin.column,), origin.table, upstream)
     if target.corrections is not None:
         yield from _of_corrections(target)
+
+
+def _of_missing_lineage(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
+    """Say what a table cannot have whose rows do not say which run made them."""
+    model = target.model.__name__
+    for column in LINEAGE_COLUMNS:
+        if column in own:
+            yield Problem(
+                f"{model} has a column {column}, and does not inherit Published",
+                "columns of that name say which run made a row; a table has all of them, or none",
+                f"class {model}(ba.Published), or give the column another name",
+                f"{target.name}: model",
+            )
+    for field, why in (
+        ("entity", "a merge leaves rows of several runs in a chunk"),
+        ("corrections", "a correction names the run of the row that it corrects"),
+    ):
+        if getattr(target, field) is not None:
+            yield Problem(
+                f"{model} does not inherit Published, and {field} is declared",
+                f"{why}: only lineage columns say which run made which row",
+                f"class {model}(ba.Published), or leave {field} out",
+                f"{target.name}: {field}",
+            )
 
 
 def _of_key(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
