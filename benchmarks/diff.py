@@ -40,7 +40,7 @@ from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.publication.publisher import publish
 from backfill_assets.review.diff import _require_staged, diff_run
 from backfill_assets.staging.executor import stage_chunks
-from backfill_assets.staging.rows import read
+from backfill_assets.staging.pinned_rows import read
 from manifests.canonical import plain
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from

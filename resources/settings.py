@@ -112,6 +112,11 @@ class Settings(BaseSettings):
         None, description="From which level on lines are written; by default WARNING on stderr and INFO in the file."
     )
     log_file: Path | None = Field(None, description="A file that log lines are appended to, beside stderr.")
+    table_folders: list[str] = Field(
+        default_factory=list,
+        description="Local folders beside the warehouse that runs read and write, where tables of others lie. Each is an "
+        "absolute path; none lies in another, or in the warehouse.",
+    )
     head_places: list[str] = Field(
         default_factory=list,
         description="Where the chain's head is kept: folders on another disk, git:/path of a repository, https:// addresses.",
@@ -158,6 +163,7 @@ class Settings(BaseSettings):
         if self.log_file is not None:
             object.__setattr__(self, "log_file", _regular("log_file", _absolute("log_file", self.log_file)))
         _require_places(self.head_places)
+        _require_folders(self.table_folders)
         if not self.catalog:
             object.__setattr__(
                 self,
@@ -189,6 +195,13 @@ class Settings(BaseSettings):
     def evidence_folder(self) -> Path:
         """Where evidence bundles are kept."""
         return self.home / "evidence"
+
+    @property
+    def reachable_folders(self) -> list[str]:
+        """The local folders that runs may reach: that of the warehouse, if it is one, and those of tables beside it."""
+        warehouse = self.catalog.get("warehouse", "")
+        own = [warehouse.removeprefix("file://").removeprefix("file:")] if warehouse.startswith("file:") else []
+        return [folder.rstrip("/") for folder in (*own, *self.table_folders)]
 
     def output_hash(self) -> str:
         """Hash of the settings that could change what a run computes (Spark's), without where things live."""
@@ -247,6 +260,21 @@ def _require_whole_in_uris(name: str, place: str) -> None:
         raise ValueError(
             f"{name} is {place}: {' and '.join(cut)} would end its path where it is read as a URI; name a place without"
         )
+
+
+def _require_folders(folders: list[str]) -> None:
+    """Refuse folders of tables that are no absolute paths, or lie in one another: Spark's sessions get each as a mount."""
+    for folder in folders:
+        if not folder.startswith("/") or folder.rstrip("/") == "" or "://" in folder:
+            raise ValueError(
+                f"table_folders has {folder!r}: each is the absolute path of a local folder, and not the root"
+            )
+        _require_whole_in_uris("table_folders", folder)
+        _require_one_line("table_folders", folder)
+    for one in folders:
+        for other in folders:
+            if one is not other and f"{one.rstrip('/')}/".startswith(f"{other.rstrip('/')}/"):
+                raise ValueError(f"table_folders has {one!r} in {other!r}: leave out the inner one")
 
 
 def _require_one_line(name: str, place: str) -> None:

@@ -21,9 +21,9 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
+from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
-from backfill_assets.planning.partitioning import require_writable_partitions
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.run_context import RunContext
@@ -68,7 +68,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     with refused.kept():
         _require_columns(platform, target, manifest)
     with refused.kept():
-        require_writable_partitions(platform, target, manifest)
+        require_usable_tables(platform, target, manifest)
     with refused.kept():
         _require_input_columns(platform, target)
     as_declared = refused.number == before

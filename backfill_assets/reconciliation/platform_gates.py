@@ -24,7 +24,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.manifest import policy_of
 from backfill_assets.reconciliation.published_chunks import Published
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging.rows import read
+from backfill_assets.staging.pinned_rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import plain

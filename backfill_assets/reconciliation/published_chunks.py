@@ -20,7 +20,7 @@ from backfill_assets.gates.judging import gate_spec
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging.rows import read
+from backfill_assets.staging.pinned_rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.chunk_published import OutlineTask, judging, outline_batches
 from backfill_assets.worker.gate_tasks import GateResult, GateTask

@@ -33,7 +33,6 @@ from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from manifests.text import words_of
-from resources.lakehouse.facade import PinnedRead
 from resources.spark.pyspark_private import settings_of
 from resources.spark.sessions import OPEN_FILES, is_refused_write, put_back, released_settings, writing_no_files
 
@@ -44,14 +43,6 @@ _OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")
 _AGAIN = "its code is another one then, and the change is planned under a new run id"
 _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
-
-
-def read(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] | None = None) -> DataFrame:
-    """Return a pinned read as a frame: natively by Parquet field id, no catalog involved."""
-    schema = spark_schema(pinned.schema, columns)
-    if not pinned.paths:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*pinned.paths)
 
 
 class _References(dict[str, DataFrame]):

@@ -57,26 +57,48 @@ def live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) 
         InputRefused: if one of them has deletes on it.
         UnreadableMetadata: if the snapshot's manifests cannot be read.
     """
+    for file, deletes in files_and_deletes(table, snapshot, row_filter):
+        if deletes:
+            raise InputRefused(
+                Problem(
+                    f"{file.file_path} of {'.'.join(table.name())} has {len(deletes)} delete file(s)",
+                    "publications work on data files without deletes",
+                    "compact the table first (rewrite its data files)",
+                )
+            )
+        yield file
+
+
+def files_and_deletes(
+    table: Table, snapshot: Snapshot, row_filter: BooleanExpression
+) -> Iterator[tuple[DataFile, Sequence[DataFile]]]:
+    """Yield the data files of a snapshot that may hold rows of a filter, each with the files that delete rows of it by position.
+
+    Raises:
+        InputRefused: if rows of the table are deleted by their values.
+        UnreadableMetadata: if the snapshot's manifests cannot be read.
+    """
     with readable_metadata(table, snapshot):
         # what a scan would say of each file besides (what is left of the filter to apply) takes twice as long as all else
         planner = ManifestGroupPlanner(table.metadata, table.io, row_filter)
         entries = planner.plan_manifest_entries(snapshot.manifests(table.io))
         files = [entry.data_file for entry in chain.from_iterable(entries)]
     if all(file.content == DataFileContent.DATA for file in files):
-        yield from files
+        yield from ((file, ()) for file in files)
         return
+    by_value = [file for file in files if file.content == DataFileContent.EQUALITY_DELETES]
+    if by_value:
+        raise InputRefused(
+            Problem(
+                f"{'.'.join(table.name())} has {len(by_value)} file(s) of equality deletes: {by_value[0].file_path}",
+                "rows that are deleted by position are left out of what is read; those deleted by value are not looked for",
+                "compact the table first (rewrite its data files)",
+            )
+        )
     with readable_metadata(table, snapshot):
         tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot.snapshot_id).plan_files())
     for task in tasks:
-        if task.delete_files or task.file.content != DataFileContent.DATA:
-            raise InputRefused(
-                Problem(
-                    f"{task.file.file_path} of {'.'.join(table.name())} has {len(task.delete_files)} delete file(s)",
-                    "pinned reads and publications work on data files without deletes",
-                    "compact the table first (rewrite its data files)",
-                )
-            )
-        yield task.file
+        yield task.file, sorted(task.delete_files, key=lambda one: one.file_path)
 
 
 def all_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:

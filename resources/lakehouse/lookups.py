@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -20,7 +21,7 @@ from pyiceberg.types import DateType, StringType, TimestamptzType
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
 from resources.lakehouse.containment import days_of, in_words, reaching_beyond
-from resources.lakehouse.live_files import all_files, files_at, files_in, live_files, pinned_snapshot
+from resources.lakehouse.live_files import files_and_deletes, files_at, files_in, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
 from resources.lakehouse.metadata import (
     column_of,
@@ -38,26 +39,31 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
     """Describe a source at a snapshot (the current one if None).
 
     Raises:
-        InputRefused: if the snapshot does not exist or has deletes this project cannot read.
+        InputRefused: if the snapshot does not exist, or rows of it are deleted by their values.
     """
     snapshot = pinned_snapshot(table, snapshot_id)
     files = []
-    for file in all_files(table, snapshot):
+    for file, _ in files_and_deletes(table, snapshot, AlwaysTrue()):
         low, high = _instants(table, file, time_column)
         files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
     return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files))
 
 
 def first_day_added(table: Table, time_column: str, since: int, until: int) -> date | None:
-    """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
+    """Return the first day (UTC) of the files that a source has at one snapshot and had not, or not with the same rows, at another.
 
     None where there are none, or the earlier snapshot has expired.
     """
     earlier = table.snapshot_by_id(since)
     if earlier is None:
         return None
-    known = {file.file_path for file in all_files(table, earlier)}
-    new = [file for file in all_files(table, pinned_snapshot(table, until)) if file.file_path not in known]
+
+    def with_deletes(snapshot: Snapshot) -> dict[tuple[str, ...], DataFile]:
+        found = files_and_deletes(table, snapshot, AlwaysTrue())
+        return {(file.file_path, *(one.file_path for one in deletes)): file for file, deletes in found}
+
+    known = with_deletes(earlier).keys()
+    new = [file for key, file in with_deletes(pinned_snapshot(table, until)).items() if key not in known]
     return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
 
 
@@ -68,7 +74,7 @@ def possible_rows(table: Table, snapshot_id: int, column: str, keys: Collection[
     """
     field, wanted = column_of(table, column), sorted(keys)
     rows = 0
-    for file in all_files(table, pinned_snapshot(table, snapshot_id)):
+    for file, _ in files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue()):
         low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
         possible = bool(wanted)
         if low is not None and high is not None and isinstance(field.field_type, StringType):

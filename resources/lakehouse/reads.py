@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from manifests.errors import InputRefused, Problem
-from resources.lakehouse.live_files import all_files, live_files, pinned_snapshot
+from resources.lakehouse.live_files import all_files, files_and_deletes, pinned_snapshot
 from resources.lakehouse.metadata import readable_metadata, readable_rows
 from resources.lakehouse.storage import ask_each
 
@@ -24,7 +24,8 @@ from resources.lakehouse.storage import ask_each
 class PinnedRead:
     """The data files of one table at one snapshot that a read needs, and the schema they are read with.
 
-    `rows` and `bytes` are those of the whole files: a read may leave some of their rows out.
+    `rows` and `bytes` are those of the whole files: a read may leave some of their rows out. `deleted` are those of the files
+    of which rows are deleted, each with the files that say which, by position.
     """
 
     table: str
@@ -33,24 +34,25 @@ class PinnedRead:
     paths: tuple[str, ...]
     rows: int = 0
     bytes: int = 0
+    deleted: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def pinned(table: Table, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
     """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`.
 
-    A table without a snapshot is an empty read. Files with deletes on them are refused (they need a reader that
-    applies the deletes; Spark's Parquet reader does not).
+    A table without a snapshot is an empty read.
 
     Raises:
-        InputRefused: if the table has no such snapshot, or a file has deletes.
+        InputRefused: if the table has no such snapshot, or rows of it are deleted by their values.
     """
     if snapshot_id is None:
         return PinnedRead(name, None, table.schema(), ())
     snapshot = pinned_snapshot(table, snapshot_id)
-    files = list(live_files(table, snapshot, row_filter or AlwaysTrue()))
-    paths = tuple(sorted(file.file_path for file in files))
-    rows, size = sum(file.record_count for file in files), sum(file.file_size_in_bytes for file in files)
-    return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths, rows, size)
+    found = list(files_and_deletes(table, snapshot, row_filter or AlwaysTrue()))
+    paths = tuple(sorted(file.file_path for file, _ in found))
+    rows, size = sum(file.record_count for file, _ in found), sum(file.file_size_in_bytes for file, _ in found)
+    deleted = sorted((file.file_path, tuple(one.file_path for one in deletes)) for file, deletes in found if deletes)
+    return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths, rows, size, tuple(deleted))
 
 
 def pinned_since(table: Table, name: str, since: int, until: int) -> PinnedRead:
@@ -83,7 +85,8 @@ def unread(table: Table, snapshot_id: int, row_filter: BooleanExpression | None 
     with readable_metadata(table, pinned_snapshot(table, snapshot_id)):
         try:
             tasks = table.scan(row_filter=row_filter or AlwaysTrue(), snapshot_id=snapshot_id).plan_files()
-            expected = sorted((task.file.file_path, int(task.file.file_size_in_bytes)) for task in tasks)
+            read = {file.file_path: file for task in tasks for file in (task.file, *task.delete_files)}
+            expected = sorted((path, int(file.file_size_in_bytes)) for path, file in read.items())
         except FileNotFoundError as error:  # one of the snapshot's own manifests
             return [str(error)], []
 

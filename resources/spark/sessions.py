@@ -22,7 +22,6 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
-from resources.lakehouse.storage import local_path
 from resources.settings import Settings
 from resources.spark import class_archive, pyspark_private, worker_daemon
 
@@ -97,15 +96,14 @@ def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
 
 
 def only_the_warehouse(settings: Settings) -> dict[str, str]:
-    """Return the settings that leave a session no local path but the warehouse's.
+    """Return the settings that leave a session no local path but the warehouse's, and those of tables beside it.
 
-    Hadoop's view file system takes the place of the local one and has a single mount, so that a path elsewhere does not
+    Hadoop's view file system takes the place of the local one and has these mounts only, so that a path elsewhere does not
     exist, for reading or writing. Where the warehouse is no local folder, its credentials are the limit instead.
     """
     warehouse = settings.catalog.get("warehouse", "")
     if not warehouse.startswith("file:"):
         return {}
-    folder = local_path(warehouse).rstrip("/")
     return {
         "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         # otherwise the file system that another session of this JVM opened would be handed out
@@ -114,7 +112,7 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
         "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
         # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
         "spark.sql.sources.ignoreDataLocality": "true",
-        f"fs.viewfs.mounttable.default.link.{folder}": f"file://{folder}",
+        **{f"fs.viewfs.mounttable.default.link.{one}": f"file://{one}" for one in settings.reachable_folders},
     }
 
 

@@ -877,13 +877,13 @@ def test_rows_of_a_time_range_are_asked_for_with_an_open_end(lakehouse: Lakehous
     assert found(before("event_at", end)) == instants[:2]
 
 
-def test_a_file_with_deletes_on_it_is_refused_by_name(lakehouse: Lakehouse, days: Table) -> None:
-    (january,) = [task.file for task in days.scan().plan_files() if "2012-01" in task.file.file_path]
+def delete_file(days: Table, january: DataFile, content: DataFileContent) -> None:
+    """Append a file of deletes to the table, as other engines do."""
     deletes = Path(local_path(days.location())) / "data" / "deletes.parquet"
     pq.write_table(pa.table({"file_path": [january.file_path], "pos": pa.array([0], pa.int64())}), deletes)
     unknown: dict[int, int] = {}
-    delete_file = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
+    described = DataFile.from_args(
+        content=content,
         file_path=f"file://{deletes}",
         file_format=FileFormat.PARQUET,
         partition=january.partition,
@@ -898,11 +898,33 @@ def test_a_file_with_deletes_on_it_is_refused_by_name(lakehouse: Lakehouse, days
         spec_id=days.metadata.default_spec_id,
     )
     with days.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
-        update.append_data_file(delete_file)
+        update.append_data_file(described)
 
+
+def test_a_file_of_which_rows_are_deleted_is_read_with_its_deletes_and_not_published_over(
+    lakehouse: Lakehouse, days: Table
+) -> None:
+    (january,) = [task.file for task in days.scan().plan_files() if "2012-01" in task.file.file_path]
+    delete_file(days, january, DataFileContent.POSITION_DELETES)
+    newest = lakehouse.snapshot_id(DAYS)
+    assert newest is not None
+    ((path, (deletes,)),) = lakehouse.pinned(DAYS, newest).deleted
+    assert path == january.file_path
+    assert deletes.endswith("deletes.parquet")
+    assert lakehouse.unread(DAYS, newest) == ([], [])
+    Path(local_path(deletes)).unlink()
+    assert lakehouse.unread(DAYS, newest) == ([deletes], [])
     with pytest.raises(InputRefused, match=r"of silver\.days has 1 delete file") as refused:
-        lakehouse.pinned(DAYS, lakehouse.snapshot_id(DAYS))
+        lakehouse.files_in(DAYS, newest, [scope("2012-01-01", "2012-01-31")])
     assert january.file_path in str(refused.value)
+
+
+def test_rows_that_are_deleted_by_their_values_are_refused_by_name(lakehouse: Lakehouse, days: Table) -> None:
+    (january,) = [task.file for task in days.scan().plan_files() if "2012-01" in task.file.file_path]
+    delete_file(days, january, DataFileContent.EQUALITY_DELETES)
+    with pytest.raises(InputRefused, match=r"silver\.days has 1 file\(s\) of equality deletes") as refused:
+        lakehouse.pinned(DAYS, lakehouse.snapshot_id(DAYS))
+    assert "compact the table first" in str(refused.value)
 
 
 def test_a_warehouse_below_a_folder_with_a_blank_is_written_and_read_there(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""What a table that somebody else has made says against a plan: its format, its place, its partitions.
+
+Put here why a run could not read or write a table that `backfill init` would have made otherwise. Its columns are
+`resources.lakehouse.declared_tables`', what a partition spec says by itself `resources.lakehouse.partitions`'; files that hold more
+than a chunk are the planner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.table import Table
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform
+from manifests.errors import PlanRefused, Problem
+from manifests.model import Mode, RunManifest
+from resources.lakehouse.partitions import partition_problems, parts_of_chunks
+from resources.lakehouse.storage import local_path
+
+_WRITTEN_FORMAT = 2
+"""The newest format of Iceberg that PyIceberg writes."""
+
+
+def require_usable_tables(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
+    """Refuse a plan for tables that no session could read, or that its rows could not be written into.
+
+    Raises:
+        PlanRefused: naming each table, and what is wrong with it.
+    """
+    changed = [target.name]
+    if manifest.target.correction_events is not None and target.corrections is not None:
+        changed.append(target.corrections.name)
+    problems: list[Problem] = []
+    for name in dict.fromkeys((*changed, target.source, *target.references)):
+        table = platform.lakehouse.table(name)
+        problems += _out_of_reach(platform, table)
+        if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
+            problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
+    if problems:
+        raise PlanRefused(problems)
+
+
+def _out_of_reach(platform: Platform, table: Table) -> Iterator[Problem]:
+    """Say that a table lies where the sessions of runs see nothing."""
+    location, folders = table.location(), platform.settings.reachable_folders
+    if not folders or "://" in local_path(location):
+        return
+    place = local_path(location)
+    if any(f"{place}/".startswith(f"{folder}/") for folder in folders):
+        return
+    yield Problem(
+        f"{_name(table)} lies in {place}",
+        f"runs read and write files below {', '.join(folders)} alone",
+        "name the folder in the setting table_folders, if it is meant for tables of runs",
+    )
+
+
+def _of_format(table: Table) -> Iterator[Problem]:
+    if table.format_version > _WRITTEN_FORMAT:
+        yield Problem(
+            f"{_name(table)} is of Iceberg's format {table.format_version}",
+            f"tables are written in the formats up to {_WRITTEN_FORMAT}; those of later ones can be read as sources",
+            "publish into a table of an earlier format, or wait for a version of PyIceberg that writes it",
+        )
+
+
+def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
+    """Say that a mode which rewrites a file at a time would find a chunk's rows in several partitions."""
+    rewritten = manifest.target.merge is not None and _name(table) == target.name
+    rewritten |= manifest.target.correction_events is not None and _name(table) != target.name
+    parts = parts_of_chunks(table, target.day_column, target.chunking) if rewritten else ()
+    if parts:
+        shown = ", ".join(f"{transform}({column})" for column, transform in parts)
+        yield Problem(
+            f"target.publishMode is {manifest.target.publish_mode}, and a chunk of {_name(table)} has files of several "
+            f"partitions ({shown})",
+            f"{manifest.target.publish_mode} rewrites a file at a time, and puts new rows of a chunk into one",
+            "publish with REPLACE_PARTITIONS, or partition the table by its chunks alone",
+        )
+
+
+def _name(table: Table) -> str:
+    return ".".join(table.name())
