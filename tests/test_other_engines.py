@@ -15,6 +15,7 @@ import pytest
 from other_engines import by_java, jar, metadata_of
 from worlds import SPARK, World
 
+from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.target import Product
 from backfill_assets.installation import Platform
@@ -227,3 +228,41 @@ def test_tables_of_another_engine_are_restated_for_a_month_or_refused_when_plann
         rollback(platform, f"{how.replace('_', '-')}-1")
     assert read(tmp_path, platform) == before
     print(f"restated: {', '.join(published)}; refused when planned: {', '.join(planned)}")
+
+
+SOURCE_COLUMNS = "order_id bigint, customer string, region string, ordered_at timestamp, price decimal(12, 2)"
+
+
+@pytest.mark.parametrize("version", [2, 3], ids=["position deletes", "deletion vectors"])
+def test_rows_that_another_engine_has_deleted_from_a_source_are_not_computed_with(tmp_path: Path, version: int) -> None:
+    jar()
+    pq.write_table(orders.lines(), tmp_path / "rows.parquet")
+    names = "order_id, customer, region, ordered_at, price"
+    by_java(
+        tmp_path,
+        [
+            "CREATE NAMESPACE ice.bronze",
+            f"CREATE TABLE ice.bronze.order_lines ({SOURCE_COLUMNS}) USING iceberg PARTITIONED BY (months(ordered_at)) "
+            + MERGE_ON_READ.format(version),
+            f"INSERT INTO ice.bronze.order_lines ({names}) SELECT {names} FROM parquet.`{tmp_path}/rows.parquet`",
+            "DELETE FROM ice.bronze.order_lines WHERE order_id % 7 = 3",
+            "DELETE FROM ice.bronze.order_lines WHERE customer = 'customer-5' AND ordered_at >= timestamp'2024-02-01'",
+        ],
+    )
+    home = tmp_path / "home"
+    platform = orders.opened(home, TARGET, spark=SPARK, table_folders=[str(tmp_path / "lake")])
+    platform.lakehouse.catalog.create_namespace_if_not_exists("bronze")
+    platform.lakehouse.catalog.register_table(LINES, f"file://{metadata_of(tmp_path, LINES)}")
+    initialise(platform)
+    deleted = platform.lakehouse.pinned(LINES, platform.lakehouse.snapshot_id(LINES)).deleted
+    assert len(deleted) == 4, "each month has rows that are deleted"
+    world = World(platform, home)
+    world.published(orders.manifest("first", date(2023, 12, 1), date(2024, 3, 31), kind="BACKFILL"))
+    left = {
+        row["order_id"]: row["price"] + 1
+        for row in orders.lines().to_pylist()
+        if row["order_id"] % 7 != 3
+        and not (row["customer"] == "customer-5" and row["ordered_at"].year == 2024 and row["ordered_at"].month > 1)
+    }
+    assert {row["order_id"]: row["price"] for row in orders.rows_of(platform)} == left
+    assert reproduce(platform, "first").outcome is Outcome.EQUAL
