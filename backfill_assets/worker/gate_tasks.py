@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from backfill_assets.declarations.tallies import Tally
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.violations import Violation
@@ -23,6 +24,7 @@ class GateSpec:
     `model`, `measure` and `outline` are named `module:attribute`, so that a worker imports them from the same installed
     package. `lineage` has the planned value of each lineage column. `schema` is that of the table (Iceberg JSON) where its
     files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
+    `tallies` are what the target's gates have counted.
     """
 
     model: str
@@ -33,6 +35,7 @@ class GateSpec:
     outline: str | None = None
     outline_columns: tuple[str, ...] = ()
     schema: str = ""
+    tallies: tuple[Tally, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class GateResult:
 
     `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order;
     `outline` is the path of the outline, empty where none was written; `hashes` are those of the files by path; `sums` are
-    those of the number columns, exact, as text.
+    those of the number columns, exact, as text; `tallies` those of the spec by name, as `tallying.Counted.as_record` has them.
     """
 
     chunk: str
@@ -71,6 +74,7 @@ class GateResult:
     outline: str = ""
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
+    tallies: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -95,4 +99,5 @@ def spec_of(target: TargetTable, lineage: Mapping[str, Any]) -> GateSpec:
         measure=None if target.measure is None else import_path_of(target.measure),
         outline=None if target.outline is None else import_path_of(target.outline.rows),
         outline_columns=() if target.outline is None else target.outline.columns,
+        tallies=target.tallies,
     )
