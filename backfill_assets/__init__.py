@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         state_level,
     )
     from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
+    from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
     from backfill_assets.declarations.standard.distributions import distribution_gate
+    from backfill_assets.declarations.standard.known_cases import known_keys_gate
     from backfill_assets.declarations.standard.references import reference_gate
     from backfill_assets.declarations.standard.series import bounded_change_gate, monotonic_gate
     from backfill_assets.declarations.standard.values import enumeration_gate
@@ -91,10 +93,12 @@ __all__ = [
     "bounded_change_gate",
     "build_definitions",
     "change_gate",
+    "checksum_gate",
     "distribution_gate",
     "duplicate_gate",
     "enumeration_gate",
     "keys",
+    "known_keys_gate",
     "monotonic_gate",
     "null_share_gate",
     "outcome_level",
@@ -120,8 +124,10 @@ _ROOMS = {
         "state_level",
     ),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
+    "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
     "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),
     "backfill_assets.declarations.standard.distributions": ("distribution_gate",),
+    "backfill_assets.declarations.standard.known_cases": ("known_keys_gate",),
     "backfill_assets.declarations.standard.references": ("reference_gate",),
     "backfill_assets.declarations.standard.series": ("bounded_change_gate", "monotonic_gate"),
     "backfill_assets.declarations.standard.values": ("enumeration_gate",),

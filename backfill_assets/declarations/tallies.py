@@ -6,11 +6,13 @@ the chunks before it come from is `gates.visible_rows`'. Imported by Spark's Pyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
+
+import polars as pl
 
 from manifests.canonical import sha256_of
 
@@ -101,6 +103,16 @@ class NoTallies:
         """Raise: there are none."""
         del before
         return self.computed(tally)
+
+
+def limits_of(kind: pl.DataType, edges: Sequence[str]) -> pl.Series:
+    """Return limits as values of a column's type.
+
+    Raises:
+        PolarsError: if one of them is none.
+    """
+    texts = pl.Series(list(edges), dtype=pl.String)
+    return texts.str.to_date("%Y-%m-%d") if kind == pl.Date else texts.cast(kind)
 
 
 def no_frame(_days_around: int = 0) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from backfill_assets.declarations.tallies import MOST_GROUPS, Place, Tally
+from backfill_assets.declarations.tallies import MOST_GROUPS, Place, Tally, limits_of
 from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.sums import sum_of
 from backfill_assets.worker.violations import Violation, unreadable
@@ -93,7 +93,7 @@ def _group_of(name: str, kind: pl.DataType, edges: Sequence[str] | None) -> pl.E
     column = pl.col(name)
     if edges is None:
         return column.cast(pl.String)
-    limits = pl.Series(list(edges), dtype=pl.String).cast(kind)
+    limits = limits_of(kind, edges)
     reached = pl.sum_horizontal((column >= pl.lit(limits[at], dtype=kind)).cast(pl.Int32) for at in range(len(limits)))
     return pl.when(column.is_null()).then(None).otherwise(reached).cast(pl.String)
 

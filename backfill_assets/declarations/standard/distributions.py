@@ -39,7 +39,7 @@ from backfill_assets.declarations.standard.parts import (
 from backfill_assets.declarations.standard.parts import (
     column as a_column,
 )
-from backfill_assets.declarations.tallies import Place, Tallied, Tally
+from backfill_assets.declarations.tallies import Place, Tallied, Tally, limits_of
 from backfill_assets.declarations.target import (
     Finding,
     Level,
@@ -137,7 +137,7 @@ def _of_buckets(
         return
     for limit in limits:
         try:
-            same = pl.Series([limit]).cast(kind).cast(pl.String)[0]
+            same = limits_of(kind, [limit]).cast(pl.String)[0]
             fits = same == limit or (is_number(kind) and Decimal(same) == Decimal(limit))
         except (pl.exceptions.PolarsError, ArithmeticError, TypeError):
             fits = False

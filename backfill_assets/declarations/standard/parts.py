@@ -126,23 +126,31 @@ def of_chunks(number: int, whole: int, what: str) -> str:
 
 
 def listed(
-    context: ReconciliationContext, rows: Sequence[Mapping[str, Any]], slices: Sequence[str], what: str
+    context: ReconciliationContext,
+    rows: Sequence[Mapping[str, Any]],
+    slices: Sequence[str],
+    what: str,
+    key: Sequence[str] = (),
 ) -> DataFrame:
-    """Return rows that are known already as exceptions: `slices` name the place, `expected` and `found` are shown as they are."""
+    """Return rows that are known already as exceptions: `slices` and `key` name the place, the rest is shown as it is."""
     spark = context.source.sparkSession
     return exception_rows(
         spark,
         [
             {
                 "slice": json_of({name: row[name] for name in slices if name in row}),
-                "key": "{}",
-                "expected": json_of({"expected": row["expected"]}),
-                "found": json_of({"found": row["found"]}),
+                "key": json_of({name: row[name] for name in key if name in row}),
+                "expected": _part("expected", row["expected"]),
+                "found": _part("found", row["found"]),
                 "what": row.get("what", what),
             }
             for row in rows
         ],
     )
+
+
+def _part(name: str, value: Any) -> str:
+    return json_of(value if isinstance(value, Mapping) else {name: value})
 
 
 def judged(
@@ -156,6 +164,7 @@ def judged(
     compared: int,
     disagreeing: int,
     asks: bool,
+    key: Sequence[str] = (),
 ) -> Finding:
     """Return what a gate found: it has passed where nothing is failing; `failing` comes worst first."""
     return Finding(
@@ -166,7 +175,7 @@ def judged(
         compared=compared,
         disagreeing=disagreeing,
         slices=[{name: cell for name, cell in row.items() if name != "what"} for row in failing[:SLICES]],
-        exceptions=partial(listed, context, failing, slices, what),
+        exceptions=partial(listed, context, failing, slices, what, key),
     )
 
 

@@ -1,7 +1,7 @@
 """Gates of a figure from day to day: one that may not fall, as a cumulative one, or that changes within bounds.
 
 Put here what compares a day with the day before it, slice by slice. How much a chunk has changed against its accepted version is
-`change_gate`'s. Imported by Spark's Python workers: keep it light.
+asked in `standard_gates`. Imported by Spark's Python workers: keep it light.
 """
 
 from __future__ import annotations
