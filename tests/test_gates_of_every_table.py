@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import date
@@ -16,12 +17,17 @@ from pyspark.sql import functions as F
 from worlds import SPARK
 
 import backfill_assets as ba
+from backfill_assets import decisions
 from backfill_assets.declarations import finding
+from backfill_assets.gates import exception_table
 from backfill_assets.ingestion.table_loads import load_file
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise as make_installation
 from backfill_assets.publication.publisher import publish
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
+from backfill_assets.reconciliation.reconcile import reconcile
 from benchmarks.small_table import manifest_data, planned, serves, staged
+from manifests.errors import PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from resources.ledger.facade import RunRecord, Verdict
@@ -168,3 +174,148 @@ def test_gates_that_are_new_compare_with_what_was_accepted_before_anybody_counte
     assert said["state_is_known"] == "0 of 1 values of state are not among the 1 known ones"
     assert said["region_is_in_regions"] == "2 different values of region; 0 of them are not in reference.regions"
     publish(health, "again")
+
+
+def corrected(*rows: tuple[str, str, str | None, int]) -> list[dict[str, Any]]:
+    """Return reports that come later on their days, and count instead of those of before."""
+    return [
+        {"region": region, "at": f"{day}T20:00:00Z", "state": state, "total": total}
+        for region, day, state, total in rows
+    ]
+
+
+def exceptions(platform: Platform, run_id: str, gate: str) -> list[dict[str, Any]]:
+    kept = verdicts(platform, run_id)[gate].details["exceptions"]
+    return exception_table.rows(platform, run_id, {gate: kept["judgement"]}, 100)
+
+
+def test_each_gate_finds_what_it_is_for_and_names_the_rows(
+    health: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naming(monkeypatch, *COUNTED)
+    wrong = [
+        ("Lombardia", "2020-02-10", "FINAL", 5),
+        *(("Veneto", f"2020-02-{day:02}", None, 10 * (56 + day)) for day in range(1, 12)),
+        ("Molise", "2020-02-05", "FINEL", 1),
+    ]
+    load(health, tmp_path / "wrong.csv", corrected(*wrong))
+    record = ran(health, "wrong")
+    found = own(health, "wrong")
+    assert record.state is RunState.FAILED
+    assert {gate for gate, (passed, _) in found.items() if passed} == {"rows_within_bounds"}
+    said = {gate: one.summary for gate, one in verdicts(health, "wrong").items()}
+    assert "125 rows in the source, 113 now (-9.60%); 1 of 2 chunks beyond the bounds" in said["as_many_as_reported"]
+    assert "'FINEL'" in said["state_is_known"]
+    (fall,) = exceptions(health, "wrong", "total_never_falls")
+    assert (json.loads(fall["slice"]), json.loads(fall["key"])) == ({"region": "Lombardia"}, {"day": "2020-02-10"})
+    assert json.loads(fall["found"]) == {"figure": 5}
+    assert json.loads(fall["expected"]) == {"day_before": "2020-02-09", "before": 650}
+    (orphan,) = exceptions(health, "wrong", "region_is_in_regions")
+    assert (json.loads(orphan["key"]), orphan["what"]) == (
+        {"region": "Molise"},
+        "refers to nothing in reference.regions",
+    )
+    (null,) = exceptions(health, "wrong", "nulls_within_limits")
+    assert json.loads(null["slice"]) == {"chunk": "2020-02", "region": "Veneto", "column": "state"}
+    assert null["found"] == '{"found":"11 of 28 rows"}'
+    with pytest.raises(PublicationRefused, match="total_never_falls"):
+        publish(health, "wrong")
+
+
+def test_a_new_value_waits_for_an_owner_who_may_accept_it(
+    health: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naming(monkeypatch, ba.enumeration_gate("state", asks=True), ba.row_count_gate())
+    load(health, tmp_path / "new.csv", corrected(("Veneto", "2020-02-10", "ESTIMATED", 660)))
+    record = ran(health, "new")
+    assert record.state is RunState.STAGED
+    assert record.state_reason.startswith("waits for an owner: state_is_known")
+    assert own(health, "new") == {"state_is_known": (False, True), "rows_within_bounds": (True, False)}
+    decisions.accept_change(health, "new", "state_is_known", by=OWNER, reason="estimates are new")
+    publish(health, "new")
+    naming(monkeypatch, ba.enumeration_gate("state"))
+    assert own(health, ran(health, "after", ("2020-02-01", "2020-02-29")).run_id) == {"state_is_known": (True, False)}
+
+
+def test_a_first_load_says_what_there_was_nothing_to_compare_with(
+    health: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naming(monkeypatch, *COUNTED, ba.bounded_change_gate("total", ("region",), rise=5.0))
+    load(health, tmp_path / "more.csv", reports([6, 7]))
+    ran(health, "more", ("2020-06-01", "2020-07-31"))
+    said = {gate: one.summary for gate, one in verdicts(health, "more").items()}
+    assert said["rows_within_bounds"] == "no accepted version to compare with"
+    assert said["state_is_known"] == "0 of 1 values of state are not among the 1 known ones"  # of January and February
+    assert said["total_never_falls"].startswith("110 steps")
+    assert own(health, "more")["total_changes_within_bounds"] == (True, False)
+
+
+def test_of_a_merge_the_gates_judge_what_readers_would_have(
+    health: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cases.csv").write_text(
+        "region,day,total,state\nLombardia,2020-02-10,661,FINAL\nVeneto,2020-02-10,1,FINAL\nVeneto,2020-05-10,1,FINAL\n"
+    )
+    known = ba.known_keys_gate(str(tmp_path / "cases.csv"))
+    naming(monkeypatch, *COUNTED, known)
+    load(health, tmp_path / "late.csv", corrected(("Lombardia", "2020-02-10", "FINAL", 661)))
+    merge = {"entities": ["Lombardia"], "onOlderVersion": "OVERWRITE"}
+    record = ran(health, "merged", ("2020-02-01", "2020-02-29"), mode="MERGE_BY_KEY", merge=merge)
+    said = {gate: one.summary for gate, one in verdicts(health, "merged").items()}
+    assert said["rows_within_bounds"].startswith("56 rows accepted, 56 now")
+    assert said["as_many_as_reported"].startswith("29 rows in the source, 28 now (-3.45%)")
+    assert said["total_never_falls"].startswith("56 steps of total")  # those of both regions, from January on
+    assert said["region_is_in_regions"].startswith("1 different values of region; 0 of them")
+    assert said[known.name] == (
+        "1 known cases compared; 0 come out otherwise; 1 of other days are not compared; "
+        "1 of entities that are not merged are not compared"
+    )
+    assert record.state is RunState.FAILED  # two reports of a day are one row
+
+
+def test_known_cases_and_expected_figures_are_held_against_a_run_and_against_what_is_published(
+    health: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cases.csv").write_text(
+        "region,day,total,state,ticket,absent\n"
+        "Lombardia,2020-01-10,380,FINAL,T-1,\n"
+        "Veneto,2020-01-10,381,,T-2,\n"
+        "Molise,2020-01-10,,,T-3,true\n"
+        "Veneto,2020-01-11,,,T-4,true\n"
+        "Molise,2020-01-12,1,FINAL,,\n"
+        "Veneto,2020-09-10,1,FINAL,,\n"
+    )
+    (tmp_path / "sums.csv").write_text("chunk,region,rows,total\n2020-01,Lombardia,28,11900\n2020-01,Veneto,28,11901\n")
+    known = ba.known_keys_gate(str(tmp_path / "cases.csv"), notes=("ticket",), absent="absent")
+    sums = ba.checksum_gate(str(tmp_path / "sums.csv"), ("chunk", "region"), ("total",))
+    naming(monkeypatch, known, sums)
+    record = ran(health, "held")
+    assert record.state is RunState.FAILED
+    said = {gate: one.summary for gate, one in verdicts(health, "held").items()}
+    assert said[known.name].startswith(
+        "5 known cases compared; 3 come out otherwise: those of lines 3, 5, 6; 1 of other days"
+    )
+    assert said[sums.name] == "2 slices by chunk and region compared; 1 differ; nothing is expected of 2020-02"
+    rows = {
+        json.loads(one["key"])["region"] + json.loads(one["key"])["day"]: one
+        for one in exceptions(health, "held", known.name)
+    }
+    assert rows["Veneto2020-01-10"]["what"] == "total, state differ; ticket T-2; line 3"
+    assert json.loads(rows["Veneto2020-01-10"]["expected"]) == {"total": 381, "state": None}
+    assert json.loads(rows["Veneto2020-01-10"]["found"]) == {"total": 380, "state": "FINAL"}
+    assert rows["Veneto2020-01-11"]["what"] == "it is there, and must not be; ticket T-4; line 5"
+    assert rows["Molise2020-01-12"]["what"] == "it is not there; line 6"
+    (sum_,) = exceptions(health, "held", sums.name)
+    assert (json.loads(sum_["expected"]), json.loads(sum_["found"])) == (
+        {"expected": "11901.000000000000"},
+        {"found": "11900"},
+    )
+
+    naming(monkeypatch, *COUNTED, known, sums)
+    manifest = manifest_of(health, health.products.target(REPORTED.name))
+    published = plan_reconciliation(health, manifest).run_id
+    found = {one.gate: (one.passed, one.summary) for one in reconcile(health, published)}
+    assert found[known.name] == (False, said[known.name])
+    assert found[sums.name] == (False, said[sums.name])
+    assert {gate for gate, (passed, _) in found.items() if not passed} == {known.name, sums.name}
+    assert not {"rows_within_bounds", "state_is_known"} & found.keys(), "what is published has not changed"

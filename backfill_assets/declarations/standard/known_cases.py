@@ -7,6 +7,7 @@ workers: keep it light.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -160,18 +161,19 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
             True, f"compared nothing: no known case is in these chunks{left_out}", counted, compared=0, disagreeing=0
         )
     there = _there(context, target, known.values, cases)
-    failing = []
+    failing, lines = [], []
     for case in cases:
-        found = there.get(tuple(_plain(case[name]) for name in target.key))
-        if (row := _disagrees(known, case, found)) is not None:
+        own = there.get(tuple(_plain(case[name]) for name in target.key))
+        if (row := _disagrees(known, case, own)) is not None:
             place = {name: _said(case[name]) for name in target.key}
             noted = [f"{name} {case[name]}" for name in known.notes if case[name] is not None]
             row["what"] = "; ".join((row["what"], *noted, f"line {case[_LINE]}"))
             failing.append({**place, **row})
-    return judged(
+            lines.append(case[_LINE])
+    found = judged(
         context,
         failing,
-        f"{len(cases):,} known cases compared; {len(failing):,} come out otherwise{_first(failing, target.key)}{left_out}",
+        f"{len(cases):,} known cases compared; {len(failing):,} come out otherwise{_lines(lines)}{left_out}",
         counted,
         slices=(),
         what="",
@@ -180,6 +182,7 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
         asks=asks,
         key=target.key,
     )
+    return replace(found, slices=())  # a key is no slice: the exceptions have it, without those of erased subjects
 
 
 def _of_entities(context: ReconciliationContext, cases: list[Case]) -> list[Case]:
@@ -257,8 +260,9 @@ def _said(value: Any) -> Any:
     )
 
 
-def _first(failing: Sequence[Mapping[str, Any]], key: Sequence[str]) -> str:
-    if not failing:
+def _lines(lines: Sequence[int]) -> str:
+    """Name lines of the file: what is said of a gate is logged, and no place for keys of rows."""
+    if not lines:
         return ""
-    first = failing[0]
-    return f", the first of them {', '.join(f'{name}={first[name]}' for name in key)}: {first['what']}"
+    more = f" and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
+    return f": those of lines {', '.join(map(str, lines[:_NAMED]))}{more}"

@@ -174,7 +174,9 @@ def _steps(
     compared, wrong = counted["compared"], counted["wrong"]
     unit = "%" if relative else ""
     words = [
-        f"{what} by more than {limit:g}{unit}" for what, limit in (("rise", rise), ("fall", fall)) if limit is not None
+        f"{what} by more than {float(limit):g}{unit}"
+        for what, limit in (("rise", rise), ("fall", fall))
+        if limit is not None
     ]
     summary = f"{compared:,} steps of {column} from a day to the next{_by(by)}; {wrong:,} {' or '.join(words)}"
     if not compared:
