@@ -30,6 +30,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets.cli import console
     from backfill_assets.declarations.target import CHUNK_GATE
     from backfill_assets.review import wording
+    from backfill_assets.review.diff import recorded_diff
     from resources.ledger import launches
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
@@ -75,6 +76,8 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
+    if (found := recorded_diff(platform, run_id)) is not None:
+        pairs.append(("changes", f"{wording.in_short(found)}: `backfill diff {run_id} --recorded`"))
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
         show(console.failures(chunks))
