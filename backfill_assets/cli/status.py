@@ -18,6 +18,7 @@ from backfill_assets.cli.base import (
     show,
     tell,
 )
+from manifests.errors import Refused
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     from backfill_assets.cli import console
     from backfill_assets.declarations.target import CHUNK_GATE
     from backfill_assets.review import wording
-    from backfill_assets.review.diff import recorded_diff
     from resources.ledger import launches
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
@@ -76,8 +76,8 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
-    if (found := recorded_diff(platform, run_id)) is not None:
-        pairs.append(("changes", f"{wording.in_short(found)}: `backfill diff {run_id} --recorded`"))
+    if changes := _changes(platform, run_id):
+        pairs.append(("changes", changes))
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
         show(console.failures(chunks))
@@ -85,6 +85,20 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _changes(platform: Platform, run_id: str) -> str:
+    """Say what a run changes, if a diff of it is on record; only then is looked at what it takes to read one."""
+    if not any(platform.evidence.records(run_id).glob("diff*.json")):
+        return ""
+    from backfill_assets.review.diff import recorded_diff
+    from backfill_assets.review.wording import in_short
+
+    try:
+        found = recorded_diff(platform, run_id)
+    except (Refused, OSError, ValueError):
+        return f"its diff cannot be read: see `backfill verify {run_id}`"
+    return "" if found is None else f"{in_short(found)}: `backfill diff {run_id} --recorded`"
 
 
 def _why_by_hand(record: RunRecord) -> str:
