@@ -18,6 +18,7 @@ from worlds import SPARK
 
 import backfill_assets as ba
 from backfill_assets import decisions
+from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
 from backfill_assets.gates import exception_table
 from backfill_assets.ingestion.table_loads import load_file
@@ -174,6 +175,10 @@ def test_gates_that_are_new_compare_with_what_was_accepted_before_anybody_counte
     assert said["state_is_known"] == "0 of 1 values of state are not among the 1 known ones"
     assert said["region_is_in_regions"] == "2 different values of region; 0 of them are not in reference.regions"
     publish(health, "again")
+    # from now on what was counted is on record: no file is read for it again
+    monkeypatch.setattr("backfill_assets.gates.visible_rows.counting", None)
+    assert ran(health, "once-more").state is RunState.VALIDATED
+    assert verify(health, ["first", "again"], data=True).everything == []
 
 
 def corrected(*rows: tuple[str, str, str | None, int]) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
@@ -14,6 +16,7 @@ import pytest
 
 import backfill_assets as ba
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.tallies import Tallied, Tally, tallied_of
 from backfill_assets.declarations.target import ChunkRows, Finding
@@ -443,6 +446,54 @@ def test_a_file_of_cases_that_cannot_be_is_refused_with_the_declaration(tmp_path
     said = said_of(ba.known_keys_gate(str(tmp_path / "cases.csv")))
     assert [one for one in said if "lies outside" not in one] == CASES[text]
     assert any("cases.csv lies outside the code of product billing" in one for one in said)
+
+
+PACKAGE = """
+import datetime
+import pandera.polars as pa
+import backfill_assets as ba
+
+class Events(pa.DataFrameModel):
+    invoice: str
+    at: ba.Instant
+
+class Invoices(ba.Published):
+    invoice: str
+    day: datetime.date
+    state: str
+
+def invoices(inputs, context):
+    return inputs.source
+
+SOURCE = ba.InputTable("bronze.zzz", "Billed.", Events, ("team:billing",), partition_by="at")
+TARGET = ba.TargetTable(
+    name="silver.zzz", description="An invoice.", model=Invoices, key=("invoice", "day"), day_column="day",
+    chunking=ba.Chunking.MONTH, chunks_from="2020-01", chunks_until="2020-12", source=SOURCE.name,
+    source_time_column="at", transform="invoices", versions={"1": ba.TransformVersion(invoices)},
+    owners=("team:billing",), reconciliations=(ba.known_keys_gate("cases/known.csv"),),
+)
+PRODUCT = ba.Product("billing", (SOURCE,), (TARGET,))
+"""
+
+
+def test_a_file_beside_the_module_that_declares_the_gate_is_code_of_the_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zzz_billing" / "cases").mkdir(parents=True)
+    (tmp_path / "zzz_billing" / "__init__.py").write_text(PACKAGE)
+    cases = tmp_path / "zzz_billing" / "cases" / "known.csv"
+    cases.write_text("invoice,day,state\nA,2020-01-01,PAID\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    product = importlib.import_module("zzz_billing").PRODUCT
+    assert problems_of([product]) == []
+    assert cases.resolve() in {path.resolve() for path in sources_of(product).files().values()}
+    cases.write_text("invoice,day,state\nA,2020-01-01,PAID\nA,2020-01-01,OPEN\n")
+    (said,) = problems_of([product])
+    assert (said.what, said.where) == (
+        "lines 2 and 3 of known.csv have the same key",
+        "silver.zzz: known.csv, gate known_cases_come_out",
+    )
+    sys.modules.pop("zzz_billing")
 
 
 def test_an_empty_cell_is_null_and_a_quoted_one_the_empty_text(tmp_path: Path) -> None:
