@@ -106,15 +106,21 @@ def naming(monkeypatch: pytest.MonkeyPatch, *gates: ba.Reconciliation) -> None:
 @pytest.fixture
 def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """An installation of that target, whose January and February are published, without a gate of its own."""
-    naming(monkeypatch)
+    platform = installed(tmp_path, monkeypatch)
+    ran(platform, "first")
+    publish(platform, "first")
+    return platform
+
+
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *gates: ba.Reconciliation) -> Platform:
+    """Return an installation of that target, with these gates and reports of January and February, and no row of it."""
+    naming(monkeypatch, *gates)
     monkeypatch.setattr(Platform, "workers", ThisProcess())  # Spark's workers do not import what a test declares
     platform = Platform.of(load_settings(home=tmp_path / "home", spark=SPARK))
     make_installation(platform)
     (tmp_path / "regions.csv").write_text("region\nLombardia\nVeneto\n")
     load_file(platform, REGIONS.name, tmp_path / "regions.csv", version="1")
     load(platform, tmp_path / "first.csv", reports(range(1, 3)))
-    ran(platform, "first")
-    publish(platform, "first")
     return platform
 
 
@@ -253,6 +259,20 @@ def test_a_first_load_says_what_there_was_nothing_to_compare_with(
     assert said["state_is_known"] == "0 of 1 values of state are not among the 1 known ones"  # of January and February
     assert said["total_never_falls"].startswith("110 steps")
     assert own(health, "more")["total_changes_within_bounds"] == (True, False)
+
+
+def test_the_very_first_run_of_a_table_is_held_against_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = installed(tmp_path, monkeypatch, *COUNTED)
+    record = ran(platform, "first")
+    assert record.state is RunState.VALIDATED, record.state_reason
+    said = {gate: one.summary for gate, one in verdicts(platform, "first").items()}
+    assert said["rows_within_bounds"] == "no accepted version to compare with"
+    assert said["state_is_known"] == "no accepted version to compare with; state has 1 different values"
+    assert said["as_many_as_reported"].startswith("112 rows in the source, 112 now")
+    assert said["state_is_distributed_as_before"].startswith("0 of 1 chunks have another distribution")
+    assert said["total_never_falls"].startswith("110 steps")
 
 
 def test_of_a_merge_the_gates_judge_what_readers_would_have(

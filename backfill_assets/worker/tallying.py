@@ -86,16 +86,17 @@ def _grouped(tally: Tally, rows: pl.DataFrame) -> pl.DataFrame:
     counted += [sum_of(name, rows.schema[name]).alias(f"_sum_{name}") for name in tally.sums]
     if not places:
         return rows.select(counted)
-    return rows.group_by(places).agg(counted)
+    # the values of groups become text, not those of every row
+    return rows.group_by(places).agg(counted).with_columns(pl.col([f"_by_{name}" for name in tally.by]).cast(pl.String))
 
 
 def _group_of(name: str, kind: pl.DataType, edges: Sequence[str] | None) -> pl.Expr:
     column = pl.col(name)
     if edges is None:
-        return column.cast(pl.String)
+        return column
     limits = limits_of(kind, edges)
     reached = pl.sum_horizontal((column >= pl.lit(limits[at], dtype=kind)).cast(pl.Int32) for at in range(len(limits)))
-    return pl.when(column.is_null()).then(None).otherwise(reached).cast(pl.String)
+    return pl.when(column.is_null()).then(None).otherwise(reached)
 
 
 # --- of chunks that were not counted when they were gated --------------------------------------------------------------
