@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from backfill_assets.declarations.deliveries import Counted, Delivery, Loader
+    from backfill_assets.declarations.needs import Needs
     from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections
     from backfill_assets.declarations.reconciliations import (
         Comparison,
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
         state_level,
     )
     from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
+    from backfill_assets.declarations.standard.checksums import checksum_gate
+    from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
+    from backfill_assets.declarations.standard.distributions import distribution_gate
+    from backfill_assets.declarations.standard.known_cases import known_keys_gate
+    from backfill_assets.declarations.standard.references import reference_gate
+    from backfill_assets.declarations.standard.series import bounded_change_gate, monotonic_gate
+    from backfill_assets.declarations.standard.values import enumeration_gate
     from backfill_assets.declarations.standard_gates import change_gate, duplicate_gate, record_gate
+    from backfill_assets.declarations.tallies import Tally
     from backfill_assets.declarations.target import (
         ColumnOrigin,
         CorrectionsTable,
@@ -30,7 +39,6 @@ if TYPE_CHECKING:
         InputTable,
         Level,
         LivePolicy,
-        Needs,
         Outline,
         Product,
         Reconciliation,
@@ -77,23 +85,34 @@ __all__ = [
     "ReconciliationContext",
     "ReconciliationPolicy",
     "Rejections",
+    "Tally",
     "TargetTable",
     "TransformContext",
     "TransformVersion",
     "Wrong",
+    "bounded_change_gate",
     "build_definitions",
     "change_gate",
+    "checksum_gate",
+    "distribution_gate",
     "duplicate_gate",
+    "enumeration_gate",
     "keys",
+    "known_keys_gate",
+    "monotonic_gate",
+    "null_share_gate",
     "outcome_level",
     "record_gate",
     "record_level",
+    "reference_gate",
+    "row_count_gate",
     "row_rule",
     "state_level",
 ]
 
 _ROOMS = {
     "backfill_assets.declarations.deliveries": ("Counted", "Delivery", "Loader"),
+    "backfill_assets.declarations.needs": ("Needs",),
     "backfill_assets.declarations.quarantine": ("FirstRow", "Quarantine", "Rejections"),
     "backfill_assets.declarations.reconciliations": (
         "Comparison",
@@ -105,7 +124,15 @@ _ROOMS = {
         "state_level",
     ),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
+    "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
+    "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),
+    "backfill_assets.declarations.standard.distributions": ("distribution_gate",),
+    "backfill_assets.declarations.standard.known_cases": ("known_keys_gate",),
+    "backfill_assets.declarations.standard.references": ("reference_gate",),
+    "backfill_assets.declarations.standard.series": ("bounded_change_gate", "monotonic_gate"),
+    "backfill_assets.declarations.standard.values": ("enumeration_gate",),
     "backfill_assets.declarations.standard_gates": ("change_gate", "duplicate_gate", "record_gate"),
+    "backfill_assets.declarations.tallies": ("Tally",),
     "backfill_assets.declarations.target": (
         "ColumnOrigin",
         "CorrectionsTable",
@@ -114,7 +141,6 @@ _ROOMS = {
         "InputTable",
         "Level",
         "LivePolicy",
-        "Needs",
         "Outline",
         "Product",
         "Reconciliation",

@@ -33,6 +33,7 @@ from backfill_assets.defs.staging import (
     stretches,
 )
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.review.diff import recorded_diff
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources.ledger.transactions import system_clock as now
@@ -91,6 +92,9 @@ def test_months_that_are_not_adjacent_are_launched_each_by_itself_and_a_launch_s
         assert execute(world.platform, instance, "sample", (), progress=False, failed=failed.append)
         assert failed == []
         assert world.platform.ledger.run("sample").state is RunState.VALIDATED
+        diff = recorded_diff(world.platform, "sample")
+        assert diff is not None, "a dry run is looked at by people"
+        assert [one.chunk for one in diff.chunks] == sample["chunks"]
         early = world.announced(world.manifest("refused"))
         with monkeypatch.context() as patch:
             patch.setattr("backfill_assets.defs.staging.require_computable", _refused)

@@ -26,7 +26,7 @@ from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import diff_here, diff_run, recorded_diff
-from backfill_assets.review.kept_diffs import after_publication, due, keep_diff, sealed_changes
+from backfill_assets.review.kept_diffs import after_publication, due, for_decision, keep_diff, sealed_changes
 from manifests.canonical import plain
 from manifests.errors import InputRefused
 from resources.evidence.store import sha256_of_file
@@ -248,3 +248,47 @@ def test_the_commands_keep_it(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     assert "changed" in shown.stdout
     assert runner.invoke(cli, ["rollback", "by-command"], catch_exceptions=False).exit_code == 0
     assert sha256_of_file(file) == hash_
+
+
+def test_what_a_person_decides_about_is_compared_before_and_sealed_with_its_bundle(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    by_hand = {"requiresManualPublish": True}
+    record = world.validated(world.manifest("by-hand", target=target(), safety=by_hand))
+    made = for_decision(world.platform, record.run_id)
+    assert made is not None
+    assert made.differing > 0
+    assert for_decision(world.platform, record.run_id) is None, "it is there"
+    shown = CliRunner().invoke(cli, ["status", record.run_id], catch_exceptions=False).stdout
+    assert f"{made.changed:,} changed" in " ".join(shown.split())
+    publish(world.platform, record.run_id)
+    sealed = json.loads((world.platform.evidence.path(record.run_id) / "diff.json").read_text())
+    assert sealed["diff_id"] == made.diff_id == sealed_changes(world.platform, record.run_id)["diff_id"]
+    assert keep_diff(world.platform, record.run_id) is None, "it is not made twice"
+    assert problems(world, record.run_id) == []
+    rollback(world.platform, record.run_id)
+
+
+def test_a_dry_run_has_its_diff_and_a_run_that_is_published_by_itself_waits_for_none(world: World) -> None:
+    dry = world.validated(world.manifest("dry", mode="DRY_RUN", target=target(), safety={})).run_id
+    assert for_decision(world.platform, dry) is not None
+    alone = world.validated(world.manifest("alone", target=target())).run_id
+    assert for_decision(world.platform, alone) is None
+    assert recorded_diff(world.platform, alone) is None
+    silent = {"evidence": {"diff": False}}
+    kept = world.validated(world.manifest("silent", mode="DRY_RUN", target=target(), safety={}, **silent)).run_id
+    assert for_decision(world.platform, kept) is None
+
+
+def test_a_diff_that_cannot_be_made_before_a_decision_is_said_and_stops_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = world.validated(world.manifest("away", mode="DRY_RUN", target=target(), safety={})).run_id
+    chunk = world.platform.ledger.chunks(run_id)[0]
+    path = Path(chunk.files[0].path.removeprefix("file://"))
+    path.rename(path.with_suffix(".away"))
+    assert for_decision(world.platform, run_id) is None
+    assert "the diff of away is not kept" in caplog.text
+    path.with_suffix(".away").rename(path)
+    assert for_decision(world.platform, run_id) is not None

@@ -18,6 +18,7 @@ from backfill_assets.cli.base import (
     show,
     tell,
 )
+from manifests.errors import Refused
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
+    if changes := _changes(platform, run_id):
+        pairs.append(("changes", changes))
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
         show(console.failures(chunks))
@@ -82,6 +85,20 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _changes(platform: Platform, run_id: str) -> str:
+    """Say what a run changes, if a diff of it is on record; only then is looked at what it takes to read one."""
+    if not any(platform.evidence.records(run_id).glob("diff*.json")):
+        return ""
+    from backfill_assets.review.diff import recorded_diff
+    from backfill_assets.review.wording import in_short
+
+    try:
+        found = recorded_diff(platform, run_id)
+    except (Refused, OSError, ValueError):
+        return f"its diff cannot be read: see `backfill verify {run_id}`"
+    return "" if found is None else f"{in_short(found)}: `backfill diff {run_id} --recorded`"
 
 
 def _why_by_hand(record: RunRecord) -> str:

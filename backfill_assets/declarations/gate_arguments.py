@@ -5,11 +5,17 @@ Put here what is asked of an argument alone. Whether a column that it names is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec
 
+from backfill_assets.declarations.arguments import WrongArgumentsError, wrong_arguments
 from backfill_assets.declarations.checking.names import no_tuple
+from backfill_assets.declarations.target import Finding, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
+
+Arguments = ParamSpec("Arguments")
 
 
 def unless(holds: bool, name: str, value: Any, rule: str, fix: str) -> Iterator[Problem]:
@@ -53,3 +59,37 @@ def texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, (tuple, list)):
         return ()
     return tuple(one for one in value if isinstance(one, str))
+
+
+def declared_with(make: Callable[Arguments, Reconciliation]) -> Callable[Arguments, Reconciliation]:
+    """Let a gate whose arguments are misspelt or missing be one with these mistakes: the declaration says all of its own."""
+    known = signature(make).parameters
+    required = {name for name, one in known.items() if one.default is Parameter.empty}
+    places = [name for name, one in known.items() if one.kind is not Parameter.KEYWORD_ONLY]
+    # what may be given by name only comes last
+    names = [*places, *(name for name in known if name not in places)]
+
+    @wraps(make)
+    def made(*given: Arguments.args, **named: Arguments.kwargs) -> Reconciliation:
+        reasons = wrong_arguments(make.__name__, names, required, given, named)
+        if not reasons and len(given) > len(places):
+            reasons = [f"{make.__name__} takes {', '.join(names[len(places) :])} by name"]
+        if not reasons:
+            return make(*given, **named)
+        rule = f"its arguments are {', '.join(names)}"
+        misspelt = [Problem(one, rule, "correct the name, or take it out") for one in reasons]
+        understood: dict[str, Any] = dict(zip(places, given, strict=False))
+        understood |= {name: value for name, value in named.items() if name in known}
+        # of an argument that is missing nothing more is said than that
+        without = dict.fromkeys(required - understood.keys(), ("missing",))
+        gate = make(**understood, **without)  # type: ignore[call-arg,arg-type]
+        said = tuple(f"{name} is {value!r}" for name, value in without.items())
+        mistakes = (*misspelt, *(one for one in gate.mistakes if not one.what.startswith(said)))
+        check = partial(_unusable, reasons=reasons)
+        return Reconciliation(gate.name, gate.level, gate.description, check, mistakes=mistakes)
+
+    return made
+
+
+def _unusable(_context: ReconciliationContext, *, reasons: list[str]) -> Finding:
+    raise WrongArgumentsError(reasons)

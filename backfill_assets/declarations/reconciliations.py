@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from backfill_assets.declarations.amounts import difference, for_record, off
 from backfill_assets.declarations.exception_texts import exception_rows, json_of, text_of
 from backfill_assets.declarations.gate_arguments import flag, function, several, text, texts, unless
-from backfill_assets.declarations.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
+from backfill_assets.declarations.needs import Needs
+from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
 
 SLICES = 50

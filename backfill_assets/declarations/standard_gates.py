@@ -7,59 +7,26 @@ reconciliation, put together from `reconciliations`. Imported by Spark's Python 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial, wraps
-from inspect import Parameter, signature
-from typing import Any, ParamSpec
+from functools import partial
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.amounts import off
-from backfill_assets.declarations.arguments import NAME, WrongArgumentsError, is_amount, wrong_arguments
-from backfill_assets.declarations.gate_arguments import flag, unless
+from backfill_assets.declarations.arguments import NAME, is_amount
+from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
+from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, record_level
-from backfill_assets.declarations.target import Finding, Level, Needs, Reconciliation, ReconciliationContext
+from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
 
 _ROWS = "rows"
-Arguments = ParamSpec("Arguments")
 
 
 # --- what their arguments cannot be -----------------------------------------------------------------------------------
-
-
-def _collected(make: Callable[Arguments, Reconciliation]) -> Callable[Arguments, Reconciliation]:
-    """Let a gate whose arguments are misspelt or missing be one with these mistakes: the declaration says all of its own."""
-    known = signature(make).parameters
-    required = {name for name, one in known.items() if one.default is Parameter.empty}
-    places = [name for name, one in known.items() if one.kind is not Parameter.KEYWORD_ONLY]
-    # what may be given by name only comes last
-    names = [*places, *(name for name in known if name not in places)]
-
-    @wraps(make)
-    def made(*given: Arguments.args, **named: Arguments.kwargs) -> Reconciliation:
-        reasons = wrong_arguments(make.__name__, names, required, given, named)
-        if not reasons and len(given) > len(places):
-            reasons = [f"{make.__name__} takes {', '.join(names[len(places) :])} by name"]
-        if not reasons:
-            return make(*given, **named)
-        rule = f"its arguments are {', '.join(names)}"
-        misspelt = [Problem(one, rule, "correct the name, or take it out") for one in reasons]
-        understood: dict[str, Any] = dict(zip(places, given, strict=False))
-        understood |= {name: value for name, value in named.items() if name in known}
-        # of an argument that is missing nothing more is said than that
-        without = dict.fromkeys(required - understood.keys(), ("missing",))
-        gate = make(**understood, **without)  # type: ignore[call-arg,arg-type]
-        mistakes = (*misspelt, *gate.mistakes)
-        return replace(gate, check=partial(_unusable, reasons=reasons), needs=Needs(), mistakes=mistakes)
-
-    return made
-
-
-def _unusable(_context: ReconciliationContext, *, reasons: list[str]) -> Finding:
-    raise WrongArgumentsError(reasons)
 
 
 def _columns(name: str, value: Any) -> tuple[tuple[str, ...], list[Problem]]:
@@ -76,7 +43,7 @@ def _columns(name: str, value: Any) -> tuple[tuple[str, ...], list[Problem]]:
 # --- the gates --------------------------------------------------------------------------------------------------------
 
 
-@_collected
+@declared_with
 def change_gate(
     name: str = "change_within_tolerance",
     *,
@@ -168,7 +135,7 @@ def _sums(measures: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-@_collected
+@declared_with
 def record_gate(
     key: tuple[str, ...],
     name: str = "every_entity_is_present",
@@ -212,7 +179,7 @@ def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str,
     )
 
 
-@_collected
+@declared_with
 def duplicate_gate(
     columns: tuple[str, ...], name: str = "no_source_row_is_there_twice", *, zone: str = "UTC"
 ) -> Reconciliation:

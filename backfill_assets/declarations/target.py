@@ -6,17 +6,20 @@ declaration elsewhere; nothing here imports Dagster or opens anything. Imported 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandera.polars as pa
 import polars as pl
 
 from backfill_assets.declarations.arguments import said_at_once
+from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
 from manifests.chunks import Chunk, Chunking
 from manifests.errors import Problem
 from manifests.facts import TargetContract
@@ -82,6 +85,8 @@ class Inputs:
 
 
 Transform = Callable[[Inputs, TransformContext], "DataFrame"]
+Tables = Mapping[str, "Mapping[str, pl.DataType] | None"]
+"""The columns of every declared table by its name; None of one whose model has none."""
 
 
 @said_at_once
@@ -171,6 +176,11 @@ class ReconciliationContext:
         shared: returns what a function of the context found, under a name; gates that share it have it found once.
         source_time_column: the source's column of the rows' instants.
         rows: returns how many rows readers see of each chunk, before and after; looked up in metadata when called.
+        tallies: what the chunk gates have counted for the gates that declare a `Tally`.
+        visible: returns every row of the chunks as readers would have them, and of so many days around them those that they
+            have at the plan's base; nothing is read until Spark is asked for it.
+        entities: returns the entities that a merge computes, as a frame of that column, or None where all are computed.
+        target: the declaration of the table.
     """
 
     transform: TransformContext
@@ -185,26 +195,14 @@ class ReconciliationContext:
     shared: Callable[[str, Callable[[ReconciliationContext], Any]], Any]
     source_time_column: str = ""
     rows: Callable[[], Mapping[str, ChunkRows]] = _no_rows
+    tallies: ChunkTallies = field(default_factory=NoTallies)
+    visible: Callable[[int], DataFrame] = no_frame
+    entities: Callable[[], DataFrame | None] = every_entity
+    target: TargetTable | None = None
 
 
-@said_at_once
-@dataclass(frozen=True)
-class Needs:
-    """What a gate looks for by name, so that a name which is not there is refused when the declaration is loaded.
-
-    Attributes:
-        source: columns of the source's rows.
-        target: columns of the staged rows: of the target's outline where it declares one.
-        zone: a time zone.
-        tolerances: names of tolerances; None where it does not say which.
-        measured: columns of `context.measures`: those that the target's `measure` returns, and `chunk`.
-    """
-
-    source: tuple[str, ...] = ()
-    target: tuple[str, ...] = ()
-    zone: str = "UTC"
-    tolerances: tuple[str, ...] | None = None
-    measured: tuple[str, ...] = ()
+def _nothing_against(_target: TargetTable, _tables: Tables) -> Iterator[Problem]:
+    yield from ()
 
 
 @said_at_once
@@ -215,6 +213,8 @@ class Reconciliation:
     `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole. `tolerances` are
     those that it brings along, by name with their defaults; the target's own come before them. `needs`: what its check
     looks for by name. `mistakes`: what the arguments it was made of cannot be; they are refused with the declaration.
+    `tallies`: what the chunk gates are to count for it while they read the files. `against`: says what of it cannot be with
+    a target whose columns are known (and those of other tables by name). `files`: those that it reads, which are code of the product.
     """
 
     name: str
@@ -225,6 +225,9 @@ class Reconciliation:
     tolerances: Mapping[str, float] = field(default_factory=dict)
     needs: Needs = field(default_factory=Needs)
     mistakes: tuple[Problem, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    against: Callable[[TargetTable, Tables], Iterable[Problem]] = _nothing_against
+    files: tuple[Path, ...] = ()
 
 
 @said_at_once
@@ -392,6 +395,11 @@ class TargetTable:
         """The gates that a reconciliation can hold published rows against: all but those about a change."""
         own = (item.name for item in self.reconciliations if item.level is not Level.CHANGE)
         return (PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, *own)
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What its gates have counted of each chunk, each once."""
+        return tuple(dict.fromkeys(one for item in self.reconciliations for one in item.tallies))
 
     @property
     def all_tolerances(self) -> dict[str, float]:

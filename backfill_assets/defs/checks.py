@@ -12,6 +12,7 @@ import dagster as dg
 from dagster import AssetCheckExecutionContext
 
 from backfill_assets.declarations.target import ALL_CHUNKS_GATE, CHUNK_GATE, EXPECTED_ROWS_GATE, TargetTable
+from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
 from backfill_assets.defs.event_storage import stored_together
@@ -29,6 +30,8 @@ from backfill_assets.defs.staging import (
 from backfill_assets.execution import Execution
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.installation import Platform
+from backfill_assets.review.diff import diff_summary
+from backfill_assets.review.kept_diffs import for_decision
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
 from manifests.data_terms import OLD_DATA_GATE
@@ -91,6 +94,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             yield _without_evaluation(op_context, CHUNK_GATE)
         with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
             branch = Execution(platform, run_id).run(Step.JUDGE).branch
+            if for_decision(platform, run_id) is not None and (summary := diff_summary(platform, run_id)) is not None:
+                diff_events.report(platform, op_context.instance, platform.ledger.run(run_id).plan, summary)
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         verdicts = platform.ledger.verdicts(run_id)

@@ -110,13 +110,18 @@ def _rows_before(platform: Platform, target: TargetTable, record: RunRecord) -> 
 
 
 def _side(record: RunRecord, chunk: ChunkRecord, before: Mapping[str, int]) -> Side:
-    old, new = sorted(before), [file.path for file in chunk.files]
-    if record.plan.publish_mode.adds_to_files_that_stay:
-        gone = set(chunk.replaced)
-        new = [path for path in old if path not in gone] + [file.path for file in chunk.derived]
+    old, new = sorted(before), files_after(record.plan, chunk, before)
     both = sorted({*old} & {*new})
     only_old, only_new = (tuple(sorted({*side} - {*both})) for side in (old, new))
     return Side(only_old, only_new, tuple(both))
+
+
+def files_after(plan: Plan, chunk: ChunkRecord, before: Mapping[str, int]) -> list[str]:
+    """Return the files that readers have of a staged chunk once it is published; `before` are those that it has."""
+    if not plan.publish_mode.adds_to_files_that_stay:
+        return [file.path for file in chunk.files]
+    gone = set(chunk.replaced)
+    return [path for path in sorted(before) if path not in gone] + [file.path for file in chunk.derived]
 
 
 def rows_after(plan: Plan, chunk: ChunkRecord, before: Mapping[str, int]) -> int:

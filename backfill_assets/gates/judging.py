@@ -30,13 +30,14 @@ from backfill_assets.declarations.target import (
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
+from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
-from backfill_assets.staging.compute import history_until_end, staged_frame, transform_context
+from backfill_assets.staging.compute import history_until_end, merged_entities, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.folders import parts_of
@@ -144,17 +145,20 @@ def paired(results: Iterable[GateResult], chunks: Sequence[ChunkRecord]) -> Iter
 
 def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecord) -> GatedChunk:
     """Return what is recorded of a gated chunk; `slices` and what is visible are those of the chunk as readers would see it."""
-    measures: dict[str, Any] = {"slices": result.measures, "outline": result.outline}
+    measures: dict[str, Any] = {"slices": result.measures, "outline": result.outline, TALLIES: result.tallies}
     measures[VISIBLE] = {"rows": result.rows, "sums": result.sums}
     details: dict[str, Any] = {"rows": result.rows, "digest": result.digest}
     if derived is not None:
         result = replace(result, violations=[*result.violations, *derived.violations])
         measures |= {"computed": result.measures, "happened": chunk.measures.get("happened", {})}
+        measures[COMPUTED_TALLIES] = result.tallies
         details |= {"published": derived.summary} | measures["happened"]
         if derived.slices is not None:
             measures["slices"] = derived.slices
         if derived.visible is not None:
             measures[VISIBLE] = derived.visible
+        if derived.tallies is not None:
+            measures[TALLIES] = derived.tallies
     details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
     hashes = {**result.hashes, **({} if derived is None else derived.hashes)}
@@ -330,11 +334,16 @@ def _all_of(frames: Sequence[Callable[[], DataFrame]]) -> DataFrame:
 
 
 def reconciliation_context(
-    run: RunContext, chunks: Sequence[ChunkRecord], *, published: DataFrame | None = None
+    run: RunContext,
+    chunks: Sequence[ChunkRecord],
+    *,
+    published: DataFrame | None = None,
+    files: Mapping[str, Sequence[str]] | None = None,
 ) -> ReconciliationContext:
     """Return what the reconciliations of a run, or of a stretch of its chunks, look at.
 
-    `published` are the outlines of published rows, where those are looked at and none are staged.
+    `published` are the outlines of published rows, and `files` those of each chunk, where published rows are looked at and
+    none are staged.
     """
     platform, target, plan = run.platform, run.target, run.plan
     keys = {chunk.chunk for chunk in chunks}
@@ -368,6 +377,10 @@ def reconciliation_context(
         shared=shared,
         source_time_column=target.source_time_column,
         rows=partial(rows_by_chunk, run, chunks),
+        tallies=(visible := VisibleRows(run, chunks, files)),
+        visible=visible.frame,
+        entities=partial(merged_entities, run),
+        target=target,
     )
     return context
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from backfill_assets import faults
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.execution import Execution, Handler
+from backfill_assets.gates.visible_rows import TALLIES
 from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.published_chunks import published_chunks, read_chunks
 from backfill_assets.reconciliation.verdicts import verdicts_of
@@ -86,4 +87,5 @@ def _recorded(platform: Platform, run_id: str) -> list[Verdict]:
 def _as_gated(result: GateResult) -> GatedChunk:
     details = {"rows": result.rows, "digest": result.digest, "violations": plain(result.violations)}
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
-    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, {"slices": result.measures}, verdict)
+    measures = {"slices": result.measures, TALLIES: result.tallies}
+    return GatedChunk(result.chunk, result.attempt, result.digest, result.rows, measures, verdict)

@@ -84,6 +84,7 @@ def _of_the_product(run: RunContext, published: Mapping[str, Published]) -> Iter
                 run.with_plan(own),
                 [chunks[key] for key in stretch],
                 published=outlines_of(run.with_plan(own), [published[key] for key in stretch]),
+                files={key: published[key].files for key in stretch},
             )
             for own, stretch in _stretches(plan, published)
         }

@@ -1,6 +1,6 @@
-"""The diff that is kept of every publication: made once readers have the rows, so that nobody waits for it.
+"""The diff that is kept of every run: before it, where a person decides whether it is published, and else once readers have the rows.
 
-Put here when a diff is due, how it is made up for, and what follows a publication by the way. What a diff is and how rows
+Put here when a diff is due, how it is made up for, and what follows a judgement or a publication by the way. What a diff is and how rows
 are compared is `diff`'s. A process may die between the publication and its diff: the same command again, or the doctor,
 completes it; until then the bundle has rows and sums by chunk (`changes.json`), and the report says what is missing.
 """
@@ -20,9 +20,13 @@ from backfill_assets.evidence.diff_records import RunDiff
 from backfill_assets.evidence.records import records_of, vouched_for
 from backfill_assets.gates.chunk_changes import CHANGES_FILE
 from backfill_assets.installation import Platform
-from backfill_assets.review.diff import diff_here, put_diff, unlinked_diff
+from backfill_assets.planning.old_data import concealed
+from backfill_assets.review.diff import diff_here, diff_run, put_diff, unlinked_diff
+from backfill_assets.review.wording import in_short
+from backfill_assets.run_context import RunContext
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.lifecycle import WAS_PUBLISHED
+from manifests.lifecycle import WAS_PUBLISHED, RunState
+from manifests.model import Mode
 from resources import logs
 from resources.files.kept_files import read_json
 from resources.ledger.facade import RunRecord
@@ -40,6 +44,47 @@ def after_publication(platform: Platform, run_id: str) -> Path | None:
         )
         logs.event(_log, logging.WARNING, "diff_not_kept", text, told=True)
     return report_beside(platform, run_id)
+
+
+def for_decision(platform: Platform, run_id: str) -> RunDiff | None:
+    """Put the diff of a run that is judged on record, where a person comes next; None where none is made, or it is there.
+
+    A person comes next where somebody publishes the run by hand, an owner is asked, a gate of the run has not passed, or it is
+    a dry run, which is never published. Of a run that is published by itself it is made afterwards, so that readers wait for nobody.
+    Rows of a table that a policy erases by subject are counted only. What cannot be compared is said, and stops nothing.
+    """
+    record = platform.ledger.run(run_id)
+    if not (decided_by_people(platform, record) and record.manifest.evidence.diff):
+        return None
+    try:
+        keep = (0, 0) if concealed(RunContext.of(platform, record)).subject else (None, None)
+        made = diff_run(platform, run_id, largest=keep[0], sample=keep[1])
+    except ANY_ERROR as error:
+        text = (
+            f"the diff of {run_id} is not kept: {type(error).__name__}: {error}; `backfill diff {run_id}` tries again"
+        )
+        logs.event(_log, logging.WARNING, "diff_not_kept", text, told=True)
+        return None
+    if made.new:
+        logs.event(_log, logging.INFO, "diff_kept", f"what it changes: {in_short(made.diff)}", told=True)
+    return made.diff if made.new else None
+
+
+def decided_by_people(platform: Platform, record: RunRecord) -> bool:
+    """Return whether a person comes next for a run that is judged."""
+    plan = record.plan
+    if plan.mode is Mode.RECONCILIATION:
+        return False
+    match record.state:
+        case RunState.VALIDATED:
+            return plan.manual_publish or not plan.publishes
+        case RunState.STAGED:
+            return bool(platform.ledger.asking(record.run_id))
+        case RunState.FAILED:
+            verdicts = platform.ledger.verdicts(record.run_id)
+            return any(not one.chunk for one in verdicts) and all(one.passed for one in verdicts if one.chunk)
+        case _:
+            return False
 
 
 def keep_diff(platform: Platform, run_id: str) -> RunDiff | None:

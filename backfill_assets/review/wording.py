@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from backfill_assets.evidence.diff_records import RunDiff
 from resources.ledger.facade import RunRecord, Verdict
+
+_COLUMNS = 3
 
 
 def of_kind(record: RunRecord) -> str:
@@ -19,6 +22,13 @@ def of_kind(record: RunRecord) -> str:
 def failed_chunks(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts of chunks that did not pass, in the order of the chunks."""
     return sorted((one for one in verdicts if one.chunk and not one.passed), key=lambda one: one.chunk)
+
+
+def in_short(diff: RunDiff) -> str:
+    """Say in one line how many rows a run changes, and how."""
+    said = f"{diff.added:,} rows added, {diff.removed:,} removed, {diff.changed:,} changed, {diff.unchanged:,} as they were"
+    most = sorted((one for one in diff.columns if one.changed), key=lambda one: (-one.changed, one.column))[:_COLUMNS]
+    return said + (f"; mostly {', '.join(f'{one.column} ({one.changed:,})' for one in most)}" if most else "")
 
 
 def not_shown(rows: int) -> str:

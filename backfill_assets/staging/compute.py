@@ -93,6 +93,11 @@ def _of(rows: DataFrame, merge: MergeTerms, folder: str) -> DataFrame:
     return rows.join(rows.sparkSession.read.parquet(folder), merge.entity, "left_semi")
 
 
+def merged_entities(run: RunContext) -> DataFrame | None:
+    """Return the entities that a merge recomputes, each once; None of a run that computes all there are."""
+    return None if run.plan.merge is None else _entities(run.platform, run.plan)
+
+
 def _entities(platform: Platform, plan: Plan) -> DataFrame:
     """Return the entities that a merge recomputes, each once."""
     spark = platform.spark.session(plan.mode)

@@ -42,7 +42,7 @@ class DerivedVerdict:
     """What is wrong with what was derived of a chunk, and its measures as readers would see it (None: as computed).
 
     `hashes` are those of the derived files, by path; `visible` are the rows and the sums of number columns as readers would
-    see them (None: as computed).
+    see them (None: as computed); `tallies` what the target's gates have counted, the same.
     """
 
     violations: list[Violation]
@@ -50,6 +50,7 @@ class DerivedVerdict:
     slices: list[dict[str, Any]] | None
     visible: Mapping[str, Any] | None = None
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
+    tallies: Mapping[str, Any] | None = None
 
 
 def publishes_to(target: TargetTable, plan: Plan) -> str:
@@ -178,7 +179,7 @@ def _judge_merge(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, De
     spec = _spec(run)
     assert isinstance(spec, MergeSpec)
     verdicts = {}
-    for result in platform.workers.do(run.plan.mode, judging_merges(spec, measure), merged):
+    for result in platform.workers.do(run.plan.mode, judging_merges(spec, measure, target.tallies), merged):
         broken = [Violation(rule, len(sample), sample) for rule, sample in sorted(result.broken.items())]
         verdicts[result.chunk] = DerivedVerdict(
             broken,
@@ -186,6 +187,7 @@ def _judge_merge(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, De
             result.slices,
             result.visible,
             result.hashes,
+            result.tallies,
         )
     return verdicts
 

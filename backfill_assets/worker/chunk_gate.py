@@ -39,6 +39,7 @@ from backfill_assets.worker.key_order import by_key, in_key_order, one_order
 from backfill_assets.worker.partitions import several_partitions
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
+from backfill_assets.worker.tallying import Counted
 from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
 from manifests.canonical import plain
 from manifests.text import words_of
@@ -136,6 +137,7 @@ class _Judge:
         )
         self._measures: pl.DataFrame | None = None
         self._sums: dict[str, Any] = {}
+        self._tallies = Counted(spec.tallies)
         self._outlines: list[pl.DataFrame] = []
         self._last_key: tuple[Any, ...] | None = None
         self.violations: dict[str, Violation] = {}
@@ -172,6 +174,7 @@ class _Judge:
             return
         self._digest.update(frame)
         self._sums = added(self._sums, sums_of(frame.lazy().select(value_columns(self._columns, spec.key))))
+        self._tallies.add(frame)
         if spec.measure is not None:
             with self._reported(MEASURE_RULE):
                 self._measures = merged_measures(self._measures, _measured(imported_by_path(spec.measure)(frame)))
@@ -218,6 +221,7 @@ class _Judge:
             _written(self._outlines, self._task.outline) if passes else "",
             self.hashes,
             as_text(self._sums) if passes else {},
+            self._tallies.as_record() if passes else {},
         )
 
 

@@ -26,11 +26,13 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from backfill_assets.declarations.tallies import Tally
 from backfill_assets.worker.chunk_gate import merged_measures
 from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.key_order import by_key
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
+from backfill_assets.worker.tallying import Counted
 from backfill_assets.worker.violations import Violation, shown_row, unreadable
 from manifests.canonical import plain
 from manifests.model import OlderVersion
@@ -123,7 +125,8 @@ class MergedTask:
 class JudgedMerge:
     """What is wrong with a merged chunk: a few rows by broken rule; and its measures, as readers would see it.
 
-    `visible` are its rows and the sums of its number columns; `hashes` are those of its own files, by path.
+    `visible` are its rows and the sums of its number columns; `hashes` are those of its own files, by path; `tallies` what the
+    target's gates have counted, as readers would see it.
     """
 
     chunk: str
@@ -131,6 +134,7 @@ class JudgedMerge:
     slices: list[dict[str, Any]]
     visible: dict[str, Any]
     hashes: dict[str, Fingerprint]
+    tallies: dict[str, Any] = field(default_factory=dict)
 
 
 class Unreadable(Exception):  # noqa: N818 - what was found, not what went wrong here
@@ -455,13 +459,18 @@ def _derive(spec: MergeSpec | CorrectionSpec, tasks: Iterable[DeriveTask]) -> It
             yield error.violation
 
 
-def judging_merges(spec: MergeSpec, measure: str | None) -> ChunkWork[MergedTask, JudgedMerge]:
+def judging_merges(
+    spec: MergeSpec, measure: str | None, tallies: Sequence[Tally] = ()
+) -> ChunkWork[MergedTask, JudgedMerge]:
     """Return the work of judging merged chunks, and measuring them as readers would see them."""
-    return ChunkWork(partial(_judge_merges, spec, measure), MergedTask, JudgedMerge)
+    return ChunkWork(partial(_judge_merges, spec, measure, tuple(tallies)), MergedTask, JudgedMerge)
 
 
-def _judge_merges(spec: MergeSpec, measure: str | None, tasks: Iterable[MergedTask]) -> Iterator[JudgedMerge]:
+def _judge_merges(
+    spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], tasks: Iterable[MergedTask]
+) -> Iterator[JudgedMerge]:
     for task in tasks:
+        counted = Counted(tallies)
         own: Sequence[str] = task.own
         try:
             broken = merge_violations(spec, task.derived, task.merged)
@@ -473,6 +482,7 @@ def _judge_merges(spec: MergeSpec, measure: str | None, tasks: Iterable[MergedTa
         for path in () if broken else task.merged:
             rows = scan_file(path, spec.schema).collect()
             seen += rows.height
+            counted.add(rows)
             sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
             slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
         yield JudgedMerge(
@@ -481,4 +491,5 @@ def _judge_merges(spec: MergeSpec, measure: str | None, tasks: Iterable[MergedTa
             [] if slices is None else plain(slices.to_dicts()),
             {"rows": seen, "sums": as_text(sums)},
             {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path},
+            counted.as_record(),
         )

@@ -18,6 +18,7 @@ from backfill_assets.worker.chunk_gate import gate_chunks, merged_measures
 from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.references import imported_by_path
+from backfill_assets.worker.tallying import Counted
 from manifests.canonical import plain
 from resources.spark.chunk_work import ChunkWork, in_memory, tasks_of
 
@@ -49,20 +50,26 @@ def _judge(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResult]:
 
     for result in gate_chunks(spec, noted()):
         task = given.pop(result.chunk)
-        yield result if result.passed else replace(result, measures=_measured(spec, task))
+        if result.passed:
+            yield result
+            continue
+        measures, tallies = _measured(spec, task)
+        yield replace(result, measures=measures, tallies=tallies)
 
 
-def _measured(spec: GateSpec, task: GateTask) -> list[dict[str, Any]]:
-    if spec.measure is None:
-        return []
+def _measured(spec: GateSpec, task: GateTask) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the measures of a chunk that breaks a rule, and its tallies, as far as its files can be read."""
     measures: pl.DataFrame | None = None
-    for path in task.paths:
+    counted = Counted(spec.tallies)
+    for path in task.paths if spec.measure is not None or spec.tallies else ():
         try:
             rows = scan_file(path, spec.schema).collect()
-            measures = merged_measures(measures, imported_by_path(spec.measure)(rows))
+            counted.add(rows)
+            if spec.measure is not None:
+                measures = merged_measures(measures, imported_by_path(spec.measure)(rows))
         except UNREADABLE:
             continue  # the chunk's own verdict says that the file cannot be read, or lacks a column
-    return [] if measures is None else list(plain(measures.to_dicts()))
+    return [] if measures is None else list(plain(measures.to_dicts())), counted.as_record()
 
 
 def outline_batches(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from backfill_assets.declarations.tallies import Tally
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.violations import Violation
@@ -25,6 +26,7 @@ class GateSpec:
     files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
     `parts` says by what a chunk has files of several partitions (source column and transform): their keys may interleave, and
     each staged file lies in one partition.
+    `tallies` are what the target's gates have counted.
     """
 
     model: str
@@ -36,6 +38,7 @@ class GateSpec:
     outline_columns: tuple[str, ...] = ()
     schema: str = ""
     parts: tuple[tuple[str, str], ...] = ()
+    tallies: tuple[Tally, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class GateResult:
 
     `measures` are rows of slice columns and sums; `digest` is empty where the rows could not be put in key order;
     `outline` is the path of the outline, empty where none was written; `hashes` are those of the files by path; `sums` are
-    those of the number columns, exact, as text.
+    those of the number columns, exact, as text; `tallies` those of the spec by name, as `tallying.Counted.as_record` has them.
     """
 
     chunk: str
@@ -74,6 +77,7 @@ class GateResult:
     outline: str = ""
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
+    tallies: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -99,4 +103,5 @@ def spec_of(target: TargetTable, lineage: Mapping[str, Any], parts: tuple[tuple[
         outline=None if target.outline is None else import_path_of(target.outline.rows),
         outline_columns=() if target.outline is None else target.outline.columns,
         parts=parts,
+        tallies=target.tallies,
     )

@@ -17,6 +17,7 @@ from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.checking.columns import IN_MODEL, ColumnTypes, in_columns
 from backfill_assets.declarations.checking.names import did_you_mean, names_of, no_tuple, texts
 from backfill_assets.declarations.checking.table_fields import in_words
+from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     ALL_CHUNKS_GATE,
@@ -24,7 +25,6 @@ from backfill_assets.declarations.target import (
     EXPECTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
     Level,
-    Needs,
     Reconciliation,
     TargetTable,
 )
@@ -203,6 +203,8 @@ def of_needs(
     """Say of what a gate looks for by name what is not there: while it judges it would raise, once everything is computed."""
     field, needs = f"gate {gate.name}", gate.needs
     of = target.name
+    if own is not None:
+        yield from in_columns(target.name, field, needs.rows, target.name, own)
     if own is not None and target.outline is not None:
         of = f"the outline of {target.name}"
         own = {name: own[name] for name in texts(target.outline.columns) if name in own}

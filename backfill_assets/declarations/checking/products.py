@@ -18,6 +18,7 @@ from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
+from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
 from resources.code.sources import missing_of
@@ -43,6 +44,7 @@ def problems_of(declared: Sequence[Product]) -> list[Problem]:
         *chain.from_iterable(wrong),
         *_in_words("the products", _problems(usable, left_out)),
         *_in_words("the products", chain.from_iterable(map(_of_code, whole))),
+        *_in_words("the products", chain.from_iterable(map(_of_files, whole))),
     ]
 
 
@@ -93,6 +95,21 @@ def _of_code(product: Product) -> Iterator[Problem]:
             "name those, or leave `code` out",
             f"product {product.name}",
         )
+
+
+def _of_files(product: Product) -> Iterator[Problem]:
+    """Say which files of gates are not the product's code: a change of such a file would void no plan."""
+    gates = (gate for target in product.targets for gate in with_gates(target).reconciliations)
+    files = {file: gate for gate in gates for file in gate.files}
+    there = {path.resolve() for path in sources_of(product).files().values()} if files else set()
+    for file, gate in files.items():
+        if file.exists() and file.resolve() not in there:
+            yield Problem(
+                f"{file} lies outside the code of product {product.name}",
+                "the file of a gate is code: a change of it voids the plans, and a run is judged with the one that was planned",
+                "put it into the package of the product, beside the module that declares the gate",
+                f"product {product.name}: gate {gate.name}",
+            )
 
 
 def _of_paths(product: Product) -> Iterator[Problem]:

@@ -72,6 +72,8 @@ def of_target(
             yield from in_columns(target.name, "entity", (target.entity,), of, source)
     for gate in target.reconciliations:
         yield from of_needs(target, gate, own, source)
+        if own is not None and not gate.mistakes:
+            yield from gate.against(target, columns)
 
 
 def _of_own_columns(
