@@ -22,8 +22,10 @@ from backfill_assets.declarations.target import (
     ALL_CHUNKS_GATE,
     CHUNK_GATE,
     EXPECTED_ROWS_GATE,
+    PURITY_GATE,
     ChunkRows,
     Finding,
+    Level,
     Reconciliation,
     ReconciliationContext,
     TargetTable,
@@ -31,6 +33,7 @@ from backfill_assets.declarations.target import (
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
+from backfill_assets.gates.purity import purity_finding
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
@@ -41,6 +44,7 @@ from backfill_assets.staging.compute import history_until_end, staged_frame, tra
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
+from backfill_assets.staging.recomputing import LIMIT
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_rules import rule_name
@@ -256,7 +260,13 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         with platform.spark.settings_kept(plan.mode):
             return everywhere(item, there)
 
-    findings |= {item.name: partial(reconciled, item) for item in asked}
+    def pure() -> Finding:
+        groups = by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in chunks])
+        stretches = [(run.with_plan(own), [one for one in chunks if one.chunk in keys]) for own, keys in groups]
+        with platform.spark.settings_kept(plan.mode):
+            return purity_finding(stretches)
+
+    findings |= {item.name: partial(reconciled, item) for item in asked} | {PURITY_GATE: pure}
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
@@ -267,7 +277,14 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         judged.name_of(chunks),
         mode=plan.mode,
         target=target.name,
-        judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],
+        judged=[
+            *(
+                Judged(PURITY_GATE, Level.RECORD.value, one, LIMIT)
+                for gate, one in found.items()
+                if gate == PURITY_GATE
+            ),
+            *(Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked),
+        ],
         concealed=concealed(run),
     )
     return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
