@@ -29,7 +29,6 @@ from backfill_assets.gates.judging import gate_run
 from backfill_assets.gates.purity import MOST_CHUNKS, SHARE, sampled
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from backfill_assets.staging.recomputing import Part
 from benchmarks.impure import COMPUTED, IMPURE, NAMES, PURE, STATIC, daily, installed, ran, verdict_of
 from manifests.errors import TransformRefused
 from manifests.lifecycle import RunState
@@ -118,39 +117,36 @@ def test_the_sample_follows_from_the_plan_and_reads_a_small_share_of_it() -> Non
     chosen = set()
     for number in range(40):
         plan = a_plan(contract=a_contract(warm_up_days=0), configuration_hash=str(number))
-        found = sampled(plan, staged_of(plan), entity=False)
-        assert found == sampled(plan, staged_of(plan), entity=False)
+        found = sampled(plan, staged_of(plan))
+        assert found == sampled(plan, staged_of(plan))
         assert 1 <= len(found) <= MOST_CHUNKS
         assert len(found) == 1 or sum(chunk.reads.rows for chunk, _ in found) <= SHARE * plan.reads.rows
         chosen |= {chunk.key for chunk, _ in found}
     assert chosen == {chunk.key for chunk in plan.chunks}, "no chunk is safe"
 
 
-def test_of_a_chunk_that_is_a_large_part_of_the_run_some_entities_are_computed_again() -> None:
+def test_of_a_chunk_that_is_a_large_part_of_the_run_a_part_is_enough() -> None:
     plan = a_plan(contract=a_contract(warm_up_days=0))
-    ((chunk, part),) = sampled(plan, staged_of(plan), entity=True)
-    assert part.of > 1
-    assert chunk.reads.rows / part.of <= SHARE * plan.reads.rows
-    assert 0 <= part.number < part.of
-    ((_, whole),) = sampled(plan, staged_of(plan), entity=False)
-    assert whole == Part()
+    ((chunk, parts),) = sampled(plan, staged_of(plan))
+    assert parts > 1
+    assert chunk.reads.rows / parts <= SHARE * plan.reads.rows
 
 
 def test_a_chunk_with_rows_is_computed_again_before_one_without() -> None:
     plan = a_plan(contract=a_contract(warm_up_days=0))
     last = plan.chunks[-1].key
     staged = [*staged_of(plan, rows=0)[:-1], staged_of(plan)[-1]]
-    ((chunk, _),) = sampled(plan, staged, entity=False)
+    ((chunk, _),) = sampled(plan, staged)
     assert chunk.key == last
 
 
 @pytest.mark.parametrize("name", ["sums", "first"])
 def test_a_part_of_a_chunk_is_held_against_the_same_part_of_what_is_staged(name: str, platform: Platform) -> None:
     transform = PURE[name] if name in PURE else IMPURE[name][1]
-    with mock.patch("backfill_assets.gates.purity.SHARE", 0.2):
+    with mock.patch("backfill_assets.gates.purity.FEWEST_ENTITIES", 3):
         run_id = ran(platform, transform, declared={"entity": "name"})
     verdict = verdict_of(platform, run_id)
-    assert "parts of its name)" in verdict.summary
+    assert "(1 of 2 parts, by name)" in verdict.summary
     assert verdict.passed is (name in PURE), verdict
     if not verdict.passed:
         kept = verdict.details["exceptions"]
@@ -172,8 +168,7 @@ def test_a_plan_on_record_without_the_gate_is_judged_as_before(platform: Platfor
 
 @pytest.mark.parametrize("mode", ["BACKFILL", "DRY_RUN"])
 def test_no_manifest_leaves_the_gate_out(mode: str, platform: Platform) -> None:
-    kind = {"kind": "REPROCESSING"} if mode == "DRY_RUN" else {}
-    run_id = ran(platform, IMPURE["first"][1], mode=mode, validation={"gates": []}, **kind)
+    run_id = ran(platform, IMPURE["first"][1], mode=mode, validation={"gates": []})
     record = platform.ledger.run(run_id)
     assert record.plan.gates == (ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE)
     assert record.state is RunState.FAILED

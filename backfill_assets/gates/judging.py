@@ -260,13 +260,9 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         with platform.spark.settings_kept(plan.mode):
             return everywhere(item, there)
 
-    def pure() -> Finding:
-        groups = by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in chunks])
-        stretches = [(run.with_plan(own), [one for one in chunks if one.chunk in keys]) for own, keys in groups]
-        with platform.spark.settings_kept(plan.mode):
-            return purity_finding(stretches)
-
-    findings |= {item.name: partial(reconciled, item) for item in asked} | {PURITY_GATE: pure}
+    findings |= {item.name: partial(reconciled, item) for item in asked} | {
+        PURITY_GATE: partial(_recomputed, run, record, chunks)
+    }
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
@@ -288,6 +284,14 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         concealed=concealed(run),
     )
     return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
+
+
+def _recomputed(run: RunContext, record: RunRecord, chunks: Sequence[ChunkRecord]) -> Finding:
+    """Hold some chunks, computed again by the plans that they were computed with, against what is staged."""
+    groups = by_plan(run.platform.ledger.plans(record), [chunk.chunk for chunk in chunks])
+    stretches = [(run.with_plan(own), [one for one in chunks if one.chunk in keys]) for own, keys in groups]
+    with run.platform.spark.settings_kept(run.plan.mode):
+        return purity_finding(stretches)
 
 
 def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict:

@@ -9,49 +9,64 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
+
+import polars as pl
 
 from backfill_assets.declarations.exception_texts import exception_rows, json_of
 from backfill_assets.declarations.target import Finding
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging.recomputing import LIMIT, Part, differing_rows
+from backfill_assets.staging.recomputing import LIMIT, Part, differing_rows, residue
 from backfill_assets.worker.violations import shown_row
 from manifests.errors import TransformRefused
 from manifests.plan import Plan, PlannedChunk
+from resources.lakehouse.facade import local_path
 from resources.ledger.facade import ChunkRecord
 
-SHARE = 0.02
+SHARE = 0.01
 """The most that is computed again of what a run reads; of a single chunk that is more, every n-th entity, if there is one."""
 MOST_CHUNKS = 2
 """A chunk computed alone has a cost of its own, however small it is."""
+FEWEST_ENTITIES = 20
+"""Entities that a part of a chunk has at least, more or less: of a few, rows may tie in none."""
 _TIMES = "_times"
 
 
-def sampled(plan: Plan, chunks: Sequence[ChunkRecord], *, entity: bool) -> list[tuple[PlannedChunk, Part]]:
-    """Return which chunks are computed again, and which part of each: always the same ones of a plan.
+def sampled(plan: Plan, chunks: Sequence[ChunkRecord]) -> list[tuple[PlannedChunk, int]]:
+    """Return which chunks are computed again, and one of how many parts would be enough of each: the same ones of a plan.
 
     In an order that follows from the plan's hash, those with rows first: as many as read no more together than `SHARE` of what
-    the run reads, at most `MOST_CHUNKS`. One is computed again whatever it reads: of its entities some, if the target has an
-    `entity`, or else the whole chunk.
+    the run reads, at most `MOST_CHUNKS`. One is computed again whatever it reads.
     """
     rows = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
     mine = [chunk for chunk in plan.chunks if chunk.key in rows]
     most = SHARE * max(plan.reads.rows, 1)
-    order = sorted(mine, key=lambda chunk: (not rows[chunk.key], _place(plan, chunk)))
-    chosen: list[tuple[PlannedChunk, Part]] = []
+    order = sorted(mine, key=lambda chunk: (not rows[chunk.key], _place(plan, chunk.key)))
+    chosen: list[tuple[PlannedChunk, int]] = []
     read = 0
     for chunk in order:
         if len(chosen) < MOST_CHUNKS and read + chunk.reads.rows <= most and (rows[chunk.key] or not chosen):
-            chosen.append((chunk, Part()))
+            chosen.append((chunk, 1))
             read += chunk.reads.rows
-    if chosen or not order:
-        return chosen
-    parts = -(-order[0].reads.rows // int(most + 1)) if entity else 1
-    return [(order[0], Part(parts, _place(plan, order[0]) % parts))]
+    return chosen or [(chunk, ceil(chunk.reads.rows / most)) for chunk in order[:1]]
 
 
-def _place(plan: Plan, chunk: PlannedChunk) -> int:
-    return int.from_bytes(hashlib.sha256(f"{plan.hash} {chunk.key}".encode()).digest()[:8])
+def part_of(run: RunContext, staged: ChunkRecord, parts: int) -> Part:
+    """Return a part of a chunk that has entities of it: one of `parts`, or of fewer where entities are few."""
+    entity = run.target.entity
+    if parts == 1 or entity is None or not staged.files:
+        return Part()
+    found = pl.scan_parquet([local_path(file.path) for file in staged.files], hive_partitioning=False)
+    texts = found.select(pl.col(entity).cast(pl.String).unique()).drop_nulls().collect()[entity].to_list()
+    parts = min(parts, len(texts) // FEWEST_ENTITIES)
+    if parts <= 1:
+        return Part()
+    return Part(parts, residue(min(texts, key=lambda text: _place(run.plan, text)), parts))
+
+
+def _place(plan: Plan, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{plan.hash} {name}".encode()).digest()[:8])
 
 
 def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]) -> Finding:
@@ -63,9 +78,10 @@ def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]
     wrong: list[str] = []
     rows: list[dict[str, Any]] = []
     for run, chunks in stretches:
-        entity, staged = run.target.entity, {chunk.chunk: chunk for chunk in chunks}
-        for chunk, part in sampled(run.plan, chunks, entity=entity is not None):
-            name = chunk.key if part.of == 1 else f"{chunk.key} (1 of {part.of} parts of its {entity})"
+        staged = {chunk.chunk: chunk for chunk in chunks}
+        for chunk, parts in sampled(run.plan, chunks):
+            part = part_of(run, staged[chunk.key], parts)
+            name = chunk.key if part.of == 1 else f"{chunk.key} (1 of {part.of} parts, by {run.target.entity})"
             again.append(name)
             try:
                 found = differing_rows(run, chunk, staged[chunk.key], part)

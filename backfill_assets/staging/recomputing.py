@@ -11,6 +11,7 @@ The session's time zone is UTC, as it is of every session: it belongs to the con
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -46,10 +47,14 @@ class Part:
         """Return the rows of a frame that belong to it."""
         if self.of == 1 or entity is None:
             return frame
-        place = F.xxhash64(
-            F.lit(self.of), F.col(entity).cast("string")
-        )  # source and target may have it in types of their own
+        # as text: source and target may have it in types of their own
+        place = F.crc32(F.col(entity).cast("string").cast("binary"))
         return frame.where(F.pmod(place, F.lit(self.of)) == F.lit(self.number))
+
+
+def residue(entity: str, of: int) -> int:
+    """Return the number of the part that an entity, as text, belongs to."""
+    return zlib.crc32(entity.encode()) % of
 
 
 def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, part: Part) -> list[dict[str, Any]]:
