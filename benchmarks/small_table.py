@@ -30,6 +30,7 @@ from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, P
 from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.target import (
     CorrectionsTable,
+    Finding,
     LivePolicy,
     Outline,
     Product,
@@ -209,6 +210,11 @@ def here() -> Any:
     return mock.patch.object(Platform, "workers", ThisProcess())
 
 
+def computed_once(*_: Any) -> Finding:
+    """Stand for the gate that has Spark compute chunks again: what PyArrow writes here is no transform's."""
+    return Finding(True, "computed by PyArrow, and not again")
+
+
 def serves(*products: Product) -> Callable[[Sequence[str] | None], Products]:
     """Return what stands for `finding.find_products` where a process is to serve these products, as they are."""
     return lambda _names: Products(products)
@@ -220,6 +226,7 @@ def declared(target: TargetTable = TARGET, computed: Callable[..., Any] = comput
     with (
         mock.patch.object(finding, "find_products", serves(replace(PRODUCT, targets=(target,)))),
         mock.patch.object(executor, "compute_batch", computed),
+        mock.patch.object(judging, "purity_finding", computed_once),
         here(),
     ):
         yield

@@ -18,6 +18,7 @@ from worlds import World, keep, make_world
 from backfill_assets.audit import verification
 from backfill_assets.declarations import finding
 from backfill_assets.evidence import preconditions
+from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import journal, settling
 from backfill_assets.staging import executor
@@ -132,4 +133,4 @@ def _nothing_stays_replaced() -> Iterator[None]:
 
 
 def _replaceable() -> tuple[object, ...]:
-    return finding.find_products, executor.compute_batch, vars(Platform)["workers"]
+    return finding.find_products, executor.compute_batch, judging.purity_finding, vars(Platform)["workers"]

@@ -7,6 +7,8 @@ upgrade turns one of these red, look at the module that its comment names before
 from __future__ import annotations
 
 import inspect
+import json
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
@@ -66,8 +68,9 @@ from resources.lakehouse.pyiceberg_private import (
     write_data_files,
 )
 from resources.settings import load_settings
-from resources.spark.pyspark_private import daemon_of_workers, gateway_of, settings_of
-from resources.spark.sessions import OPEN_FILES, ModeSpark
+from resources.spark.pyspark_private import analysed, daemon_of_workers, gateway_of, settings_of
+from resources.spark.sessions import OPEN_FILES, ModeSpark, computing_otherwise
+from resources.spark.surroundings import HASH_SEED, ZONE
 
 # --- PyIceberg: resources/lakehouse/ ----------------------------------------------------------------------------------
 
@@ -726,6 +729,7 @@ PINNED = {
     },
     "pyspark": {
         "pyspark.daemon:manager": "",
+        "pyspark.sql.classic.dataframe:DataFrame._jdf": SET,
         "pyspark:SparkContext._gateway": SET,
         "pyspark:SparkContext._jsc": SET,
         "pyspark.sql:SparkSession._activeSession": SET,
@@ -772,6 +776,39 @@ def test_a_private_name_is_where_it_was_and_takes_what_it_took(where: str, takes
         found = getattr(found, part)
     if takes != NAMED:
         assert ", ".join(inspect.signature(found).parameters) == takes
+
+
+def test_spark_begins_other_workers_for_another_path_to_python_also_of_a_function_that_is_used_before(
+    spark: SparkSession,
+) -> None:
+    # `resources.spark.surroundings`: another hash seed is what a process begins with
+    @F.udf("string")
+    def told(_: Any) -> str:
+        return f"{os.environ.get('PYTHONHASHSEED')} {os.environ.get('TZ')} {datetime.now(UTC).year} {hash('a set')}"
+
+    def asked() -> str:
+        (row,) = spark.range(1).select(told("id").alias("told")).collect()
+        return str(row["told"])
+
+    before = asked()
+    with computing_otherwise(spark):
+        other = asked()
+    assert before.startswith("0 UTC ")
+    assert other.startswith(f"{HASH_SEED} {ZONE} ")
+    assert int(other.split()[2]) > int(before.split()[2])
+    assert other.split()[3] != before.split()[3]
+    assert asked() == before
+
+
+def test_an_analysed_plan_has_the_class_of_each_expression_and_the_name_of_its_column(spark: SparkSession) -> None:
+    # `staging.unsteady` refuses some by it
+    frame = spark.range(2).select(F.upper(F.uuid()).alias("u"), F.lit("Rand()")).where(F.current_date() > "2020-01-01")
+    text = json.dumps(analysed(frame.sample(0.5).union(frame)))
+    for name in ("Uuid", "CurrentDate"):
+        assert f'"org.apache.spark.sql.catalyst.expressions.{name}"' in text
+    assert '"org.apache.spark.sql.catalyst.plans.logical.Sample"' in text
+    assert '"name": "u"' in text
+    assert "expressions.Rand" not in text
 
 
 def test_the_daemon_of_workers_is_pysparks() -> None:

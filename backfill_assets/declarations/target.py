@@ -36,6 +36,10 @@ ALL_CHUNKS_GATE = "all_chunks_staged"
 """Run-level gate that every target has: each planned chunk is staged and has passed its own gate."""
 EXPECTED_ROWS_GATE = "rows_within_expected"
 """Run-level gate that every target has: the run wrote at most the manifest's maxRowsExpected."""
+PURITY_GATE = "recomputed_chunks_are_equal"
+"""Run-level gate that every target has: some chunks, computed again in other surroundings, have the rows that are staged."""
+PLATFORM_GATES = (ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE)
+"""The run-level gates that no manifest can leave out."""
 
 PLATFORM_TABLES = frozenset({*TABLES.values(), "audit.reconciliation_exceptions"})
 """Tables that are made beside those of products: of sinks, and of the rows on which gates disagree."""
@@ -439,11 +443,11 @@ class TargetTable:
             references=self.references,
             warm_up_days=self.warm_up_days(reference_rows),
             reads_look_back=bool(self.look_back_columns),
-            gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *(item.name for item in self.reconciliations)),
+            gates=(*PLATFORM_GATES, *(item.name for item in self.reconciliations)),
             tolerances=self.all_tolerances,
             first_chunk=self.chunks_from,
             last_chunk=self.chunks_until,
-            required_gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE),
+            required_gates=PLATFORM_GATES,
             entity=self.entity,
             version_column=self.version_column,
             has_corrections=self.corrections is not None,

@@ -11,7 +11,13 @@ from typing import Any
 import dagster as dg
 from dagster import AssetCheckExecutionContext
 
-from backfill_assets.declarations.target import ALL_CHUNKS_GATE, CHUNK_GATE, EXPECTED_ROWS_GATE, TargetTable
+from backfill_assets.declarations.target import (
+    ALL_CHUNKS_GATE,
+    CHUNK_GATE,
+    EXPECTED_ROWS_GATE,
+    PURITY_GATE,
+    TargetTable,
+)
 from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
@@ -42,6 +48,8 @@ from resources.ledger.facade import RunRecord, Verdict
 _PLATFORM_GATES = {
     ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
     EXPECTED_ROWS_GATE: "The run wrote at most the rows its manifest expects.",
+    PURITY_GATE: "Some chunks, computed again in other surroundings (clock, time zone, hash seed, order and number of "
+    "partitions, environment, no network), have the rows that are staged.",
     OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
 }
 

@@ -22,14 +22,17 @@ from backfill_assets.declarations.target import (
     ALL_CHUNKS_GATE,
     CHUNK_GATE,
     EXPECTED_ROWS_GATE,
+    PURITY_GATE,
     ChunkRows,
     Finding,
+    Level,
     Reconciliation,
     ReconciliationContext,
 )
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
+from backfill_assets.gates.purity import purity_finding
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
@@ -42,6 +45,7 @@ from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
+from backfill_assets.staging.recomputing import LIMIT
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_rules import rule_name
@@ -260,7 +264,9 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         with platform.spark.settings_kept(plan.mode):
             return everywhere(item, there)
 
-    findings |= {item.name: partial(reconciled, item) for item in asked}
+    findings |= {item.name: partial(reconciled, item) for item in asked} | {
+        PURITY_GATE: partial(_recomputed, run, record, chunks)
+    }
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
@@ -271,10 +277,25 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         judged.name_of(chunks),
         mode=plan.mode,
         target=target.name,
-        judged=[Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked],
+        judged=[
+            *(
+                Judged(PURITY_GATE, Level.RECORD.value, one, LIMIT)
+                for gate, one in found.items()
+                if gate == PURITY_GATE
+            ),
+            *(Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked),
+        ],
         concealed=concealed(run),
     )
     return [run_verdict(gate, finding, kept.get(gate, {})) for gate, finding in found.items()]
+
+
+def _recomputed(run: RunContext, record: RunRecord, chunks: Sequence[ChunkRecord]) -> Finding:
+    """Hold some chunks, computed again by the plans that they were computed with, against what is staged."""
+    groups = by_plan(run.platform.ledger.plans(record), [chunk.chunk for chunk in chunks])
+    stretches = [(run.with_plan(own), [one for one in chunks if one.chunk in keys]) for own, keys in groups]
+    with run.platform.spark.settings_kept(run.plan.mode):
+        return purity_finding(stretches)
 
 
 def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict:

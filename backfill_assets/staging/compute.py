@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.schema import spark_schema
-from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from backfill_assets.declarations.target import PURITY_GATE, Inputs, TargetTable, TransformContext
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
 from backfill_assets.run_context import RunContext
@@ -28,6 +28,7 @@ from backfill_assets.staging.rows import (
     read_window,
     running,
 )
+from backfill_assets.staging.unsteady import require_steady
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import MergeTerms, Plan, PlannedChunk
@@ -82,7 +83,7 @@ def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> 
     if plan.merge is None:
         return inputs
     folder = entities_folder(prefix)
-    _entities(platform, plan).coalesce(1).write.mode("overwrite").parquet(folder)
+    entities_of(platform, plan).coalesce(1).write.mode("overwrite").parquet(folder)
     return Inputs(
         _of(inputs.source, plan.merge, folder),
         None if inputs.look_back is None else _of(inputs.look_back, plan.merge, folder),
@@ -95,10 +96,10 @@ def _of(rows: DataFrame, merge: MergeTerms, folder: str) -> DataFrame:
 
 def merged_entities(run: RunContext) -> DataFrame | None:
     """Return the entities that a merge recomputes, each once; None of a run that computes all there are."""
-    return None if run.plan.merge is None else _entities(run.platform, run.plan)
+    return None if run.plan.merge is None else entities_of(run.platform, run.plan)
 
 
-def _entities(platform: Platform, plan: Plan) -> DataFrame:
+def entities_of(platform: Platform, plan: Plan) -> DataFrame:
     """Return the entities that a merge recomputes, each once."""
     spark = platform.spark.session(plan.mode)
     merge = plan.merge
@@ -119,7 +120,7 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:
         rows = allowed(run, rows)
-    return rows if plan.merge is None else rows.join(_entities(run.platform, plan), plan.merge.entity, "left_semi")
+    return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")
 
 
 def compute_batch(
@@ -134,7 +135,8 @@ def compute_batch(
 
     Raises:
         TransformRefused: if its frame cannot be built, or its output does not have the declared columns, each of
-            its declared type or of one that widens to it without loss; or if a function of it names what is not there.
+            its declared type or of one that widens to it without loss; or if it asks for what is another each time, or a
+            function of it names what is not there.
     """
     platform, target, plan = run.platform, run.target, run.plan
     inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read))
@@ -142,6 +144,8 @@ def compute_batch(
     schema = platform.lakehouse.table(target.name).schema()
     parts = parts_of(platform.lakehouse, target)
     rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
+    if PURITY_GATE in plan.gates:
+        require_steady(plan, rows)
     counted = Observation()
     with running(plan):
         rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*parts.folders).parquet(prefix)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def daemon_of_workers() -> Callable[[], None]:
@@ -80,3 +80,9 @@ def settings_of(session: SparkSession) -> dict[str, str]:
     found = dict(pairs)
     plain = len(found) == len(pairs) and all(isinstance(value, str) for value in found.values())
     return found if plain else session.conf.getAll
+
+
+def analysed(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return the nodes of a classic frame's analysed plan, each with the class, the arguments and the number of its children."""
+    nodes: list[dict[str, Any]] = json.loads(frame._jdf.queryExecution().analyzed().toJSON())  # noqa: SLF001
+    return nodes

@@ -23,7 +23,7 @@ from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
 from resources.settings import Settings
-from resources.spark import class_archive, pyspark_private, worker_daemon
+from resources.spark import class_archive, pyspark_private, surroundings, worker_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +73,13 @@ _RUNTIME = {
     # column chunks of a few kilobytes are read faster in this thread than by handing them to others
     "parquet.hadoop.vectored.io.enabled": "false",
 }
+_WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_OTHERWISE = {
+    "spark.sql.shuffle.partitions": "3",
+    _ADAPTIVE: "false",
+}
+"""Settings by which a chunk is computed again in another way than before."""
 _HADOOP = ("fs.", "parquet.")
 _COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
@@ -319,6 +326,28 @@ def put_back(session: SparkSession, before: Mapping[str, str]) -> list[str]:
 def is_refused_write(error: BaseException) -> bool:
     """Return whether an error is how Spark says that a session which writes no files was asked to write one."""
     return f"{_WRITES_NOTHING[_COMMIT_PROTOCOL]}.<init>" in words_of(error)
+
+
+@contextmanager
+def computing_otherwise(session: SparkSession) -> Iterator[None]:
+    """Have a session shuffle, join and read in another way meanwhile, by Python workers that are in other surroundings.
+
+    Spark keeps the workers of another path to Python apart; where the path has no folder, they are the ones it has.
+    """
+    wanted = dict(_OTHERWISE)
+    python = session.conf.get("spark.pyspark.python", None) or os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if (path := surroundings.python_elsewhere(python)) is not None:
+        wanted[_WORKERS_PYTHON] = path
+    if pyspark_private.settings_of(session).get(_ADAPTIVE, "true") == "false":
+        wanted[_ADAPTIVE] = "true"
+    before = {name: session.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            session.conf.unset(name) if old is None else session.conf.set(name, old)
 
 
 def _require_one_reach(settings: Settings, mode: Mode) -> None:

@@ -3,7 +3,8 @@
 Each worker would import it anew, for more than a second, and Spark ends a worker that was idle for a minute. Only
 imported here, nothing is run: threads do not survive a fork, and a worker without those of Polars would wait for them for
 ever. Where a product's module has had Polars compute something while it was imported, the daemon begins anew with this
-package's own modules alone, and each worker imports what else it needs. Which modules, MODULES_VARIABLE says.
+package's own modules alone, and each worker imports what else it needs. Which modules, MODULES_VARIABLE says. A daemon whose
+workers compute a chunk again is in other surroundings (`surroundings`) before it imports any of them.
 
 Before each task PySpark drops what Python remembers of its search path, so that archives on it are read again (0.2 s),
 and after each it collects garbage, through all that was ever imported (0.1 s). Neither is needed: the archives that the
@@ -20,6 +21,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from resources.spark import surroundings
 from resources.spark.pyspark_private import daemon_of_workers
 
 MODULES_VARIABLE = "BACKFILL_WORKER_MODULES"
@@ -49,6 +51,11 @@ def has_threads_of_polars() -> bool:
 
 
 if __name__ == "__main__":
+    if surroundings.begins_elsewhere():
+        wanted = os.environ | surroundings.environment_elsewhere()
+        if dict(os.environ) != wanted:  # a hash seed is what a process begins with
+            os.execve(sys.executable, sys.orig_argv, wanted)  # noqa: S606 - the same
+        surroundings.move_here()
     sys.path[:] = without_own_archives(sys.path)
     for gone in [entry for entry in sys.path_importer_cache if entry.endswith(_ARCHIVES) and entry not in sys.path]:
         del sys.path_importer_cache[gone]

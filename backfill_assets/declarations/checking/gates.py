@@ -20,9 +20,8 @@ from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
-    ALL_CHUNKS_GATE,
     CHUNK_GATE,
-    EXPECTED_ROWS_GATE,
+    PLATFORM_GATES,
     PUBLISHED_RULES_GATE,
     Level,
     Reconciliation,
@@ -107,15 +106,8 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
     yield from _of_tolerances(target)
     yield from _of_defaults(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
-    known = [ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, *own]
-    platforms = {
-        ALL_CHUNKS_GATE,
-        EXPECTED_ROWS_GATE,
-        CHUNK_GATE,
-        PUBLISHED_RULES_GATE,
-        ACCEPTED_ROWS_GATE,
-        OLD_DATA_GATE,
-    }
+    known = [*PLATFORM_GATES, *own]
+    platforms = {*PLATFORM_GATES, CHUNK_GATE, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE}
     for name in dict.fromkeys(one for one in own if one in platforms):
         where = f"{target.name}: reconciliations"
         yield Problem(

@@ -1,0 +1,89 @@
+"""Expressions of Spark by which a frame's rows depend on more than the rows that are read: found in its plan, and refused.
+
+Put here an expression of which nothing can be computed twice alike. What depends on the order of rows only where rows tie
+(`first`, `collect_list`, `row_number`) is not named: many put what it gives in order afterwards, and computing again tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from manifests.errors import Problem, TransformRefused
+from manifests.plan import Plan
+from resources.spark.pyspark_private import analysed
+
+_CLOCK = "the clock of the machine", "`context.run_clock` is the only now there is"
+_CHANCE = "chance", "take what is to look random from a hash of the key, for example xxhash64"
+_PLACE = (
+    "where rows lie, which is another place with each batch",
+    "number rows by their key, and order by columns that no two rows share",
+)
+_INSTALLATION = "who computes, and where", "declare what it needs in the target's `configuration`"
+_OUTSIDE = "whatever a method of Java answers", "use a function of Spark"
+UNSTEADY: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        (
+            "CurrentDate",
+            "CurDateExpressionBuilder",
+            "CurrentTimestamp",
+            "CurrentTimestampLike",
+            "Now",
+            "LocalTimestamp",
+            "CurrentTime",
+        ),
+        _CLOCK,
+    ),
+    **dict.fromkeys(("Rand", "Randn", "RandStr", "Uniform", "Uuid", "Shuffle", "Sample"), _CHANCE),
+    **dict.fromkeys(
+        (
+            "MonotonicallyIncreasingID",
+            "SparkPartitionID",
+            "InputFileName",
+            "InputFileBlockStart",
+            "InputFileBlockLength",
+        ),
+        _PLACE,
+    ),
+    **dict.fromkeys(("CurrentUser", "CurrentDatabase", "CurrentCatalog"), _INSTALLATION),
+    **dict.fromkeys(("CallMethodViaReflection", "TryReflect"), _OUTSIDE),
+}
+"""By the name of its class: on what an expression depends, and the way out."""
+
+
+def require_steady(plan: Plan, rows: DataFrame) -> None:
+    """Refuse a frame that has an expression of which nothing can be computed twice alike.
+
+    Raises:
+        TransformRefused: naming each, and the column that it is part of.
+    """
+    problems = [
+        Problem(
+            f"{plan.transform} {plan.transform_version} asks for {name}{f' in column {column}' if column else ''}",
+            f"the same plan has the same rows, whenever and wherever it is computed: this depends on {UNSTEADY[name][0]}",
+            UNSTEADY[name][1],
+        )
+        for name, column in dict.fromkeys(unsteady(rows))
+    ]
+    if problems:
+        raise TransformRefused(problems)
+
+
+def unsteady(rows: DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield the expressions in a frame's plan that are refused, each with the column that it is part of, or nothing."""
+    return _named(analysed(rows), "")
+
+
+def _named(nodes: Sequence[Any], column: str) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        if isinstance(node, list):
+            yield from _named(node, column)
+        elif isinstance(node, dict) and "class" in node:
+            name = str(node["class"]).rpartition(".")[2]
+            if name == "Alias" and isinstance(node.get("name"), str):
+                column = node["name"]
+            if name in UNSTEADY:
+                yield name, column
+            yield from _named([value for value in node.values() if isinstance(value, (list, dict))], column)
