@@ -564,7 +564,7 @@ def test_a_model_of_corrections_that_pandera_refuses_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"transform": ""}, "silver.daily: transform: transform is ''"),
+        ({"transform": " "}, "silver.daily: transform: transform is ' '"),
         ({"transform": "Daily use"}, "silver.daily: transform: transform is 'Daily use'"),
         (
             {"versions": {"": ba.TransformVersion(meter_daily), "1": ba.TransformVersion(meter_daily)}},
@@ -707,8 +707,7 @@ def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_on
     assert reasons[3:] == [
         f"TargetTable lacks {name}"
         for name in (
-            "description", "model", "chunking", "chunks_from", "chunks_until", "source", "source_time_column",
-            "transform", "versions", "owners",
+            "description", "model", "chunking", "chunks_from", "source", "source_time_column", "versions", "owners",
         )
     ]  # fmt: skip
 
