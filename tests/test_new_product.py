@@ -164,8 +164,27 @@ def test_the_columns_of_a_file_have_the_narrowest_type_that_leaves_every_value_w
     manifest = load_manifest(here / "clinic" / "clinic-daily-first.yaml")
     days = manifest.target.publish_range
     assert (str(days.start), str(days.end)) == ("2024-02-01", "2024-03-31")
-    assert "source_time_column: booked_at, and not ended_at" in said["review"]
+    assert said["review"] == [
+        "source_time_column: booked_at, and not ended_at",
+        "key: rows are counted by day alone, because no column reads like the name of something",
+    ]
     assert written_tests(here / "clinic").keys() >= {"test_rows_depend_on_nothing_but_what_is_read"}
+
+
+def test_rows_of_a_file_are_counted_by_what_many_of_them_have_and_by_the_time_that_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = datetime(2024, 3, 1, tzinfo=UTC)
+    lines = [f"{n},w{n % 2},{begin.isoformat()},{begin.replace(month=5).isoformat()}" for n in range(8)]
+    (here / "f.csv").write_text("\n".join(["row_id,ward,booked_at,began_at", *lines]), encoding="utf-8")
+    said = asked("clinic", "--file", "f.csv", "--time", "began_at", "--sql")
+    assert said["review"] == ["key: rows are counted by ward and day, because many rows have the same ward"]
+    module = declared(here / "clinic", monkeypatch)
+    assert problems_of([module.PRODUCT]) == []
+    assert (module.TARGET.key, module.TARGET.source_time_column) == (("ward", "day"), "began_at")
+    assert module.TARGET.chunks_from == "2024-05"
+    with pytest.raises(InputRefused, match=r"--time is ward, which is no instant of f\.csv"):
+        asked("other", "--file", "f.csv", "--time", "ward")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Put here what is asked and what is said. What is written, and what is guessed, i
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,19 @@ _APPROVER = "'somebody else'"
     type=click.Path(path_type=Path),
     help="Compute from this CSV or Parquet file, which `backfill load` is to bring in.",
 )
+@click.option(
+    "--time", "time_column", metavar="COLUMN", help="When a row happened. Default: the first instant of its columns."
+)
 @click.option("--sql", "is_sql", is_flag=True, help="Write the transform as a file of SQL.")
 @json_option
 def new_product(
-    name: str, source: str | None, from_table: str | None, file: Path | None, is_sql: bool, as_json: bool
+    name: str,
+    source: str | None,
+    from_table: str | None,
+    file: Path | None,
+    time_column: str | None,
+    is_sql: bool,
+    as_json: bool,
 ) -> None:
     """Write a product NAME that runs as it is: a folder with its declaration, transform, first manifest and test.
 
@@ -50,7 +60,7 @@ def new_product(
 
     folder = Path(name)
     folders.require_new(name, folder)
-    found, like = _looked_up(name, source, from_table, file)
+    found, like = _looked_up(name, source, from_table, file, time_column)
     made = draft(name, found, like, is_sql=is_sql)
     files = folders.write(made, folder)
     following = _next(made, folders.manifest_name(made), folders.run_id(made))
@@ -70,35 +80,54 @@ def new_product(
 
 
 def _looked_up(
-    name: str, source: str | None, from_table: str | None, file: Path | None
+    name: str, source: str | None, from_table: str | None, file: Path | None, time_column: str | None
 ) -> tuple[Source | None, Likeness | None]:
     """Return what a product is to be made from; tables are looked up in the installation."""
     if file is not None and source is not None:
         raise InputRefused(
             Problem("both --file and --source were given", "rows come from one of them", "leave one of them out")
         )
-    delivered = None if file is None else _of_file(name, file)
+    delivered = None if file is None else _of_file(name, file, time_column)
     if source is None and from_table is None:
         return delivered, None
+    from backfill_assets.operations.new_product.guesses import INSTANT
     from backfill_assets.operations.new_product.tables import likeness_of, source_of
 
     with opened_platform() as platform:
-        found = delivered if source is None else source_of(platform, source)
+        found = delivered if source is None else source_of(platform, source, time_column)
+        if found is not None and time_column is not None:
+            _require_instant(found.table, {one.name for one in found.columns if one.kind == INSTANT}, time_column)
         return found, None if from_table is None else likeness_of(platform, from_table)
 
 
-def _of_file(name: str, file: Path) -> Source:
+def _of_file(name: str, file: Path, wanted: str | None) -> Source:
     """Return a file as the source of a new product: the table that it is to be loaded into."""
     from backfill_assets.ingestion.guessed_columns import guessed_columns
     from backfill_assets.operations.new_product.drafts import Source
     from backfill_assets.operations.new_product.guesses import NamedColumn, time_column_of
 
     found = guessed_columns(file)
-    columns = tuple(NamedColumn(one.name, one.kind, one.nullable) for one in found)
-    time_column, _ = time_column_of(columns, None)
+    columns = tuple(NamedColumn(one.name, one.kind, one.nullable, repeats=one.repeats) for one in found)
+    if wanted is not None:
+        _require_instant(str(file), {one.name for one in found if one.days is not None}, wanted)
+    time_column, _ = time_column_of(columns, wanted)
     days = next((one.days for one in found if one.name == time_column), None)
     partitioned_by = next((one.name for one in found if one.name == time_column and not one.nullable), None)
-    return Source(f"bronze.{name}_rows", columns, days, partitioned_by=partitioned_by, file=str(file))
+    return Source(
+        f"bronze.{name}_rows", columns, days, partitioned_by=partitioned_by, time_column=wanted, file=str(file)
+    )
+
+
+def _require_instant(what: str, instants: Collection[str], wanted: str) -> None:
+    """Refuse a column that does not say when a row happened."""
+    if wanted not in instants:
+        raise InputRefused(
+            Problem(
+                f"--time is {wanted}, which is no instant of {what}",
+                f"rows are placed in time by an instant: {', '.join(sorted(instants)) or 'it has none'}",
+                "name one of these",
+            )
+        )
 
 
 def _next(draft: Draft, manifest: str, run: str) -> list[str]:

@@ -37,11 +37,16 @@ _ROOM = 4
 
 @dataclass(frozen=True)
 class GuessedColumn:
-    """A column of a file: its type, whether a row has no value in it, and the first and last day of an instant's values."""
+    """A column of a file: its type, and what its values say.
+
+    `nullable`: whether a row has none. `repeats`: whether they are half as many as rows, or fewer. `days`: the first and the last
+    day of an instant's values.
+    """
 
     name: str
     kind: pl.DataType
     nullable: bool
+    repeats: bool = False
     days: tuple[date, date] | None = None
 
 
@@ -115,7 +120,8 @@ def _column(path: Path, values: pl.Series, problems: list[Problem]) -> GuessedCo
     if kind == INSTANT:
         instants = _as(there, kind)
         days = (instants.min().date(), instants.max().date())  # type: ignore[union-attr]
-    return GuessedColumn(values.name, kind, values.null_count() > 0, days)
+    repeats = not isinstance(kind, pl.List) and 0 < there.n_unique() * 2 <= values.len()
+    return GuessedColumn(values.name, kind, values.null_count() > 0, repeats, days)
 
 
 def _kind(values: pl.Series) -> pl.DataType | None:

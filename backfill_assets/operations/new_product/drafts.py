@@ -18,7 +18,6 @@ from backfill_assets.operations.new_product.guesses import (
     PartitionedBy,
     day_name,
     entity_of,
-    entity_words,
     key_of,
     time_column_of,
 )
@@ -45,6 +44,7 @@ class Source:
         columns: what a row has.
         days: the first and the last day that rows are known of; None where there are none, or nobody looked.
         declared_by: the product that declares the table already; empty where this one does.
+        time_column: the instant that says when rows happened; None where nobody has said.
         partitioned_by: the instant by whose month the table is partitioned; None where it is not.
         file: the file that it is to be loaded from; empty where it is not.
         left_out: columns of the table that no declaration has a type for, with their types.
@@ -55,6 +55,7 @@ class Source:
     days: tuple[date, date] | None = None
     declared_by: str = ""
     partitioned_by: str | None = None
+    time_column: str | None = None
     file: str = ""
     left_out: tuple[str, ...] = ()
 
@@ -141,13 +142,14 @@ def _counting(name: str, source: Source) -> Draft:
     time_column, times = _time_of(source)
     guessed = [*source.left_out, *times]
     chunking = Chunking.MONTH
-    entity = entity_of([one for one in source.columns if one.name != time_column])
+    found = entity_of(source.columns)
+    entity = None if found is None else found[0]
     day = day_name({entity or ""})
     columns = [NamedColumn(day, pl.Date(), description="The day, in UTC.")]
-    if entity is not None:
+    if found is not None:
         kind = next(one for one in source.columns if one.name == entity)
         columns.insert(0, replace(kind, nullable=False))
-        guessed.append(f"key: rows are counted by {entity} and day, because {entity} {entity_words(entity)}")
+        guessed.append(f"key: rows are counted by {entity} and day, because {found[1]}")
     else:
         guessed.append("key: rows are counted by day alone, because no column reads like the name of something")
     return Draft(
@@ -211,7 +213,7 @@ def _own_name(name: str, like: Likeness, guessed: list[str]) -> str:
 
 def _time_of(source: Source) -> tuple[str, list[str]]:
     """Return when rows of a source happened, and what is guessed about it."""
-    found, others = time_column_of(source.columns, source.partitioned_by)
+    found, others = time_column_of(source.columns, source.time_column or source.partitioned_by)
     if found is None:
         raise InputRefused(
             Problem(
@@ -221,7 +223,7 @@ def _time_of(source: Source) -> tuple[str, list[str]]:
             )
         )
     why = f"source_time_column: {found}, and not {', '.join(others)}"
-    return found, [why] if others else []
+    return found, [why] if others and source.time_column is None else []
 
 
 def _whole_chunks(source: Source, chunking: Chunking, guessed: list[str]) -> tuple[date, date]:

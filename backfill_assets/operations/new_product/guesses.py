@@ -22,12 +22,16 @@ _ENTITIES = (pl.String, pl.Int32, pl.Int64)
 
 @dataclass(frozen=True)
 class NamedColumn:
-    """A column as a model declares it: its name, its Polars type, whether it may be empty, and what it is."""
+    """A column as a model declares it: its name, its Polars type, whether it may be empty, and what it is.
+
+    `repeats`: whether several rows have the same value; None where nobody has looked.
+    """
 
     name: str
     kind: pl.DataType
     nullable: bool = False
     description: str = ""
+    repeats: bool | None = None
 
     @property
     def python(self) -> str:
@@ -72,22 +76,24 @@ def without_target_type(kind: pl.DataType) -> bool:
     return False
 
 
-def time_column_of(columns: Sequence[NamedColumn], partitioned_by: str | None) -> tuple[str | None, list[str]]:
+def time_column_of(columns: Sequence[NamedColumn], wanted: str | None) -> tuple[str | None, list[str]]:
     """Return the column that says when a row happened, and the others that might."""
     instants = [one.name for one in columns if one.kind == INSTANT]
-    found = partitioned_by if partitioned_by in instants else next(iter(instants), None)
+    found = wanted if wanted in instants else next(iter(instants), None)
     return found, [one for one in instants if one != found]
 
 
-def entity_of(columns: Sequence[NamedColumn]) -> str | None:
-    """Return the column that reads like the name of what rows are about, or None."""
-    return next((one.name for one in columns if one.kind.base_type() in _ENTITIES and _NAMES.search(one.name)), None)
-
-
-def entity_words(name: str) -> str:
-    """Say why a column is taken for the name of something."""
-    found = _NAMES.search(name)
-    return f"ends with {found[2]}" if found and found[1] else f"is called {name}"
+def entity_of(columns: Sequence[NamedColumn]) -> tuple[str, str] | None:
+    """Return the column that reads like the name of what rows are about, and why it is taken; None where none does."""
+    usable = [one for one in columns if one.kind.base_type() in _ENTITIES and one.repeats is not False]
+    usable = [
+        one for one in usable if not (one.repeats and one.nullable)
+    ]  # where values were seen, some rows have none
+    for one in usable:
+        if found := _NAMES.search(one.name):
+            return one.name, f"{one.name} ends with {found[2]}" if found[1] else f"it is called {one.name}"
+    seen = next((one.name for one in usable if one.repeats and one.kind == pl.String()), None)
+    return None if seen is None else (seen, f"many rows have the same {seen}")
 
 
 def key_of(columns: Sequence[NamedColumn], identifiers: Sequence[str], time_column: str, day: str) -> GuessedKey:

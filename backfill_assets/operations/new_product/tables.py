@@ -48,11 +48,11 @@ _TYPES: Mapping[type, pl.DataType] = {
 }
 
 
-def source_of(platform: Platform, name: str) -> Source:
+def source_of(platform: Platform, name: str, time_column: str | None = None) -> Source:
     """Return a table of the catalog as the source of a new product.
 
     Raises:
-        InputRefused: if there is none, it is computed by a product, or none of its columns can be declared.
+        InputRefused: if there is none, or none of its columns can be declared.
     """
     _require_full_name(name)
     table = platform.lakehouse.table(name)
@@ -68,7 +68,8 @@ def source_of(platform: Platform, name: str) -> Source:
     return Source(
         name,
         columns,
-        days=_days(platform, name, table, columns, partitioned_by),
+        days=_days(platform, name, table, columns, time_column or partitioned_by),
+        time_column=time_column,
         declared_by="" if owner is None else owner.name,
         partitioned_by=partitioned_by,
         left_out=left_out,
@@ -165,10 +166,10 @@ def _partitions(table: Table) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _days(
-    platform: Platform, name: str, table: Table, columns: tuple[NamedColumn, ...], partitioned_by: str | None
+    platform: Platform, name: str, table: Table, columns: tuple[NamedColumn, ...], wanted: str | None
 ) -> tuple[date, date] | None:
     """Return the first and the last day of a source's rows by its files' bounds; None where it has none, or they say nothing."""
-    time_column, _ = time_column_of(columns, partitioned_by)
+    time_column, _ = time_column_of(columns, wanted)
     if time_column is None or table.current_snapshot() is None:
         return None
     try:
