@@ -85,19 +85,19 @@ def asked(*words: str) -> dict[str, Any]:
 
 def declared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(folder))
-    return import_module(folder.name)
+    return import_module(folder.name.removesuffix("-product"))
 
 
 def written_tests(folder: Path) -> dict[str, Any]:
     """Execute the test that was written; return its functions."""
-    name = folder / "tests" / f"test_{folder.name}.py"
-    made: dict[str, Any] = {"__name__": f"test_{folder.name}"}
+    (name,) = (folder / "tests").iterdir()
+    made: dict[str, Any] = {"__name__": name.stem}
     exec(compile(name.read_text(encoding="utf-8"), str(name), "exec"), made)
     return {one: function for one, function in made.items() if one.startswith("test_")}
 
 
 def written_lines(folder: Path) -> int:
-    files = [folder / folder.name / "__init__.py", *folder.glob("*.yaml"), *(folder / folder.name).glob("*.sql")]
+    files = [*folder.glob("*/__init__.py"), *folder.glob("*.yaml"), *folder.glob("*/*.sql")]
     return sum(bool(line.strip()) for file in files for line in file.read_text(encoding="utf-8").splitlines())
 
 
@@ -123,7 +123,7 @@ def test_a_product_that_is_begun_with_nothing_passes_its_own_test_and_its_rows_c
     here: Path, monkeypatch: pytest.MonkeyPatch, sql: bool
 ) -> None:
     said = asked("clinic", *(["--sql"] if sql else []))
-    folder = here / "clinic"
+    folder = here / "clinic-product"
     assert said["folder"] == str(folder)
     assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == set(said["files"])
     assert written_lines(folder) < 60
@@ -136,7 +136,7 @@ def test_a_product_that_is_begun_with_nothing_passes_its_own_test_and_its_rows_c
         test()
     (checked,) = InputFile(folder / "sample.csv", module.SOURCE.model).batches()
     assert (checked.passed.height, checked.rejected.height) == (546, 0)
-    assert said["next"][4] == "backfill load bronze.clinic_events clinic/sample.csv"
+    assert said["next"][4] == "backfill load bronze.clinic_events clinic-product/sample.csv"
 
 
 def test_the_columns_of_a_file_have_the_narrowest_type_that_leaves_every_value_what_it_is(
@@ -157,18 +157,18 @@ def test_the_columns_of_a_file_have_the_narrowest_type_that_leaves_every_value_w
         "note": ("String", True),
     }
     said = asked("clinic", "--file", "appointments.csv")
-    module = declared(here / "clinic", monkeypatch)
+    module = declared(here / "clinic-product", monkeypatch)
     assert problems_of([module.PRODUCT]) == []
     (checked,) = InputFile(file, module.SOURCE.model).batches()
     assert (checked.passed.height, checked.rejected.height) == (3, 0)
-    manifest = load_manifest(here / "clinic" / "clinic-daily-first.yaml")
+    manifest = load_manifest(here / "clinic-product" / "clinic-daily-first.yaml")
     days = manifest.target.publish_range
     assert (str(days.start), str(days.end)) == ("2024-02-01", "2024-03-31")
     assert said["review"] == [
         "source_time_column: booked_at, and not ended_at",
         "key: rows are counted by day alone, because no column reads like the name of something",
     ]
-    assert written_tests(here / "clinic").keys() >= {"test_rows_depend_on_nothing_but_what_is_read"}
+    assert written_tests(here / "clinic-product").keys() >= {"test_rows_depend_on_nothing_but_what_is_read"}
 
 
 def test_rows_of_a_file_are_counted_by_what_many_of_them_have_and_by_the_time_that_is_named(
@@ -179,7 +179,7 @@ def test_rows_of_a_file_are_counted_by_what_many_of_them_have_and_by_the_time_th
     (here / "f.csv").write_text("\n".join(["row_id,ward,booked_at,began_at", *lines]), encoding="utf-8")
     said = asked("clinic", "--file", "f.csv", "--time", "began_at", "--sql")
     assert said["review"] == ["key: rows are counted by ward and day, because many rows have the same ward"]
-    module = declared(here / "clinic", monkeypatch)
+    module = declared(here / "clinic-product", monkeypatch)
     assert problems_of([module.PRODUCT]) == []
     assert (module.TARGET.key, module.TARGET.source_time_column) == (("ward", "day"), "began_at")
     assert module.TARGET.chunks_from == "2024-05"
@@ -229,16 +229,16 @@ def test_a_parquet_file_is_declared_with_its_own_types(here: Path) -> None:
         ("polars", "polars is a module that Python finds already"),
         ("class", "class is a word of Python"),
         ("enforcement", "a product enforcement is installed"),
-        ("there", "there exists"),
+        ("there", "there-product exists"),
     ],
 )
 def test_a_name_that_is_taken_or_none_is_refused_before_anything_is_written(here: Path, name: str, what: str) -> None:
-    (here / "there").write_text("mine", encoding="utf-8")
+    (here / "there-product").write_text("mine", encoding="utf-8")
     with pytest.raises(InputRefused) as refused:
         asked(name)
     assert what in [one.what for one in refused.value.problems]
-    assert [one.name for one in here.iterdir()] == ["there"]
-    assert (here / "there").read_text(encoding="utf-8") == "mine"
+    assert [one.name for one in here.iterdir()] == ["there-product"]
+    assert (here / "there-product").read_text(encoding="utf-8") == "mine"
 
 
 def test_all_files_are_written_or_none(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,21 +255,21 @@ def test_all_files_are_written_or_none(here: Path, monkeypatch: pytest.MonkeyPat
             asked("clinic")
     assert list(here.iterdir()) == []
     asked("clinic")
-    assert [one.name for one in here.iterdir()] == ["clinic"]
+    assert [one.name for one in here.iterdir()] == ["clinic-product"]
 
 
 def test_somebody_who_makes_the_folder_meanwhile_keeps_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = folders.contents
 
     def slowly(draft: Any) -> dict[str, str]:
-        (here / "clinic").mkdir()
-        (here / "clinic" / "mine").touch()
+        (here / "clinic-product").mkdir()
+        (here / "clinic-product" / "mine").touch()
         return real(draft)
 
     monkeypatch.setattr(folders, "contents", slowly)
-    with pytest.raises(InputRefused, match="clinic cannot be written"):
+    with pytest.raises(InputRefused, match="clinic-product cannot be written"):
         asked("clinic")
-    assert [str(one.relative_to(here)) for one in here.rglob("*")] == ["clinic", "clinic/mine"]
+    assert [str(one.relative_to(here)) for one in here.rglob("*")] == ["clinic-product", "clinic-product/mine"]
 
 
 def test_a_table_of_the_catalog_is_counted_by_what_it_is_about_and_its_odd_columns_are_named(
@@ -285,13 +285,13 @@ def test_a_table_of_the_catalog_is_counted_by_what_it_is_about_and_its_odd_colum
         "source_time_column: read_at, and not changed_at",
         "key: rows are counted by meter_id and day, because meter_id ends with id",
     ]
-    module = declared(here / "metering", monkeypatch)
+    module = declared(here / "metering-product", monkeypatch)
     assert problems_of([module.PRODUCT]) == []
     assert module.SOURCE.partition_by == "read_at"
     assert module.TARGET.key == ("meter_id", "day")
-    days = load_manifest(here / "metering" / "metering-daily-first.yaml").target.publish_range
+    days = load_manifest(here / "metering-product" / "metering-daily-first.yaml").target.publish_range
     assert (str(days.start), str(days.end)) == ("2023-05-01", "2023-07-31")
-    written_tests(here / "metering")["test_rows_are_what_somebody_says_by_hand"]()
+    written_tests(here / "metering-product")["test_rows_are_what_somebody_says_by_hand"]()
 
 
 def test_a_table_that_another_product_declares_is_named_and_not_declared_again(
@@ -300,7 +300,7 @@ def test_a_table_that_another_product_declares_is_named_and_not_declared_again(
     serving = Platform.of(load_settings())
     initialise(serving)
     asked("hearings", "--source", "bronze.case_events")
-    module = declared(here / "hearings", monkeypatch)
+    module = declared(here / "hearings-product", monkeypatch)
     assert module.PRODUCT.inputs == ()
     assert module.TARGET.source == "bronze.case_events"
     enforcement = products_named(None).declared[0]
@@ -324,7 +324,7 @@ def test_a_target_is_like_a_table_as_far_as_its_source_has_the_columns(
         platform, "gold.stays", STAYS, (4, DayTransform(), "ended_on_day"), (2, BucketTransform(16), "patient_bucket")
     )
     said = asked("wards", "--from-table", "gold.stays")
-    module = declared(here / "wards", monkeypatch)
+    module = declared(here / "wards-product", monkeypatch)
     assert problems_of([module.PRODUCT]) == []
     target = module.TARGET
     assert (target.name, target.key, target.day_column, target.chunking) == (
@@ -340,7 +340,7 @@ def test_a_target_is_like_a_table_as_far_as_its_source_has_the_columns(
         f"name: gold.wards_stays and not gold.stays, {LACKS}",
         "publishRange of the manifest: bronze.wards_rows has no rows yet; write the first and the last day",
     ]
-    assert {"test_rows_pass_the_rules_of_the_model"} <= written_tests(here / "wards").keys()
+    assert {"test_rows_pass_the_rules_of_the_model"} <= written_tests(here / "wards-product").keys()
 
 
 def test_columns_that_a_source_lacks_are_left_out_and_a_guessed_key_is_marked(
@@ -365,11 +365,11 @@ def test_columns_that_a_source_lacks_are_left_out_and_a_guessed_key_is_marked(
         f"name: silver.hourly_hourly and not silver.hourly, {LACKS}",
         "publishRange of the manifest: lake.readings has no rows yet; write the first and the last day",
     ]
-    text = (here / "hourly" / "hourly" / "__init__.py").read_text(encoding="utf-8")
+    text = (here / "hourly-product" / "hourly" / "__init__.py").read_text(encoding="utf-8")
     assert 'key=("meter_id", "read_at"),  # review' in text
-    module = declared(here / "hourly", monkeypatch)
+    module = declared(here / "hourly-product", monkeypatch)
     assert problems_of([module.PRODUCT]) == []
-    for test in written_tests(here / "hourly").values():
+    for test in written_tests(here / "hourly-product").values():
         test()
 
 
@@ -377,7 +377,7 @@ def test_a_table_that_runs_can_publish_into_keeps_its_name(
     platform: Platform, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked("clinic")
-    like = iceberg_schema(declared(here / "clinic", monkeypatch).TARGET.model)
+    like = iceberg_schema(declared(here / "clinic-product", monkeypatch).TARGET.model)
     make_table(platform, "silver.old_daily", like, (2, MonthTransform(), "day_month"))
     events = (
         NestedField(1, "thing_id", StringType()),
@@ -386,7 +386,7 @@ def test_a_table_that_runs_can_publish_into_keeps_its_name(
     )
     make_table(platform, "lake.days", Schema(*events, NestedField(4, "at", TimestamptzType())))
     asked("older", "--from-table", "silver.old_daily", "--source", "lake.days")
-    module = declared(here / "older", monkeypatch)
+    module = declared(here / "older-product", monkeypatch)
     assert problems_of([module.PRODUCT]) == []
     assert (module.TARGET.name, module.TARGET.day_column) == ("silver.old_daily", "day")
     with pytest.raises(InputRefused, match="has no column that is an instant"):

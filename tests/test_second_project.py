@@ -197,7 +197,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     site = next((environment / "lib").glob("python*/site-packages"))
     # what this environment has installed, without installing it once more
     (site / "beside.pth").write_text(f"import site; site.addsitedir({get_path('purelib')!r})\n", encoding="utf-8")
-    made = Project(python, folder / "clinic", checkout)
+    made = Project(python, folder / "clinic-product", checkout)
     made.says("-m", "backfill_assets.cli.command", "new-product", "clinic", "--sql", folder=folder)
     write(made.folder, "clinic_pipelines/__init__.py", PIPELINES)
     declared = made.folder / "pyproject.toml"

@@ -45,7 +45,7 @@ def new_product(
     is_sql: bool,
     as_json: bool,
 ) -> None:
-    """Write a product NAME that runs as it is: a folder with its declaration, transform, first manifest and test.
+    """Write a product NAME that runs as it is: the folder NAME-product, with its declaration, transform, first manifest and test.
 
     Alone it is a small example with rows to load. With --file or --source its rows are counted by day and by what they are
     about, which is right of any table; with --from-table a target has the columns of that one, copied from --source as far as it
@@ -58,7 +58,7 @@ def new_product(
     from backfill_assets.operations.new_product import folders
     from backfill_assets.operations.new_product.drafts import draft
 
-    folder = Path(name)
+    folder = folders.folder_of(name)
     folders.require_new(name, folder)
     found, like = _looked_up(name, source, from_table, file, time_column)
     made = draft(name, found, like, is_sql=is_sql)
@@ -132,17 +132,18 @@ def _require_instant(what: str, instants: Collection[str], wanted: str) -> None:
 
 def _next(draft: Draft, manifest: str, run: str) -> list[str]:
     """Return the commands that follow, for the folder that the product's folder is in."""
+    from backfill_assets.operations.new_product import folders
     from backfill_assets.operations.new_product.drafts import SAMPLE
 
-    name, file = draft.name, draft.source.file
-    loaded = f"{name}/{file}" if file == SAMPLE else file
+    folder, file = folders.folder_of(draft.name), draft.source.file
+    loaded = str(folder / file) if file == SAMPLE else file
     return [
-        f"git -C {name} init --quiet && git -C {name} add . && git -C {name} commit --quiet -m 'As it was begun'",
-        f"pip install --no-deps --no-build-isolation --editable {name}",
-        f"python -m pytest {name}",
+        f"git -C {folder} init --quiet && git -C {folder} add . && git -C {folder} commit --quiet -m 'As it was begun'",
+        f"pip install --no-deps --no-build-isolation --editable {folder}",
+        f"python -m pytest {folder}",
         "backfill init",
         *([f"backfill load {draft.source.table} {shlex.quote(loaded)}"] if loaded else []),
-        f"backfill plan {name}/{manifest}",
+        f"backfill plan {folder}/{manifest}",
         f"backfill approve {run} --by {_APPROVER}",
         f"backfill run {run}",
     ]

@@ -33,6 +33,15 @@ _IGNORED = ".backfill/\n*.egg-info/\n__pycache__/\n.pytest_cache/\n"
 _TEST_ROWS = 250
 
 
+def folder_of(name: str) -> Path:
+    """Return the folder that a product is written into.
+
+    It is not called what the package in it is: where Python, or a worker of Spark, is started beside such a folder, it would take
+    the folder itself for the package, of which it finds nothing.
+    """
+    return Path(f"{name}-product")
+
+
 def require_new(name: str, folder: Path) -> None:
     """Refuse a name that a product cannot have, or that something has: before anything is looked up or written.
 
