@@ -1604,6 +1604,21 @@ def test_the_definitions_of_products_merge_with_a_projects_own(tmp_path: Path) -
     assert {"mailer", "platform"} <= set(merged.resources or {})
 
 
+def test_an_input_that_a_project_fills_itself_is_its_own_asset(tmp_path: Path) -> None:
+    @dg.asset(key=INPUT.name.split("."))
+    def filled_by_them() -> None:
+        raise NotImplementedError
+
+    settings = load_settings(home=tmp_path / "home")
+    products = [ba.Product("metering", (INPUT, METERS), (TARGET,))]
+    ours = ba.build_definitions(settings=settings, products=products, made_elsewhere=[INPUT.name])
+    graph = dg.Definitions.merge(dg.Definitions(assets=[filled_by_them]), ours).resolve_asset_graph()
+    assert graph.get(dg.AssetKey(INPUT.name.split("."))).is_materializable
+    assert dg.AssetKey(INPUT.name.split(".")) in graph.get(dg.AssetKey(["silver", "daily"])).parent_keys
+    with pytest.raises(InputRefused, match=r"input table silver\.daily is not declared: it is declared as target"):
+        ba.build_definitions(settings=settings, products=products, made_elsewhere=["silver.daily"])
+
+
 def test_a_table_that_is_asked_for_as_another_kind_is_said_to_be_declared_as_what_it_is() -> None:
     products = Products((ba.Product("mine", (INPUT, METERS), (TARGET,)),))
     with pytest.raises(InputRefused, match=f"input table {TARGET.name} is not declared: it is declared as target"):
