@@ -564,7 +564,7 @@ def test_a_model_of_corrections_that_pandera_refuses_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"transform": ""}, "silver.daily: transform: transform is ''"),
+        ({"transform": " "}, "silver.daily: transform: transform is ' '"),
         ({"transform": "Daily use"}, "silver.daily: transform: transform is 'Daily use'"),
         (
             {"versions": {"": ba.TransformVersion(meter_daily), "1": ba.TransformVersion(meter_daily)}},
@@ -707,8 +707,7 @@ def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_on
     assert reasons[3:] == [
         f"TargetTable lacks {name}"
         for name in (
-            "description", "model", "chunking", "chunks_from", "chunks_until", "source", "source_time_column",
-            "transform", "versions", "owners",
+            "description", "model", "chunking", "chunks_from", "source", "source_time_column", "versions", "owners",
         )
     ]  # fmt: skip
 
@@ -1603,6 +1602,21 @@ def test_the_definitions_of_products_merge_with_a_projects_own(tmp_path: Path) -
     assert graph.get(dg.AssetKey("dashboard")).parent_keys == {dg.AssetKey(["silver", "daily_published"])}
     assert graph.get(dg.AssetKey(["silver", "daily"])).group_name == "metering"
     assert {"mailer", "platform"} <= set(merged.resources or {})
+
+
+def test_an_input_that_a_project_fills_itself_is_its_own_asset(tmp_path: Path) -> None:
+    @dg.asset(key=INPUT.name.split("."))
+    def filled_by_them() -> None:
+        raise NotImplementedError
+
+    settings = load_settings(home=tmp_path / "home")
+    products = [ba.Product("metering", (INPUT, METERS), (TARGET,))]
+    ours = ba.build_definitions(settings=settings, products=products, made_elsewhere=[INPUT.name])
+    graph = dg.Definitions.merge(dg.Definitions(assets=[filled_by_them]), ours).resolve_asset_graph()
+    assert graph.get(dg.AssetKey(INPUT.name.split("."))).is_materializable
+    assert dg.AssetKey(INPUT.name.split(".")) in graph.get(dg.AssetKey(["silver", "daily"])).parent_keys
+    with pytest.raises(InputRefused, match=r"input table silver\.daily is not declared: it is declared as target"):
+        ba.build_definitions(settings=settings, products=products, made_elsewhere=["silver.daily"])
 
 
 def test_a_table_that_is_asked_for_as_another_kind_is_said_to_be_declared_as_what_it_is() -> None:

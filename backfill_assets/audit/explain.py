@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, LongType, TimestamptzType
 
 from backfill_assets.audit.key_history import Version, chunk_of, plan_of, read_scan, states_of, versions_of
+from backfill_assets.audit.written_in import written_in
 from backfill_assets.declarations.schema import has_lineage, iceberg_schema
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
@@ -39,7 +40,7 @@ class Producer:
     """The run that made a row: who asked and why, who agreed, what it read, with which code, and what its gates said.
 
     `gates` has the verdict on the row's chunk and those on the whole run, in the plan's order, each with what an owner has
-    `accepted` of it; `publications` every change of the table by it.
+    `accepted` of it; `publications` every change of the table by it. `written_in` names the file of a transform in SQL.
     """
 
     run_id: str
@@ -64,6 +65,7 @@ class Producer:
     gates: list[dict[str, Any]]
     publications: list[dict[str, Any]]
     evidence: str
+    written_in: str | None
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,7 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         gates=sorted(gates, key=lambda one: (order.get(str(one["gate"]), len(order)), str(one["gate"]))),
         publications=publications,
         evidence=str(platform.evidence.path(record.run_id)),
+        written_in=written_in(platform, plan),
     )
 
 

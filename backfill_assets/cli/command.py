@@ -36,6 +36,7 @@ from backfill_assets.cli.evidence import head, report, verify
 from backfill_assets.cli.launching import resume, run
 from backfill_assets.cli.live import live
 from backfill_assets.cli.loads import load, loads, unload
+from backfill_assets.cli.new_product import new_product
 from backfill_assets.cli.operations import metrics, runbook
 from backfill_assets.cli.planning import plan
 from backfill_assets.cli.policy import policy
@@ -88,6 +89,7 @@ def cli() -> None:
 
     \b
     The way of one run:
+      backfill new-product NAME        begin a product of your own
       backfill init                    create home, ledger, tables, reference data
       backfill load TABLE FILE         bring input in, each row held to its model
       backfill loads TABLE             what was loaded; `unload` takes a load back
@@ -207,6 +209,7 @@ for _command in (
     load,
     loads,
     metrics,
+    new_product,
     plan,
     policy,
     publish,

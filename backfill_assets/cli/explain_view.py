@@ -110,7 +110,7 @@ def _producer(made: Producer, title: str) -> Table:
         ("why", made.reason),
         *(("decision", text.strip()) for text in decided),
         *(("published", text) for text in done),
-        ("code", f"{made.transform} {made.transform_version}"),
+        ("code", f"{made.transform} {made.transform_version}" + (f", {made.written_in}" if made.written_in else "")),
         ("", f"backfill-assets {made.code.package_version}, content {made.code}"),
         ("read", f"{made.source}, snapshot {made.source_snapshot_id} of {_at(made.source_committed_at)}"),
         ("", f"events from {_at(made.input_from)} to {_at(made.input_until)}"),

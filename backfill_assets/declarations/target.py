@@ -19,8 +19,9 @@ import polars as pl
 from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
-from manifests.chunks import Chunk, Chunking
+from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode, PublishMode
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_LAST_DAY = date(2099, 12, 31)
+"""In the last chunk of a table that does not say which its last one is: the launch dialog offers none that is yet to come."""
 CHUNK_GATE = "chunk_rules"
 """The gate that every chunk must pass: the target's pandera model on its staged files."""
 ALL_CHUNKS_GATE = "all_chunks_staged"
@@ -104,6 +107,11 @@ class TransformVersion:
 
     function: Transform
     clustered: bool = False
+
+    @classmethod
+    def sql(cls, module: str, file: str) -> TransformVersion:
+        """Return a version that is a file of SQL beside a module: `TransformVersion.sql(__name__, "meter_daily.sql")`."""
+        return cls(SqlTransform(module, file))
 
 
 EXCEPTION_COLUMNS = ("slice", "key", "expected", "found", "what")
@@ -342,12 +350,12 @@ class TargetTable:
         key: columns that identify a row and order it within its chunk.
         day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC.
         chunking: by which part of its day a row belongs to a chunk.
-        chunks_from: the first day a chunk may begin with, for the launch dialog; `chunks_until` the last one.
+        chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
-        transform: its name; `versions` are those that can be run.
+        transform: its name, that of the table without its namespace if left out; `versions` are those that can be run.
         measure: from the rows of one file of a chunk to a small frame of slice columns and integer sums; those of
             several files are added up.
         outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all of them.
@@ -372,12 +380,12 @@ class TargetTable:
     day_column: str
     chunking: Chunking
     chunks_from: str
-    chunks_until: str
     source: str
     source_time_column: str
-    transform: str
     versions: Mapping[str, TransformVersion]
     owners: tuple[str, ...]
+    chunks_until: str = ""
+    transform: str = ""
     references: tuple[str, ...] = ()
     warm_up_days: Callable[[Mapping[str, list[dict[str, Any]]]], int] = no_warm_up
     look_back_columns: tuple[str, ...] = ()
@@ -393,6 +401,13 @@ class TargetTable:
     corrections: CorrectionsTable | None = None
     live: LivePolicy | None = None
     reconciled: ReconciliationPolicy | None = None
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from the other fields."""
+        if isinstance(self.transform, str) and isinstance(self.name, str) and not self.transform:
+            object.__setattr__(self, "transform", self.name.rpartition(".")[2])
+        if isinstance(self.chunks_until, str) and isinstance(self.chunking, Chunking) and not self.chunks_until:
+            object.__setattr__(self, "chunks_until", key_of(self.chunking, _LAST_DAY))
 
     @property
     def published_gates(self) -> tuple[str, ...]:

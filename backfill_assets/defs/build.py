@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -58,6 +58,7 @@ def build_definitions(
     settings: Settings | None = None,
     products: Sequence[Product] | None = None,
     resources: Mapping[str, Any] | None = None,
+    made_elsewhere: Collection[str] = (),
 ) -> dg.Definitions:
     """Return the definitions of an installation, to be served alone or merged with a project's own.
 
@@ -66,17 +67,21 @@ def build_definitions(
         settings: where things live; None for those of `backfill.toml` and the environment.
         products: the products that are served; None for those that the settings name, or that are installed.
         resources: resources of the project's own, beside this package's: `platform`, and `spark` by mode.
+        made_elsewhere: input tables that an asset of the project fills, under the key of the table's parts
+            (`["bronze", "readings"]`): it stands in the graph where an external asset would.
 
     Raises:
         DeclarationRefused: if a product is not there, or a declaration cannot be used.
         EnvironmentRefused: if the settings cannot be used.
+        InputRefused: if `made_elsewhere` has what is no input table.
     """
     if platform is None:
         platform = Platform.of(settings or load_settings(), products)
     served = platform.products
     parts = [_of_target(target, served.group_of(target.name)) for target in served.targets]
+    theirs = {served.input(name).name for name in made_elsewhere}
     shared = dg.Definitions(
-        assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs],
+        assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs if table.name not in theirs],
         jobs=list(DECISION_JOBS),
         sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
         resources={"platform": platform, **spark_resources(), **(resources or {})},

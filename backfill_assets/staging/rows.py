@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -26,7 +27,8 @@ from backfill_assets.declarations.output_types import fits, way_out
 from backfill_assets.declarations.places import place, raised_in_worker
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_schema
-from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from backfill_assets.declarations.sql_transforms import SqlTransform
+from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
 from backfill_assets.staging.folders import CHUNK_FOLDER, NO_PARTS, Parts, first_day_of_chunk, in_folders
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import Problem, Refused, TransformRefused
@@ -148,13 +150,20 @@ def computed_rows(
     version = target.versions[plan.transform_version]
     with building(plan):
         with _unchanged_settings(plan, inputs.source.sparkSession):
-            rows = _frame_of(plan, version.function(inputs, context))
+            rows = _frame_of(plan, version.function(_with_every_view(target, version, inputs), context))
         if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)
         rows = _only_these(rows, target, chunks)
         if not version.clustered:
             rows = _clustered(rows, target, context)
         return in_folders(_with_declared_columns(rows, schema, plan), target, plan.chunking, parts)
+
+
+def _with_every_view(target: TargetTable, version: TransformVersion, inputs: Inputs) -> Inputs:
+    """Return inputs in which a query finds its earlier rows, where there are none: SQL cannot ask whether a view is there."""
+    if inputs.look_back is None and target.look_back_columns and isinstance(version.function, SqlTransform):
+        return replace(inputs, look_back=inputs.source.select(*target.look_back_columns).where(F.lit(False)))
+    return inputs
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes, declared_
 from backfill_assets.declarations.checking.fields import readable_part, wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.checking.sql import of_sql_files
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
 from backfill_assets.declarations.quarantine import with_quarantines
@@ -45,6 +46,7 @@ def problems_of(declared: Sequence[Product]) -> list[Problem]:
         *_in_words("the products", _problems(usable, left_out)),
         *_in_words("the products", chain.from_iterable(map(_of_code, whole))),
         *_in_words("the products", chain.from_iterable(map(_of_files, whole))),
+        *_in_words("the products", chain.from_iterable(map(of_sql_files, whole))),
     ]
 
 

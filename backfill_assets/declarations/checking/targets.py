@@ -31,6 +31,7 @@ from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
+from backfill_assets.declarations.checking.sql import of_sql
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, dtypes, has_lineage
@@ -49,6 +50,7 @@ def of_target(
     yield from _of_chunks(target)
     yield from _of_transform(target)
     yield from _of_versions(target)
+    yield from of_sql(target)
     yield from of_gates(target)
     yield from of_functions(target)
     yield from of_policies(target)
