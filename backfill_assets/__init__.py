@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from backfill_assets.declarations.column_types import LocalTimestamp, Uuid
     from backfill_assets.declarations.deliveries import Counted, Delivery, Loader
     from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections
     from backfill_assets.declarations.reconciliations import (
@@ -64,6 +65,7 @@ __all__ = [
     "Level",
     "LivePolicy",
     "Loader",
+    "LocalTimestamp",
     "Mode",
     "Needs",
     "Outline",
@@ -80,6 +82,7 @@ __all__ = [
     "TargetTable",
     "TransformContext",
     "TransformVersion",
+    "Uuid",
     "Wrong",
     "build_definitions",
     "change_gate",
@@ -104,6 +107,7 @@ _ROOMS = {
         "record_level",
         "state_level",
     ),
+    "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
     "backfill_assets.declarations.standard_gates": ("change_gate", "duplicate_gate", "record_gate"),
     "backfill_assets.declarations.target": (

@@ -9,15 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, LongType, TimestamptzType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, iceberg_schema
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
@@ -180,6 +192,17 @@ def _value(kind: Any, text: str) -> Any:
     if isinstance(kind, TimestamptzType):
         instant = datetime.fromisoformat(text)
         return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    if isinstance(kind, TimestampType):
+        local = datetime.fromisoformat(text)
+        if local.tzinfo is not None:
+            raise ValueError(text)
+        return local
+    if isinstance(kind, TimeType):
+        return time.fromisoformat(text)
+    if isinstance(kind, UUIDType):
+        return UUID(text.removeprefix("0x"))
+    if isinstance(kind, BinaryType):
+        return bytes.fromhex(text.removeprefix("0x"))
     if isinstance(kind, (IntegerType, LongType)):
         return int(text)
     if isinstance(kind, DecimalType):
@@ -239,7 +262,8 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
 
 def _where(key: Mapping[str, Any]) -> BooleanExpression:
     terms = [
-        EqualTo(term=name, value=value.isoformat() if isinstance(value, date) else value) for name, value in key.items()
+        EqualTo(term=name, value=value.isoformat() if isinstance(value, date | time) else value)
+        for name, value in key.items()
     ]
     return terms[0] if len(terms) == 1 else And(*terms)
 
@@ -278,7 +302,7 @@ def _states(table: Table, where: BooleanExpression, notes: list[str]) -> Iterato
             continue
         files = these
         rows = _read(table, scan) if these else []
-        if waiting is not None and rows != waiting[1]:
+        if waiting is not None and list(map(shown_row, rows)) != list(map(shown_row, waiting[1])):  # NaN is NaN
             yield waiting
         waiting = (snapshot, rows)
     if waiting is not None:
@@ -310,10 +334,11 @@ def _versions(
         changed: dict[str, list[Any]] = {}
         because: dict[str, list[str]] = {}
         if row is not None and was is not None:
+            old, new = shown_row(was), shown_row(row)
             changed = {
-                name: [shown_row(was).get(name), shown_row(row).get(name)]
+                name: [old.get(name), new.get(name)]
                 for name in {**row, **was}  # a column that the table got, or lost, in between was not there
-                if name not in LINEAGE_COLUMNS and row.get(name) != was.get(name)
+                if name not in LINEAGE_COLUMNS and new.get(name) != old.get(name)
             }
             because = _differences(platform, target, key, was, row)
         versions.append(

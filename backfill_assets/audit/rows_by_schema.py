@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
@@ -20,7 +20,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.transforms import Transform
-from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestamptzType
+from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, TimestampType, TimestamptzType, UUIDType
 
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
@@ -151,7 +151,11 @@ def _lies(seen: Seen, entry: Entry, frame: pl.DataFrame, schema: Schema) -> Iter
 
 def _partitions(transform: Transform[Any, Any], kind: IcebergType, values: pl.Series) -> set[Any]:
     """Return the partitions that values belong to: of ordered ones the ends decide."""
-    few = [values.min(), values.max()] if isinstance(kind, (DateType, TimestamptzType)) else values.unique().to_list()
+    few = (
+        [values.min(), values.max()]
+        if isinstance(kind, (DateType, TimestampType, TimestamptzType))
+        else values.unique().to_list()
+    )
     apply = transform.transform(kind)
     return {apply(_internal(value)) for value in few}
 
@@ -159,10 +163,15 @@ def _partitions(transform: Transform[Any, Any], kind: IcebergType, values: pl.Se
 def _internal(value: Any) -> Any:
     """Return a value as Iceberg's transforms take it."""
     if isinstance(value, datetime):
-        return (value - _EPOCH) // timedelta(microseconds=1)
+        return (value - (_EPOCH if value.tzinfo else _EPOCH.replace(tzinfo=None))) // timedelta(microseconds=1)
+    if isinstance(value, time):
+        since_midnight = datetime.combine(_EPOCH.date(), value) - datetime.combine(_EPOCH.date(), time())
+        return since_midnight // timedelta(microseconds=1)
     return (value - _EPOCH.date()).days if isinstance(value, date) else value
 
 
 def _comparable(bound: Any, kind: IcebergType) -> Any:
     """Return a bound as its column's values compare with it."""
+    if isinstance(kind, UUIDType):
+        return bound.bytes
     return Decimal(bound) if isinstance(kind, DecimalType) else bound
