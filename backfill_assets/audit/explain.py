@@ -6,32 +6,18 @@ shown is `cli.explain_view`'s. The history of the table is what is believed; the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, iceberg_schema
+from backfill_assets.declarations.key_texts import parse_key
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
@@ -40,12 +26,13 @@ from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
 from manifests.chunks import key_of
 from manifests.code_identity import CodeIdentity
-from manifests.errors import EnvironmentRefused, InputRefused, Problem
+from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.lakehouse.lineage import lineage_of
 from resources.lakehouse.metadata import count_said, readable_metadata, readable_rows, shown_since
+from resources.lakehouse.nested_rows import arrow_of
 from resources.ledger.facade import RunRecord
 
 SHOWN_ROWS = 50
@@ -152,64 +139,6 @@ class Explanation:
     versions: list[Version]
     corrections: list[dict[str, Any]]
     notes: list[str]
-
-
-def parse_key(target: TargetTable, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a key written as `column=value`: one text of several with commas, or a text each.
-
-    Raises:
-        InputRefused: with everything that is wrong with it.
-    """
-    parts = re.split(r",(?=\w+=)", texts[0]) if len(texts) == 1 else list(texts)
-    given = [tuple(part.strip().split("=", 1)) for part in parts]
-    wanted = f"the key of {target.name} is {', '.join(target.key)}"
-    fix = f"give --key {','.join(f'{name}=…' for name in target.key)}"
-    problems = [Problem(f"'{pair[0]}' is not column=value", wanted, fix) for pair in given if len(pair) == 1]
-    pairs = [(pair[0], pair[1]) for pair in given if len(pair) == 2]  # noqa: PLR2004
-    names = [name for name, _ in pairs]
-    problems += [Problem(f"{name} is not in the key", wanted, fix) for name in names if name not in target.key]
-    problems += [Problem(f"{name} is given twice", wanted, fix) for name in {*names} if names.count(name) > 1]
-    missing = [name for name in target.key if name not in names]
-    if missing and not problems:
-        problems.append(Problem(f"{', '.join(missing)} is not given", wanted, fix))
-    kinds = {one.name: one.field_type for one in iceberg_schema(target.model).fields}
-    key = {}
-    for name, text in pairs:
-        if name not in kinds or name not in target.key:
-            continue
-        try:
-            key[name] = _value(kinds[name], text)
-        except (ValueError, InvalidOperation):
-            problems.append(Problem(f"{name}={text} is not a {kinds[name]}", wanted, "correct the value"))
-    if problems:
-        raise InputRefused(problems)
-    return {name: key[name] for name in target.key}
-
-
-def _value(kind: Any, text: str) -> Any:
-    if isinstance(kind, DateType):
-        return date.fromisoformat(text)
-    if isinstance(kind, TimestamptzType):
-        instant = datetime.fromisoformat(text)
-        return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    if isinstance(kind, TimestampType):
-        local = datetime.fromisoformat(text)
-        if local.tzinfo is not None:
-            raise ValueError(text)
-        return local
-    if isinstance(kind, TimeType):
-        return time.fromisoformat(text)
-    if isinstance(kind, UUIDType):
-        return UUID(text.removeprefix("0x"))
-    if isinstance(kind, BinaryType):
-        return bytes.fromhex(text.removeprefix("0x"))
-    if isinstance(kind, (IntegerType, LongType)):
-        return int(text)
-    if isinstance(kind, DecimalType):
-        return Decimal(text)
-    if isinstance(kind, BooleanType):
-        return ("false", "true").index(text.lower()) == 1
-    return text
 
 
 def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation:
@@ -501,7 +430,7 @@ def _read(table: Table, scan: DataScan) -> list[dict[str, Any]]:
         EnvironmentRefused: if a file is missing or damaged.
     """
     with readable_rows(table):
-        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+        rows: list[dict[str, Any]] = arrow_of(table, scan).to_pylist()
     return rows
 
 

@@ -28,7 +28,8 @@ from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.worker.chunk_gate import merged_measures
 from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
 from backfill_assets.worker.key_order import by_key
-from backfill_assets.worker.nested import as_text, differs, in_one_form
+from backfill_assets.worker.nested import as_text as value_as_text
+from backfill_assets.worker.nested import differs, in_one_form
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.violations import Violation, shown_row, shown_value, unreadable
@@ -390,7 +391,7 @@ def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
 
 
 def _as_json(names: Sequence[str], kinds: Mapping[str, pl.DataType], suffix: str) -> pl.Expr:
-    fields = [as_text(pl.col(f"{name}{suffix}"), kinds[name]).alias(name) for name in names]
+    fields = [value_as_text(pl.col(f"{name}{suffix}"), kinds[name]).alias(name) for name in names]
     return pl.struct(fields).struct.json_encode()
 
 

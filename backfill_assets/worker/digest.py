@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backfill_assets.declarations.canonical_types import canonical_type, canonical_word
-from backfill_assets.worker.nested import comparable
+from backfill_assets.worker.nested import in_one_form
 
 ALGORITHM = "rows-sha256-v1"
 BLOCK_ROWS = 65_536
@@ -39,7 +39,6 @@ class RowDigest:
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
         self._types = {name: canonical_type(name, dtype) for name, dtype in columns.items()}
         self._hash = hashlib.sha256(ALGORITHM.encode())
-        self._declared = dict(columns)
         for name, dtype in columns.items():
             self._hash.update(f"\x00{name}\x01{canonical_word(name, dtype)}".encode())
         self._rest: list[pa.Table] = []
@@ -48,7 +47,7 @@ class RowDigest:
 
     def update(self, frame: pl.DataFrame) -> None:
         """Add rows, which come after those added before in key order."""
-        table = frame.select(comparable(name, kind).alias(name) for name, kind in self._declared.items()).to_arrow()
+        table = in_one_form(frame.select(list(self._types))).to_arrow()
         table = table.cast(pa.schema(list(self._types.items())))
         self.rows += table.num_rows
         self._rest.append(table)
@@ -112,7 +111,8 @@ def _values(array: pa.Array) -> list[memoryview | bytes]:
 
 def _canonical_floats(array: pa.Array) -> bytes:
     """Return numbers with one NaN and one zero."""
-    numbers = array.fill_null(0.0).to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)  # -0.0 + 0.0 is 0.0
+    numbers = array.fill_null(0.0).to_numpy(zero_copy_only=False).copy()
+    numbers[numbers == 0] = 0.0
     numbers[np.isnan(numbers)] = np.nan
     return bytes(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).data)
 
