@@ -32,7 +32,6 @@ from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, before, between
 from resources.lakehouse.lineage import lineage_of
 from resources.lakehouse.metadata import count_said, readable_metadata, readable_rows, shown_since
-from resources.lakehouse.nested_rows import arrow_of
 from resources.ledger.facade import RunRecord
 
 SHOWN_ROWS = 50
@@ -430,7 +429,7 @@ def _read(table: Table, scan: DataScan) -> list[dict[str, Any]]:
         EnvironmentRefused: if a file is missing or damaged.
     """
     with readable_rows(table):
-        rows: list[dict[str, Any]] = arrow_of(table, scan).to_pylist()
+        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
     return rows
 
 

@@ -173,5 +173,5 @@ def _internal(value: Any) -> Any:
 def _comparable(bound: Any, kind: IcebergType) -> Any:
     """Return a bound as its column's values compare with it."""
     if isinstance(kind, UUIDType):
-        return bound.bytes
+        return getattr(bound, "bytes", bound)
     return Decimal(bound) if isinstance(kind, DecimalType) else bound

@@ -21,6 +21,14 @@ def failed_chunks(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return sorted((one for one in verdicts if one.chunk and not one.passed), key=lambda one: one.chunk)
 
 
+def within_tolerances(diff: Mapping[str, Any]) -> str:
+    """Say of a diff, as its record has it, how many values differ by no more than the tolerance of their column."""
+    columns = ", ".join(
+        f"{one['column']}: {one['values']:,} value(s) within {one['tolerance']}" for one in diff["within"]
+    )
+    return f"{diff.get('within_rows', 0):,} row(s) differ in nothing else and count as unchanged; {columns}"
+
+
 def not_shown(rows: int) -> str:
     """Return what is said of changed rows whose subjects were erased."""
     return f"{rows:,} changed row(s) of erased subjects: counted, and nowhere else"

@@ -35,7 +35,7 @@ def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> p
     if columns is not None and set(columns) <= set(present):
         return lazy.select(columns)
     table = Schema.model_validate_json(schema)
-    wanted = table.column_names if columns is None else columns
+    wanted = [field.name for field in table.fields] if columns is None else columns
     if set(wanted) <= set(present):
         return lazy
     filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)

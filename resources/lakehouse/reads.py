@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.live_files import all_files, live_files, pinned_snapshot
 from resources.lakehouse.metadata import readable_metadata, readable_rows
-from resources.lakehouse.nested_rows import arrow_of
 from resources.lakehouse.storage import ask_each
 
 
@@ -107,7 +106,7 @@ def all_rows(table: Table, snapshot_id: int) -> list[dict[str, Any]]:
         EnvironmentRefused: if one of its files cannot be read.
     """
     with readable_rows(table):
-        rows: list[dict[str, Any]] = arrow_of(table, table.scan(snapshot_id=snapshot_id)).to_pylist()
+        rows: list[dict[str, Any]] = table.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
     return rows
 
 
@@ -118,7 +117,7 @@ def some_rows(table: Table, limit: int) -> tuple[int, list[dict[str, Any]]]:
         EnvironmentRefused: if one of its files cannot be read.
     """
     with readable_rows(table):
-        rows: list[dict[str, Any]] = arrow_of(table, table.scan(limit=limit)).to_pylist()
+        rows: list[dict[str, Any]] = table.scan(limit=limit).to_arrow().to_pylist()
         return table.scan().count(), rows
 
 
