@@ -831,6 +831,7 @@ def test_uses_are_told_from_what_is_private_of_this_project() -> None:
 
 def test_pyiceberg_loses_the_null_of_a_list_and_a_map_of_structs_and_ours_does_not(catalog: Catalog) -> None:
     one = StructType(NestedField(9, "a", LongType(), required=False))
+    catalog.create_namespace("silver")
     table = catalog.create_table(
         "silver.nested",
         Schema(
@@ -852,14 +853,13 @@ def test_pyiceberg_loses_the_null_of_a_list_and_a_map_of_structs_and_ours_does_n
             assert table.scan().to_arrow().to_pylist()[1][f"{name}s"] == []
 
 
-def test_spark_gives_no_field_id_to_what_is_inside_a_list_or_a_map(spark: SparkSession, tmp_path: Path) -> None:
-    field = spark_types.StructField(
-        "tags", spark_types.ArrayType(spark_types.StringType()), metadata={"parquet.field.id": 1}
-    )
-    spark.createDataFrame([(["x"],)], spark_types.StructType([field])).write.parquet(f"{tmp_path}/tags")
-    written = pq.read_schema(next((tmp_path / "tags").glob("*.parquet")))
-    assert written.field("tags").metadata == {b"PARQUET:field_id": b"1"}
-    assert written.field("tags").type.value_field.metadata is None
+def test_spark_gives_no_field_id_to_what_is_inside_a_list_or_a_map(spark: SparkSession, warehouse: Path) -> None:
+    tags = spark_types.ArrayType(spark_types.StringType())
+    field = spark_types.StructField("tags", tags, metadata={"parquet.field.id": 1})
+    rows = spark.createDataFrame([(["x"],)], spark_types.StructType([field]))
+    found = pq.read_schema(written(rows, warehouse / "tags")[0]).field("tags")
+    assert found.metadata == {b"PARQUET:field_id": b"1"}
+    assert found.type.value_field.metadata is None
 
 
 def test_polars_keeps_the_last_entry_of_a_key_that_a_map_in_a_file_has_twice(tmp_path: Path) -> None:
