@@ -94,13 +94,6 @@ class Events(pa.DataFrameModel):
     by_day: KINDS[by_day] = pa.Field(nullable=True)  # type: ignore[valid-type]
 
 
-class Rates(pa.DataFrameModel):
-    """A reference table with nested columns."""
-
-    place: str
-    codes: pl.Map(pl.String, pl.Int64)  # type: ignore[valid-type]
-
-
 def as_they_came(inputs: ba.Inputs, _context: ba.TransformContext) -> DataFrame:
     """Return the rows as they are."""
     return inputs.source.withColumn("day", F.to_date("seen_at")).drop("seen_at")
