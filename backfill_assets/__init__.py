@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from backfill_assets.declarations.column_types import LocalTimestamp, Uuid
     from backfill_assets.declarations.deliveries import Counted, Delivery, Loader
     from backfill_assets.declarations.needs import Needs
     from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections
@@ -72,6 +73,7 @@ __all__ = [
     "Level",
     "LivePolicy",
     "Loader",
+    "LocalTimestamp",
     "Mode",
     "Needs",
     "Outline",
@@ -89,6 +91,7 @@ __all__ = [
     "TargetTable",
     "TransformContext",
     "TransformVersion",
+    "Uuid",
     "Wrong",
     "bounded_change_gate",
     "build_definitions",
@@ -123,6 +126,7 @@ _ROOMS = {
         "record_level",
         "state_level",
     ),
+    "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
     "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
     "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from datetime import date
 from decimal import Decimal
@@ -27,6 +27,7 @@ from backfill_assets.cli.command import cli, main
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking import imports as declared
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.declarations.column_types import no_map_key
 from backfill_assets.declarations.finding import check_products, find_products, imported_loader, installed
 from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.target import PLATFORM_TABLES
@@ -85,13 +86,33 @@ class Nullable(ba.Published):
 
 
 class Inexact(ba.Published):
-    """A row with types that no row digest has an encoding for."""
+    """A row with types that no table has."""
+
+    meter_id: str
+    day: pl.Date
+    share: pl.Float16
+    parts: pl.List(pl.UInt32)  # type: ignore[valid-type]
+    small: pl.Int8
+    short: pl.Int16
+    took: pl.Duration
+    by_share: pl.Map(pl.Float64, pl.String)  # type: ignore[valid-type]
+    local: pl.Datetime("ns")  # type: ignore[valid-type]
+    of: pl.Struct({"a": pl.String, "A": pl.String})  # type: ignore[valid-type]
+
+
+class Varied(ba.Published):
+    """A row with types that cannot do everything."""
 
     meter_id: str
     day: pl.Date
     share: pl.Float64
-    parts: pl.List(pl.Int64)  # type: ignore[valid-type]
-    small: pl.Int8
+    tags: pl.List(pl.String)  # type: ignore[valid-type]
+    codes: pl.Map(pl.String, pl.Int64)  # type: ignore[valid-type]
+    place: pl.Struct({"x": pl.Int32})  # type: ignore[valid-type]
+    raw: pl.Binary
+    order_id: ba.Uuid
+    clock: pl.Time
+    local: ba.LocalTimestamp
 
 
 class Swapped(ba.Published):
@@ -605,10 +626,58 @@ def test_a_gate_may_name_an_offset_instead_of_a_zone() -> None:
 def test_types_without_an_encoding_are_named_column_by_column() -> None:
     found = said(replace(TARGET, model=Inexact))
     assert [one.split(" has ")[0] for one in found] == [
-        "silver.daily: model: column share: Float64",
-        "silver.daily: model: column parts: List(Int64)",
+        "silver.daily: model: column share: Float16",
+        "silver.daily: model: column parts.element: UInt32",
         "silver.daily: model: column small: Int8",
+        "silver.daily: model: column short: Int16",
+        "silver.daily: model: column took: Duration(time_unit='us')",
+        f"silver.daily: model: column by_share: Float64 is no key of a map: {no_map_key(pl.Float64())}",
+        "silver.daily: model: column local: instants are Datetime('us', 'UTC'), not Datetime(time_unit='ns', time_zone=None)",
+        "silver.daily: model: column of: a struct with two fields of one name, as Spark and SQL read it",
     ]
+    problems = problems_of([ba.Product("metering", (INPUT, METERS), (replace(TARGET, model=Inexact),))])
+    assert [one.fix.partition(":")[0].partition(",")[0] for one in problems[:4]] == [
+        "declare pl.Float32",
+        "declare another type; money is a decimal",
+        "declare pl.Int32",
+        "declare pl.Int32",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("key", ["share", "tags", "codes", "place"]),
+        ("version_column", ["share", "tags", "codes", "place", "raw", "order_id", "clock"]),
+        ("entity", ["share", "tags", "codes", "place", "raw", "order_id", "clock"]),
+        ("outline", ["tags", "codes", "place", "clock"]),
+        ("diff_tolerances", ["tags", "codes", "place", "raw", "order_id", "clock", "local", "meter_id", "day"]),
+    ],
+)
+def test_a_type_that_cannot_do_what_a_field_wants_is_refused_by_name(field: str, wrong: list[str]) -> None:
+    given: dict[str, Callable[[str], Any]] = {
+        "key": lambda name: ("meter_id", "day", name),
+        "version_column": lambda name: name,
+        "entity": lambda name: name,
+        "outline": lambda name: ba.Outline((name,), lambda rows: rows),
+        "diff_tolerances": lambda name: {name: 0.5},
+    }
+    base = replace(TARGET, model=Varied, entity=None)
+    found = []
+    for name in ("share", "tags", "codes", "place", "raw", "order_id", "clock", "local", "meter_id", "day"):
+        if name in {"meter_id", "day"} and field == "key":
+            continue
+        target = replace(base, **{field: given[field](name)})
+        about = [one for one in said(target) if f": {field}: {field} names '{name}', which is " in one]
+        found += [name] if about else []
+    assert found == wrong
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "1e-9", True])
+def test_a_tolerance_of_a_diff_is_a_number_above_0(value: Any) -> None:
+    found = said(replace(TARGET, model=Varied, entity=None, diff_tolerances={"share": value}))
+    assert found == [f"silver.daily: diff_tolerances: the tolerance of 'share' is {value!r}"]
+    assert said(replace(TARGET, model=Varied, entity=None, diff_tolerances={"share": 1e-9})) == []
 
 
 def test_a_decimal_has_digits_before_the_point_and_no_more_than_there_is_place_for() -> None:

@@ -16,9 +16,10 @@ from pyiceberg.expressions import AlwaysTrue
 from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
 from backfill_assets.audit import explain as explain_module
-from backfill_assets.audit.explain import Explanation, explain, parse_key
+from backfill_assets.audit.explain import Explanation, explain
 from backfill_assets.cli import explain_view
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations.key_texts import parse_key
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import prepare, publish

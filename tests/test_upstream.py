@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import dagster as dg
 import pandera.polars as pa
@@ -34,7 +35,12 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
 from pyiceberg.expressions.visitors import manifest_evaluator
-from pyiceberg.io.pyarrow import PyArrowLocalFileSystem, parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    ArrowProjectionVisitor,
+    PyArrowLocalFileSystem,
+    parquet_file_to_data_file,
+    schema_to_pyarrow,
+)
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -42,7 +48,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 from pyiceberg.transforms import MonthTransform
-from pyiceberg.types import DateType, LongType, NestedField
+from pyiceberg.types import DateType, ListType, LongType, MapType, NestedField, StringType, StructType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
@@ -855,3 +861,49 @@ def test_uses_are_told_from_what_is_private_of_this_project() -> None:
         (UNKNOWN, "_load_file_io"),
         ("dagster", "dagster._daemon"),
     ]
+
+
+# --- types of columns ---------------------------------------------------------------------------------------------------
+
+
+def test_pyiceberg_loses_the_null_of_a_list_and_a_map_of_structs_and_ours_does_not(catalog: Catalog) -> None:
+    one = StructType(NestedField(9, "a", LongType(), required=False))
+    catalog.create_namespace("silver")
+    table = catalog.create_table(
+        "silver.nested",
+        Schema(
+            NestedField(1, "number", LongType(), required=False),
+            NestedField(2, "lists", ListType(3, one, element_required=False), required=False),
+            NestedField(4, "maps", MapType(5, StringType(), 6, one, value_required=False), required=False),
+        ),
+    )
+    rows = [
+        {"number": 1, "lists": [{"a": 1}, None], "maps": [("x", {"a": 1})]},
+        {"number": 2, "lists": None, "maps": None},
+        {"number": 3, "lists": [], "maps": []},
+    ]
+    table.append(pyarrow.Table.from_pylist(rows, schema=schema_to_pyarrow(table.schema())))
+    assert table.scan().to_arrow().to_pylist() == rows
+    for name in ("list", "map"):  # where one of these keeps it, `keep_nested_nulls` can go
+        own = getattr(ArrowProjectionVisitor, name).without_nulls
+        with mock.patch.object(ArrowProjectionVisitor, name, own):
+            assert table.scan().to_arrow().to_pylist()[1][f"{name}s"] == []
+
+
+def test_spark_gives_no_field_id_to_what_is_inside_a_list_or_a_map(spark: SparkSession, warehouse: Path) -> None:
+    tags = spark_types.ArrayType(spark_types.StringType())
+    field = spark_types.StructField("tags", tags, metadata={"parquet.field.id": 1})
+    rows = spark.createDataFrame([(["x"],)], spark_types.StructType([field]))
+    found = pq.read_schema(written(rows, warehouse / "tags")[0]).field("tags")
+    assert found.metadata == {b"PARQUET:field_id": b"1"}
+    assert found.type.value_field.metadata is None
+
+
+def test_polars_keeps_the_last_entry_of_a_key_that_a_map_in_a_file_has_twice(tmp_path: Path) -> None:
+    kind = pyarrow.map_(pyarrow.string(), pyarrow.int64())
+    table = pyarrow.table({"m": pyarrow.array([[("a", 1), ("a", 2)]], kind)})
+    pq.write_table(table, tmp_path / "m.parquet")
+    entries = pl.List(pl.Struct({"key": pl.String, "value": pl.Int64}))
+    of_file = pl.read_parquet(tmp_path / "m.parquet")["m"].cast(entries).to_list()
+    of_arrow = pl.DataFrame(pl.from_arrow(table))["m"].cast(entries).to_list()
+    assert (len(of_file[0]), len(of_arrow[0])) == (1, 2)

@@ -6,20 +6,18 @@ shown is `cli.explain_view`'s. The history of the table is what is believed; the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import Table
-from pyiceberg.types import BooleanType, DateType, DecimalType, IntegerType, LongType, TimestamptzType
 
 from backfill_assets.audit.key_history import Version, chunk_of, plan_of, read_scan, states_of, versions_of
 from backfill_assets.audit.written_in import written_in
-from backfill_assets.declarations.schema import has_lineage, iceberg_schema
+from backfill_assets.declarations.key_texts import parse_key
+from backfill_assets.declarations.schema import has_lineage
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
@@ -27,7 +25,7 @@ from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
 from manifests.code_identity import CodeIdentity
-from manifests.errors import EnvironmentRefused, InputRefused, Problem
+from manifests.errors import EnvironmentRefused
 from resources.lakehouse.facade import before, between
 from resources.ledger.facade import RunRecord
 
@@ -116,53 +114,6 @@ class Explanation:
     notes: list[str]
 
 
-def parse_key(target: TargetTable, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a key written as `column=value`: one text of several with commas, or a text each.
-
-    Raises:
-        InputRefused: with everything that is wrong with it.
-    """
-    parts = re.split(r",(?=\w+=)", texts[0]) if len(texts) == 1 else list(texts)
-    given = [tuple(part.strip().split("=", 1)) for part in parts]
-    wanted = f"the key of {target.name} is {', '.join(target.key)}"
-    fix = f"give --key {','.join(f'{name}=…' for name in target.key)}"
-    problems = [Problem(f"'{pair[0]}' is not column=value", wanted, fix) for pair in given if len(pair) == 1]
-    pairs = [(pair[0], pair[1]) for pair in given if len(pair) == 2]  # noqa: PLR2004
-    names = [name for name, _ in pairs]
-    problems += [Problem(f"{name} is not in the key", wanted, fix) for name in names if name not in target.key]
-    problems += [Problem(f"{name} is given twice", wanted, fix) for name in {*names} if names.count(name) > 1]
-    missing = [name for name in target.key if name not in names]
-    if missing and not problems:
-        problems.append(Problem(f"{', '.join(missing)} is not given", wanted, fix))
-    kinds = {one.name: one.field_type for one in iceberg_schema(target.model).fields}
-    key = {}
-    for name, text in pairs:
-        if name not in kinds or name not in target.key:
-            continue
-        try:
-            key[name] = _value(kinds[name], text)
-        except (ValueError, InvalidOperation):
-            problems.append(Problem(f"{name}={text} is not a {kinds[name]}", wanted, "correct the value"))
-    if problems:
-        raise InputRefused(problems)
-    return {name: key[name] for name in target.key}
-
-
-def _value(kind: Any, text: str) -> Any:
-    if isinstance(kind, DateType):
-        return date.fromisoformat(text)
-    if isinstance(kind, TimestamptzType):
-        instant = datetime.fromisoformat(text)
-        return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    if isinstance(kind, (IntegerType, LongType)):
-        return int(text)
-    if isinstance(kind, DecimalType):
-        return Decimal(text)
-    if isinstance(kind, BooleanType):
-        return ("false", "true").index(text.lower()) == 1
-    return text
-
-
 def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation:
     """Say everything that is known of one key of a target.
 
@@ -217,7 +168,8 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
 
 def _where(key: Mapping[str, Any]) -> BooleanExpression:
     terms = [
-        EqualTo(term=name, value=value.isoformat() if isinstance(value, date) else value) for name, value in key.items()
+        EqualTo(term=name, value=value.isoformat() if isinstance(value, date | time) else value)
+        for name, value in key.items()
     ]
     return terms[0] if len(terms) == 1 else And(*terms)
 

@@ -87,7 +87,7 @@ def states_of(table: Table, where: BooleanExpression, notes: list[str]) -> Itera
             continue
         files = these
         rows = read_scan(table, scan) if these else []
-        if waiting is not None and rows != waiting[1]:
+        if waiting is not None and list(map(shown_row, rows)) != list(map(shown_row, waiting[1])):  # NaN is NaN
             yield waiting
         waiting = (snapshot, rows)
     if waiting is not None:
@@ -122,10 +122,11 @@ def versions_of(
         changed: dict[str, list[Any]] = {}
         because: dict[str, list[str]] = {}
         if row is not None and was is not None:
+            old, new = shown_row(was), shown_row(row)
             changed = {
-                name: [shown_row(was).get(name), shown_row(row).get(name)]
+                name: [old.get(name), new.get(name)]
                 for name in {**row, **was}  # a column that the table got, or lost, in between was not there
-                if name not in LINEAGE_COLUMNS and row.get(name) != was.get(name)
+                if name not in LINEAGE_COLUMNS and new.get(name) != old.get(name)
             }
             makers = (_published_by_or_named(target, states[number + 1 :], was), made_by)
             because = _differences(platform, target, key, (was, row), makers)

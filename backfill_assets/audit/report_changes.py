@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from backfill_assets.audit.report_values import cell, instant, number
 from backfill_assets.gates.chunk_changes import CHANGES_FILE, changes_of_run
 from backfill_assets.installation import Platform
-from backfill_assets.worker.sums import difference
+from backfill_assets.worker.sums import difference, total_of
 from manifests.canonical import plain
 from manifests.lifecycle import RunState
 from manifests.model import Mode
@@ -85,7 +84,7 @@ def _summed(chunks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for name in dict.fromkeys(name for chunk in chunks for name in chunk["sums"]):
         sides = [[chunk["sums"].get(name, (None, None))[side] for chunk in chunks] for side in (0, 1)]
-        before, after = (None if None in side else str(sum(map(Decimal, side), Decimal(0))) for side in sides)
+        before, after = (None if None in side else str(total_of(side)) for side in sides)
         delta = None if before is None or after is None else difference(before, after)
         found.append({"column": name, "changed": None, "before": before, "after": after, "delta": delta})
     return found

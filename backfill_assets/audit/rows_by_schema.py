@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
-from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType
+from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, UUIDType
 
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
@@ -150,4 +150,6 @@ def _lies(seen: Seen, entry: Entry, frame: pl.DataFrame, schema: Schema) -> Iter
 
 def _comparable(bound: Any, kind: IcebergType) -> Any:
     """Return a bound as its column's values compare with it."""
+    if isinstance(kind, UUIDType):
+        return getattr(bound, "bytes", bound)
     return Decimal(bound) if isinstance(kind, DecimalType) else bound

@@ -15,8 +15,9 @@ from backfill_assets.cli.console import facts
 from backfill_assets.cli.terminal import Table
 from backfill_assets.evidence.diff_records import ChangesTable, ColumnDiff, RunDiff
 from backfill_assets.review.diff import Made
-from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of
+from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of, within_tolerances
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
+from manifests.canonical import plain
 from manifests.model import PublishMode
 
 _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}
@@ -33,6 +34,7 @@ def shown(made: Made, stale: Sequence[str] = ()) -> RenderableType:
     pairs: list[tuple[str, object]] = [
         ("compared", f"{diff.target}: {_before(diff)} with {_after(diff)}, by {', '.join(diff.key)}"),
         ("rows", _kinds(diff.added, diff.removed, diff.changed, diff.unchanged)),
+        *([("within tolerance", within_tolerances(plain(diff)))] if diff.within else []),
         *([("not shown", not_shown(diff.concealed))] if diff.concealed else []),
         *([] if made.new else [("made", f"{diff.made_at} by {diff.made_by}; shown as it is on record")]),
         *([("changed rows", _where(made.table))] if made.table else []),

@@ -26,10 +26,14 @@ def fits(found: spark.DataType, declared: spark.DataType) -> bool:
     """
     if found == declared or isinstance(found, spark.NullType):
         return True
-    if isinstance(found, spark.ArrayType) and isinstance(declared, spark.ArrayType):
-        return fits(found.elementType, declared.elementType)
+    if isinstance(declared, spark.ArrayType | spark.MapType | spark.StructType):
+        return _fits_inside(found, declared)
+    if isinstance(found, spark.TimeType) and isinstance(declared, spark.TimeType):
+        return found.precision <= declared.precision
     if isinstance(declared, spark.StringType):
         return isinstance(found, spark.CharType | spark.VarcharType)
+    if isinstance(declared, spark.FloatType):
+        return isinstance(found, spark.ByteType | spark.ShortType)
     if isinstance(declared, spark.DoubleType):
         return isinstance(found, spark.FloatType | spark.ByteType | spark.ShortType | spark.IntegerType)
     needed, held = _digits(found), _digits(declared)
@@ -38,6 +42,20 @@ def fits(found: spark.DataType, declared: spark.DataType) -> bool:
     if type(declared) in _INTEGRAL_DIGITS:  # it does not hold every number of its last digit
         held = (held[0] - 1, 0)
     return needed[0] <= held[0] and needed[1] <= held[1]
+
+
+def _fits_inside(found: spark.DataType, declared: spark.DataType) -> bool:
+    """Return whether what is inside a nested type fits what is declared there."""
+    if isinstance(found, spark.ArrayType) and isinstance(declared, spark.ArrayType):
+        return fits(found.elementType, declared.elementType)
+    if isinstance(found, spark.MapType) and isinstance(declared, spark.MapType):
+        return fits(found.keyType, declared.keyType) and fits(found.valueType, declared.valueType)
+    if isinstance(found, spark.StructType) and isinstance(declared, spark.StructType):
+        # Spark casts a struct by the places of its fields: with other names in them it would exchange values
+        return found.names == declared.names and all(
+            fits(one.dataType, other.dataType) for one, other in zip(found.fields, declared.fields, strict=True)
+        )
+    return False
 
 
 def _digits(kind: spark.DataType) -> tuple[int, int] | None:
@@ -54,4 +72,10 @@ def way_out(found: spark.DataType, declared: spark.DataType) -> str:
         return f"round it in the transform, e.g. `F.round(column, {declared.scale}).cast('{declared.simpleString()}')`"
     if isinstance(declared, spark.DateType) and isinstance(found, spark.TimestampType | spark.TimestampNTZType):
         return "take the date in a named time zone, e.g. `F.to_date(F.from_utc_timestamp(column, 'Europe/Rome'))`"
+    if isinstance(declared, spark.BinaryType) and isinstance(found, spark.StringType):
+        return "say what its bytes are, e.g. `F.encode(column, 'UTF-8')`; of a UUID `F.unhex(F.replace(column, F.lit('-'), F.lit('')))`"
+    if isinstance(declared, spark.StructType) and isinstance(found, spark.StructType):
+        return (
+            f"give it the declared fields in their order ({', '.join(declared.names)}), each of its type, with F.struct"
+        )
     return f"convert it to {declared.simpleString()} in the transform, where the meaning is known"

@@ -6,26 +6,36 @@ by Spark's Python workers: keep it light.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Annotated, Any
 
 import pandera.polars as pa
 import polars as pl
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     PrimitiveType,
     StringType,
+    StructType,
+    TimestampType,
     TimestamptzType,
+    TimeType,
+    UUIDType,
 )
 from pyspark.sql import types as spark
+
+from backfill_assets.declarations.column_types import Uuid, instance_of, no_map_key
 
 Instant = Annotated[pl.Datetime, "us", "UTC"]
 """Type of a column that holds points in time (timestamptz)."""
@@ -114,88 +124,165 @@ def descriptions(model: type[pa.DataFrameModel]) -> dict[str, str]:
     return {name: column.description or "" for name, column in model.to_schema().columns.items()}
 
 
+def uuids(model: type[pa.DataFrameModel]) -> frozenset[str]:
+    """Return a model's columns of UUIDs: in a frame their type is that of bytes."""
+    return frozenset(name for name, one in model.to_schema().columns.items() if isinstance(one.dtype, Uuid))
+
+
 def iceberg_schema(model: type[pa.DataFrameModel]) -> Schema:
     """Return the Iceberg schema of a model.
 
     Columns are optional in Iceberg whatever the model says of nulls: Spark writes every column it has computed as
     optional, and PyIceberg refuses such a file for a required column. The gate is what refuses nulls.
     """
-    docs, kinds = descriptions(model), dtypes(model)
-    nested_id = len(kinds) + 1  # as PyIceberg numbers them: the columns first, then what is inside them
+    docs, kinds, own = descriptions(model), dtypes(model), uuids(model)
+    ids = count(1)
     fields = []
-    for field_id, (name, dtype) in enumerate(kinds.items(), start=1):
-        kind = iceberg_type(name, dtype, nested_id)
-        nested_id += isinstance(kind, ListType)
-        fields.append(NestedField(field_id, name, kind, required=False, doc=docs[name] or None))
-    return Schema(*fields)
+    for name, dtype in kinds.items():
+        kind = UUIDType() if name in own else iceberg_type(name, dtype, ids)
+        fields.append(NestedField(next(ids), name, kind, required=False, doc=docs[name] or None))
+    return assign_fresh_schema_ids(Schema(*fields))  # as a table's are numbered when it is made
 
 
-def iceberg_type(name: str, dtype: pl.DataType, nested_id: int) -> Any:
-    """Return the Iceberg type of a column; `nested_id` is the field id of what is inside a list.
+_SIMPLE: dict[Any, PrimitiveType] = {
+    pl.String: StringType(),
+    pl.Int32: IntegerType(),
+    pl.Int64: LongType(),
+    pl.Float32: FloatType(),
+    pl.Float64: DoubleType(),
+    pl.Boolean: BooleanType(),
+    pl.Date: DateType(),
+    pl.Time: TimeType(),
+    pl.Binary: BinaryType(),
+}
+
+
+def iceberg_type(name: str, dtype: pl.DataType, ids: Iterator[int] | None = None) -> Any:
+    """Return the Iceberg type of a column; what is inside it is numbered by `ids`.
 
     Raises:
         TypeError: if there is none for it.
     """
-    if isinstance(dtype, pl.List):
-        inner = iceberg_type(name, dtype.inner, nested_id)  # type: ignore[arg-type]
-        return ListType(element_id=nested_id, element_type=inner, element_required=False)
-    if isinstance(dtype, pl.Decimal):
-        precision = _MOST_DIGITS if dtype.precision is None else dtype.precision
-        if not (0 < precision <= _MOST_DIGITS and 0 <= dtype.scale <= precision):
+    ids = count(1) if ids is None else ids
+    try:
+        kind = instance_of(dtype)
+    except TypeError as error:
+        raise TypeError(f"column {name}: {error}") from error
+    if isinstance(kind, pl.List):
+        inner = iceberg_type(f"{name}.element", kind.inner, ids)  # type: ignore[arg-type]
+        return ListType(element_id=next(ids), element_type=inner, element_required=False)
+    if isinstance(kind, pl.Struct):
+        return _struct_type(name, kind, ids)
+    if isinstance(kind, pl.Map):
+        if why := no_map_key(instance_of(kind.key)):
+            raise TypeError(f"column {name}: {instance_of(kind.key)} is no key of a map: {why}")
+        key, value = (iceberg_type(f"{name}.{one}", of, ids) for one, of in (("key", kind.key), ("value", kind.value)))  # type: ignore[arg-type]
+        return MapType(next(ids), key, next(ids), value, value_required=False)
+    return _primitive_type(name, kind)
+
+
+def _primitive_type(name: str, kind: pl.DataType) -> PrimitiveType:
+    if isinstance(kind, pl.Decimal):
+        precision = _MOST_DIGITS if kind.precision is None else kind.precision
+        if not (0 < precision <= _MOST_DIGITS and 0 <= kind.scale <= precision):
             raise TypeError(
                 f"column {name}: a decimal has 1 to {_MOST_DIGITS} digits, and after the point no more than these; "
-                f"not {precision} and {dtype.scale}"
+                f"not {precision} and {kind.scale}"
             )
-        return DecimalType(precision, dtype.scale)
-    if isinstance(dtype, pl.Datetime):
-        if (dtype.time_unit, dtype.time_zone) != ("us", "UTC"):
-            raise TypeError(f"column {name}: instants are Datetime('us', 'UTC'), not {dtype}")
-        return TimestamptzType()
-    simple: dict[Any, PrimitiveType] = {
-        pl.String: StringType(),
-        pl.Int32: IntegerType(),
-        pl.Int64: LongType(),
-        pl.Float64: DoubleType(),
-        pl.Boolean: BooleanType(),
-        pl.Date: DateType(),
-    }
-    found = simple.get(dtype.base_type())
+        return DecimalType(precision, kind.scale)
+    if isinstance(kind, pl.Datetime):
+        if kind.time_unit != "us" or kind.time_zone not in {None, "UTC"}:
+            raise TypeError(f"column {name}: instants are Datetime('us', 'UTC'), not {kind}")
+        return TimestampType() if kind.time_zone is None else TimestamptzType()
+    found = _SIMPLE.get(kind.base_type())
     if found is None:
-        raise TypeError(f"column {name}: {dtype} has no Iceberg type here")
+        raise TypeError(f"column {name}: {kind} has no Iceberg type here")
     return found
+
+
+def _struct_type(name: str, kind: pl.Struct, ids: Iterator[int]) -> StructType:
+    small = [one.name.lower() for one in kind.fields]
+    if not small or len(set(small)) < len(small):
+        what = "no field" if not small else "two fields of one name, as Spark and SQL read it"
+        raise TypeError(f"column {name}: a struct with {what}")
+    return StructType(
+        *(
+            NestedField(next(ids), one.name, iceberg_type(f"{name}.{one.name}", one.dtype, ids), required=False)  # type: ignore[arg-type]
+            for one in kind.fields
+        )
+    )
+
+
+def polars_type(kind: Any) -> pl.DataType:
+    """Return the Polars type of an Iceberg type; of a UUID that of bytes.
+
+    Raises:
+        ValueError: if a column of a target has no such type.
+    """
+    if isinstance(kind, DecimalType):
+        return pl.Decimal(kind.precision, kind.scale)
+    if isinstance(kind, ListType):
+        return pl.List(polars_type(kind.element_type))
+    if isinstance(kind, MapType):
+        return pl.Map(polars_type(kind.key_type), polars_type(kind.value_type))
+    if isinstance(kind, StructType):
+        return pl.Struct({one.name: polars_type(one.field_type) for one in kind.fields})
+    if isinstance(kind, TimestamptzType | TimestampType):
+        return pl.Datetime("us", "UTC" if isinstance(kind, TimestamptzType) else None)
+    if isinstance(kind, UUIDType):
+        return pl.Binary()
+    for name, one in _SIMPLE.items():
+        if one == kind:
+            return instance_of(name)
+    raise ValueError(f"{kind} is no type of a digest's column")
 
 
 _SPARK_TYPES: dict[type, spark.DataType] = {
     StringType: spark.StringType(),
     IntegerType: spark.IntegerType(),
     LongType: spark.LongType(),
+    FloatType: spark.FloatType(),
     DoubleType: spark.DoubleType(),
     BooleanType: spark.BooleanType(),
     DateType: spark.DateType(),
+    TimeType: spark.TimeType(6),
+    TimestampType: spark.TimestampNTZType(),
     TimestamptzType: spark.TimestampType(),
+    BinaryType: spark.BinaryType(),
+    UUIDType: spark.BinaryType(),
 }
 
 
-def spark_type(kind: Any) -> spark.DataType:
-    """Return the Spark type of an Iceberg type."""
+def spark_type(kind: Any, *, field_ids: bool = True) -> spark.DataType:
+    """Return the Spark type of an Iceberg type; of a UUID its bytes."""
     if isinstance(kind, DecimalType):
         return spark.DecimalType(kind.precision, kind.scale)
     if isinstance(kind, ListType):
-        return spark.ArrayType(spark_type(kind.element_type))
+        return spark.ArrayType(spark_type(kind.element_type, field_ids=field_ids))
+    if isinstance(kind, MapType):
+        return spark.MapType(
+            spark_type(kind.key_type, field_ids=field_ids), spark_type(kind.value_type, field_ids=field_ids)
+        )
+    if isinstance(kind, StructType):
+        return _spark_struct(kind.fields, field_ids=field_ids)
     return _SPARK_TYPES[type(kind)]
 
 
 def spark_schema(schema: Schema, columns: Sequence[str] | None = None, *, field_ids: bool = True) -> spark.StructType:
     """Return the Spark schema of an Iceberg schema, with the field ids by which Parquet columns are found."""
     wanted = [field for field in schema.fields if columns is None or field.name in columns]
+    return _spark_struct(wanted, field_ids=field_ids)
+
+
+def _spark_struct(fields: Sequence[NestedField], *, field_ids: bool) -> spark.StructType:
     return spark.StructType(
         [
             spark.StructField(
                 field.name,
-                spark_type(field.field_type),
+                spark_type(field.field_type, field_ids=field_ids),
                 True,
                 {"parquet.field.id": field.field_id} if field_ids else None,
             )
-            for field in wanted
+            for field in fields
         ]
     )

@@ -361,6 +361,8 @@ class TargetTable:
         outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all of them.
         reconciliations: run-level gates.
         tolerances: names and default values of what the reconciliations tolerate.
+        diff_tolerances: by column of floating point, up to which difference two values are the same to a diff, which says how many
+            are so; every other column, and the digest, are compared exactly.
         owners: users or teams, as Dagster writes them.
         column_origins: column lineage. A column of one origin is a copy of it to the policy: its mask is its, in what is shown.
         configuration: constants of the product that its transform gets in its context.
@@ -401,6 +403,7 @@ class TargetTable:
     corrections: CorrectionsTable | None = None
     live: LivePolicy | None = None
     reconciled: ReconciliationPolicy | None = None
+    diff_tolerances: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""

@@ -15,7 +15,7 @@ from backfill_assets.defs.staging import asset_key
 from backfill_assets.installation import Platform
 from backfill_assets.review.diff import diff_summary
 from backfill_assets.review.markdown import table
-from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown
+from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, within_tolerances
 from manifests.plan import Plan
 
 
@@ -39,6 +39,8 @@ def metadata(summary: Mapping[str, Any]) -> dict[str, Any]:
         "changes by chunk": dg.MetadataValue.md(table(chunk_names, chunks)),
         "largest changes": dg.MetadataValue.md(table(("column", "kind", "by", "chunk", "key", "what changed"), rows)),
     }
+    if summary.get("within"):
+        found["within tolerance"] = within_tolerances(summary)
     if summary.get("concealed"):
         found["rows not shown"] = not_shown(summary["concealed"])
     if kept := summary.get("changes_table"):

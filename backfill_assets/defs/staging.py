@@ -38,6 +38,7 @@ from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from manifests.stages import Step
 from resources.files import space
+from resources.lakehouse.type_words import type_words
 from resources.ledger.facade import AttemptRecord, ChunkRecord, RunRecord, chunks_of
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.logs import also_to
@@ -143,7 +144,7 @@ def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
     docs = descriptions(table.model)
     key = table.key if isinstance(table, TargetTable) else ()
     checks = {name: column.nullable for name, column in table.model.to_schema().columns.items()}
-    types = {field.name: str(field.field_type) for field in iceberg_schema(table.model).fields}
+    types = {field.name: type_words(field.field_type) for field in iceberg_schema(table.model).fields}
     return dg.TableSchema(
         columns=[
             dg.TableColumn(

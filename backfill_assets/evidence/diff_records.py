@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+
+from manifests.canonical import LATER
 
 _NAMES = re.compile(r"diff(-table)?(-\d+)?")
 
@@ -43,6 +45,15 @@ class ColumnDiff:
 
 
 @dataclass(frozen=True)
+class Within:
+    """A column whose values are the same to a diff if they differ by no more than a tolerance, and how many values do so."""
+
+    column: str
+    tolerance: str
+    values: int
+
+
+@dataclass(frozen=True)
 class RunDiff:
     """What a run changes; every field is ready for JSON.
 
@@ -62,6 +73,8 @@ class RunDiff:
         kept: how many rows of each were asked for.
         made_at: when, and `made_by` whom it was made for.
         concealed: changed rows of erased subjects: counted, and neither sampled nor put into the changes table.
+        within: the columns that are compared with a tolerance, each with the number of values that differ by no more than it.
+        within_rows: rows that differ in such values alone: they count as unchanged.
     """
 
     diff_id: str
@@ -82,6 +95,8 @@ class RunDiff:
     made_at: str
     made_by: str
     concealed: int = 0
+    within: tuple[Within, ...] = field(default=(), metadata=LATER)
+    within_rows: int = field(default=0, metadata=LATER)
 
     @property
     def differing(self) -> int:

@@ -18,7 +18,7 @@ import polars as pl
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from backfill_assets.declarations.schema import dtypes, iceberg_schema
+from backfill_assets.declarations.schema import dtypes, iceberg_schema, polars_type
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import digest_columns
@@ -41,6 +41,7 @@ from resources.lakehouse.snapshots import (
     table_facts,
 )
 from resources.lakehouse.storage import Storage, place_of
+from resources.lakehouse.type_words import type_of_words, type_words
 from resources.ledger.facade import RunRecord
 from resources.ledger.rows import Rows
 
@@ -52,14 +53,6 @@ SCHEMA_FILE = "schema.json"
 """The file of a bundle that says how the rows of its tables are read."""
 COMMITTED = "committed"
 """The part of a record that has the metadata of what was committed, table by table."""
-_SIMPLE: dict[str, pl.DataType] = {
-    "string": pl.String(),
-    "int": pl.Int32(),
-    "long": pl.Int64(),
-    "boolean": pl.Boolean(),
-    "date": pl.Date(),
-    "timestamptz": pl.Datetime("us", "UTC"),
-}
 
 
 @dataclass(frozen=True)
@@ -132,7 +125,7 @@ def sealed_schema(platform: Platform, record: RunRecord) -> dict[str, Any]:
     names = (
         [target.name] if target.corrections is None or not record.plan.corrections else tables_changed(platform, record)
     )
-    digested = {field.name: str(field.field_type) for field in iceberg_schema(target.model).fields}
+    digested = {field.name: type_words(field.field_type) for field in iceberg_schema(target.model).fields}
     return {
         "digest": {
             "algorithm": ALGORITHM,
@@ -337,9 +330,4 @@ def dtype_of(kind: str) -> pl.DataType:
     Raises:
         ValueError: if a digest has no such type.
     """
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
-    if kind.startswith("decimal("):
-        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-        return pl.Decimal(int(precision), int(scale))
-    raise ValueError(f"{kind} is no type of a digest's column")
+    return polars_type(type_of_words(kind))

@@ -95,8 +95,9 @@ def sides_of(
 
 
 def diff_id_of(target: TargetTable, sides: Mapping[str, Side]) -> str:
-    """Return the name of the diff of some files: the same files have the same diff."""
-    return sha256_of({"target": target.name, "chunks": dict(sides)})
+    """Return the name of the diff of some files: the same files, compared with the same tolerances, have the same diff."""
+    near = {name: str(float(one)) for name, one in target.diff_tolerances.items()}
+    return sha256_of({"target": target.name, "chunks": dict(sides)} | ({"tolerances": near} if near else {}))
 
 
 def _rows_before(platform: Platform, target: TargetTable, record: RunRecord) -> dict[str, dict[str, int]]:

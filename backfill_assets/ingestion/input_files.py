@@ -21,7 +21,8 @@ import polars as pl
 import pyarrow as arrow
 from pandera.errors import SchemaErrors
 
-from backfill_assets.declarations.schema import dtypes, iceberg_schema
+from backfill_assets.declarations.column_types import instance_of, is_nested
+from backfill_assets.declarations.schema import dtypes, iceberg_schema, uuids
 from backfill_assets.delivered_files import SeenFile, content_hash, damaged, is_no_text, without_nul
 from backfill_assets.ingestion.file_formats import (
     csv_batches,
@@ -35,18 +36,20 @@ from backfill_assets.ingestion.file_formats import (
 from backfill_assets.ingestion.typed_values import (
     as_declared,
     can_hold,
-    instance_of,
     local_instant,
     may_be,
     within_reach,
 )
+from backfill_assets.worker.nested import as_text
 from manifests.errors import InputRefused, Problem
+from resources.lakehouse.type_words import type_words
 
 ROW = "_source_row"
 """The number of a row in its file, from 0."""
 REASON = "_reason"
 DETAIL = "_detail"
 RECORD = "_record"
+_UUID_BYTES = 16
 _DETAIL_LENGTH = 200
 
 
@@ -73,7 +76,8 @@ class InputFile:
         """
         self._path, self._model = path, model
         self._types = {name: instance_of(kind) for name, kind in dtypes(model).items()}
-        self._names = {field.name: str(field.field_type) for field in iceberg_schema(model).fields}
+        self._names = {field.name: type_words(field.field_type) for field in iceberg_schema(model).fields}
+        self._uuids = uuids(model)
         self._schema = _without_uniqueness(model.to_schema())
         self._is_text = path.suffix.lower() == ".csv"
         with readable(path):
@@ -137,11 +141,11 @@ class InputFile:
             problems += [
                 Problem(
                     f"column {name} is declared as {self._names[name]}",
-                    "text has no lists",
+                    "text has no lists, no bytes, and nothing that has others inside",
                     "deliver a Parquet file for this table",
                 )
                 for name, kind in self._types.items()
-                if isinstance(kind, pl.List)
+                if is_nested(kind) or isinstance(kind, pl.Binary)
             ]
         if problems:
             raise InputRefused(problems)
@@ -171,12 +175,13 @@ class InputFile:
             *absent,
             *(as_declared(pl.col(name), raw.schema[name], self._types[name]).alias(name) for name in self._columns),
         ).select(ROW, *self._types)
+        typed = typed.with_columns(pl.when(pl.col(name).bin.size() == _UUID_BYTES).then(name) for name in self._uuids)
         if self._is_text:
             self._require_whole_rows(raw, typed)
         without_offset = [
             pl.when(local_instant(pl.col(name))).then(pl.lit(f"{name}: no offset from UTC"))
             for name in self._columns
-            if isinstance(self._types[name], pl.Datetime) and isinstance(raw.schema[name], pl.String)
+            if self._types[name] == pl.Datetime("us", "UTC") and isinstance(raw.schema[name], pl.String)
         ]
         no_text = [
             pl.when(is_no_text(pl.col(name))).then(
@@ -262,7 +267,7 @@ class InputFile:
             lambda other, name: (
                 pl.when(column == name).then(_as_text(pl.col(name), rows.schema[name])).otherwise(other)
             ),
-            [name for name in self._columns if not isinstance(rows.schema[name], pl.List)],
+            [name for name in self._columns if not is_nested(rows.schema[name])],
             pl.lit(None, pl.String),
         )
         value = without_nul(value.str.slice(0, _DETAIL_LENGTH))
@@ -283,6 +288,8 @@ def as_json(columns: Mapping[str, pl.DataType]) -> pl.Expr:
 
 
 def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    if isinstance(kind, pl.Struct | pl.Map | pl.Binary):
+        return as_text(values, kind)
     if isinstance(kind, pl.List):
         return values.list.eval(_as_text(pl.element(), kind.inner))  # type: ignore[arg-type]
     if isinstance(kind, pl.Datetime | pl.Date):  # what is beyond any calendar is its number

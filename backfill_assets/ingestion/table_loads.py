@@ -29,6 +29,7 @@ from backfill_assets.ingestion.quarantine_parts import load_of, part_to_append
 from backfill_assets.ingestion.repeated_keys import RepeatedRows, repeated_rows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
+from backfill_assets.worker.columns import table_of
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
 from manifests.text import seen
@@ -413,10 +414,10 @@ def _require_few(
 
 
 def _loaded(opened: InputFile, table: InputTable, repeated: RepeatedRows) -> Iterator[Any]:
-    schema = iceberg_schema(table.model).as_arrow()
+    schema = iceberg_schema(table.model)
     for checked in _checked(opened, repeated):
         if checked.passed.height:
-            yield checked.passed.drop(ROW).to_arrow().cast(schema)
+            yield table_of(checked.passed.drop(ROW), schema)
 
 
 def _quarantined(opened: InputFile, file: str, at: datetime, repeated: RepeatedRows) -> Iterator[Any]:

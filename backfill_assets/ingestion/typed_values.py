@@ -11,13 +11,16 @@ from typing import Any
 import polars as pl
 import pyarrow as arrow
 
+from backfill_assets.declarations.column_types import instance_of
 from backfill_assets.delivered_files import is_no_text
+from backfill_assets.worker.nested import repeats_keys
 from manifests.fields import EARLIEST, LATEST
 
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$"
 """A leap second (:60) is none: it would be stored as the next minute's first."""
 _LOCAL = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
+_TIME = r"^\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
 _WHOLE = r"^[+-]?\d+$"
 _INTEGER = r"^[+-]?\d{16,38}$"
 """So many digits may be more than a float has, and no more than an integer of Polars'."""
@@ -35,31 +38,58 @@ def can_hold(declared: pl.DataType, found: Any) -> bool:
     if isinstance(declared, pl.List):
         is_list = kinds.is_list(found) or kinds.is_large_list(found)
         return is_list and bool(can_hold(declared.inner, found.value_type))  # type: ignore[arg-type]
+    if isinstance(declared, pl.Struct | pl.Map):
+        return _is_the_same(declared, found)
+    return _can_hold_one(declared, found)
+
+
+def _can_hold_one(declared: pl.DataType, found: Any) -> bool:
+    kinds = arrow.types
     base = declared.base_type()
     if base == pl.String:
         return bool(kinds.is_string(found) or kinds.is_large_string(found) or kinds.is_string_view(found))
     if base in {pl.Int32, pl.Int64}:
         return bool(kinds.is_integer(found))
-    if base == pl.Float64:
+    if base in {pl.Float32, pl.Float64}:
         return bool(kinds.is_floating(found) or kinds.is_integer(found))
     if base == pl.Decimal:
         return bool(kinds.is_decimal128(found) or kinds.is_integer(found))
     if base == pl.Datetime:
-        return bool(kinds.is_timestamp(found) and found.tz is not None)
-    same = {pl.Boolean: kinds.is_boolean, pl.Date: kinds.is_date32}.get(base)
+        return bool(kinds.is_timestamp(found) and (found.tz is None) == (declared.time_zone is None))  # type: ignore[attr-defined]
+    if base == pl.Binary:
+        is_bytes = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary, kinds.is_binary_view)
+        return found == arrow.uuid() or any(is_kind(found) for is_kind in is_bytes)
+    same = {pl.Boolean: kinds.is_boolean, pl.Date: kinds.is_date32, pl.Time: kinds.is_time}.get(base)
     return same is not None and bool(same(found))
+
+
+def _is_the_same(declared: pl.DataType, found: Any) -> bool:
+    """Return whether an Arrow type is a declared one: of what has others inside no value is converted."""
+    try:
+        empty = pl.from_arrow(arrow.table({"_": arrow.array([], found)}))
+    except (arrow.ArrowException, pl.exceptions.PolarsError):
+        return False
+    assert isinstance(empty, pl.DataFrame)
+    return empty.schema["_"] == declared
 
 
 def may_be(declared: pl.DataType) -> str:
     """Say of which types of a Parquet file `can_hold` accepts a column."""
     if isinstance(declared, pl.List):
         return f"lists: their elements from {may_be(declared.inner)}"  # type: ignore[arg-type]
+    if isinstance(declared, pl.Struct | pl.Map):
+        return "its declared type alone: what has others inside is not converted"
     base = declared.base_type()
+    if base == pl.Datetime and declared.time_zone is None:  # type: ignore[attr-defined]
+        return "timestamps without a time zone, of any unit"
     words = {
         pl.String: "text",
         pl.Int32: "integers of any width",
         pl.Int64: "integers of any width",
+        pl.Float32: "floating-point numbers or integers",
         pl.Float64: "floating-point numbers or integers",
+        pl.Binary: "bytes",
+        pl.Time: "times of day, of any unit",
         pl.Decimal: "decimals or integers",
         pl.Datetime: "timestamps with a time zone, of any unit",
         pl.Boolean: "booleans",
@@ -79,6 +109,8 @@ def as_declared(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> p
     """Return a column with its declared type; null where the value would not be the same, or no run could reach its day."""
     if isinstance(found, pl.Null):
         return column.cast(declared)
+    if isinstance(declared, pl.Struct | pl.Map):
+        return pl.when(~repeats_keys(column, declared)).then(column)
     if isinstance(declared, pl.List):
         return _typed_lists(column, instance_of(found.inner), instance_of(declared.inner))  # type: ignore[attr-defined]
     converted = _converted(column, found, declared)
@@ -87,12 +119,6 @@ def as_declared(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> p
     if isinstance(declared, pl.String):
         return pl.when(~is_no_text(converted)).then(converted)
     return converted
-
-
-def instance_of(kind: Any) -> pl.DataType:
-    """Return a type as an object: pandera and lists have those without parameters as classes."""
-    found: pl.DataType = kind() if isinstance(kind, type) else kind
-    return found
 
 
 def within_reach(instants: pl.Expr, found: pl.DataType) -> pl.Expr:
@@ -123,6 +149,13 @@ def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl
         return column
     if isinstance(found, pl.String) and not isinstance(declared, pl.String):
         return _parsed(column, declared)
+    if isinstance(declared, pl.Datetime) and declared.time_zone is None:
+        column = within_reach(column, found)
+        unit = found.time_unit  # type: ignore[attr-defined]
+        converted = column.dt.cast_time_unit("us")
+        return pl.when(converted.dt.cast_time_unit(unit) == column).then(converted)
+    if isinstance(declared, pl.Time):  # Polars has nanoseconds, a table microseconds
+        return pl.when(column.dt.nanosecond() % 1_000 == 0).then(column)
     if isinstance(declared, pl.Datetime):
         # by instant: another zone is another way to write it
         column = within_reach(column, found)
@@ -130,7 +163,7 @@ def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl
         back = converted.dt.cast_time_unit(found.time_unit)  # type: ignore[attr-defined]
         return pl.when(back == column.dt.convert_time_zone("UTC")).then(converted)
     converted = column.cast(declared, strict=False)
-    if isinstance(declared, pl.Float64):
+    if isinstance(declared, pl.Float32 | pl.Float64):
         return pl.when(converted.is_nan() | (converted.cast(found, strict=False) == column)).then(converted)
     return pl.when(converted.cast(found, strict=False) == column).then(converted)
 
@@ -143,6 +176,13 @@ def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
     if isinstance(declared, pl.Date):
         # the pattern decides: Polars takes signs and days of one digit
         return pl.when(text.str.contains(_DAY)).then(text.str.to_date("%Y-%m-%d", strict=False, exact=True))
+    if isinstance(declared, pl.Datetime) and declared.time_zone is None:
+        local = text.str.replace(" ", "T", literal=True).str.replace(r"T(\d{2}:\d{2})$", "T${1}:00")
+        parsed = local.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+        return pl.when(text.str.contains(_LOCAL)).then(parsed)
+    if isinstance(declared, pl.Time):
+        whole = text.str.replace(r"^(\d{2}:\d{2})$", "${1}:00")
+        return pl.when(text.str.contains(_TIME)).then(whole.str.to_time("%H:%M:%S%.f", strict=False))
     if isinstance(declared, pl.Datetime):
         plain = text.str.replace(" ", "T", literal=True).str.replace(r"Z$", "+00:00")
         seconds = plain.str.replace(r"T(\d{2}:\d{2})([+-])", "T${1}:00${2}")
@@ -152,7 +192,7 @@ def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
     if isinstance(declared, pl.Decimal):
         fits = text.str.contains(rf"^[+-]?\d*(\.\d{{0,{declared.scale}}}0*)?$") & text.str.contains(r"\d")
         return pl.when(fits).then(text.cast(declared, strict=False))
-    if isinstance(declared, pl.Float64):
+    if isinstance(declared, pl.Float32 | pl.Float64):
         number = text.cast(declared, strict=False)
         # a decimal fraction is the float next to it; an integer, a number too large or one too small has to be the same
         whole = pl.when(text.str.contains(_INTEGER)).then(text.str.strip_prefix("+"))

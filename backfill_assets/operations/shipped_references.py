@@ -23,6 +23,7 @@ from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import InputTable, Product
 from backfill_assets.installation import Platform
+from backfill_assets.worker.columns import as_types
 from manifests.errors import DeclarationRefused, Problem, Refused
 from manifests.fields import VERSION_PATTERN, VERSION_WORDS
 
@@ -119,7 +120,7 @@ def _of_rows(table: InputTable, rows: arrow.Table, where: str) -> Iterator[Probl
         yield Problem("; ".join(other.values()), "values have the declared types", "give them those types", where)
         return
     try:
-        cast = rows.select(list(declared)).cast(schema_to_pyarrow(iceberg_schema(table.model)))
+        cast = as_types(rows.select(list(declared)), schema_to_pyarrow(iceberg_schema(table.model)))
         table.model.to_schema().validate(pl.DataFrame(pl.from_arrow(cast)), lazy=True)
     except SchemaErrors as errors:
         rules = sorted({f"{row['column']}: {row['check']}" for row in errors.failure_cases.to_dicts()})

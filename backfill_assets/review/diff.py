@@ -13,19 +13,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, NestedField, StringType
 
 from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, dtypes, iceberg_schema
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.evidence.diff_records import ChangesTable, ChunkDiff, ColumnDiff, RunDiff, diff_of, no_diff
+from backfill_assets.evidence.diff_records import (
+    ChangesTable,
+    ChunkDiff,
+    ColumnDiff,
+    RunDiff,
+    Within,
+    diff_of,
+    no_diff,
+)
 from backfill_assets.evidence.records import Record, records_of, vouched_for
 from backfill_assets.gates.chunk_changes import Side, diff_id_of, sides_of
 from backfill_assets.installation import Platform
@@ -43,7 +50,7 @@ from backfill_assets.worker.chunk_diff import (
     comparing,
 )
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
-from backfill_assets.worker.sums import value_columns
+from backfill_assets.worker.sums import difference, total_of, value_columns
 from manifests.canonical import plain
 from manifests.chunks import in_words
 from manifests.errors import InputRefused, Problem
@@ -203,7 +210,8 @@ def _compared(
     schema = changes_schema(target).model_dump_json() if output else ""
     hidden = concealed(run)
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
-    spec = CompareSpec(plan.run_id, target.key, values, *keep, schema, hidden, table)
+    near = {name: float(one) for name, one in target.diff_tolerances.items()}
+    spec = CompareSpec(plan.run_id, target.key, values, *keep, schema, hidden, table, near)
     by_chunk: dict[str, ChunkCompared] = {}
     kept = RowsKept(spec)
     workers = ThisProcess() if here else platform.workers
@@ -236,6 +244,11 @@ def _compared(
         made_at=plain(platform.ledger.now()),
         made_by=operator(),
         concealed=sum(result.concealed for result in by_chunk.values()),
+        within=tuple(
+            Within(name, str(near[name]), sum(one.near.get(name, 0) for one in by_chunk.values()))
+            for name in sorted(near)
+        ),
+        within_rows=sum(result.near_rows for result in by_chunk.values()),
     )
     return diff, files
 
@@ -293,8 +306,8 @@ def _column_diff(name: str, chunks: Sequence[ChunkDiff]) -> ColumnDiff:
     sums = [chunk.sums[name] for chunk in chunks if name in chunk.sums]
     if not sums:
         return ColumnDiff(name, changed)
-    before, after = (sum((Decimal(pair[side]) for pair in sums), Decimal(0)) for side in (0, 1))
-    return ColumnDiff(name, changed, str(before), str(after), str(after - before))
+    before, after = (str(total_of(pair[side] for pair in sums)) for side in (0, 1))
+    return ColumnDiff(name, changed, before, after, difference(before, after))
 
 
 # --- the changes table ------------------------------------------------------------------------------------------------
@@ -320,7 +333,7 @@ def changes_schema(target: TargetTable) -> Schema:
         if name == "changed_columns":
             text = ListType(element_id=len(columns) + 1, element_type=kind, element_required=False)
         fields.append(NestedField(number, name, text, required=False, doc=doc))
-    return Schema(*fields)
+    return assign_fresh_schema_ids(Schema(*fields))  # what is inside a value before and after has an id each
 
 
 def _changes_folder(run: RunContext, diff_id: str) -> str:

@@ -31,6 +31,14 @@ def in_short(diff: RunDiff) -> str:
     return said + (f"; mostly {', '.join(f'{one.column} ({one.changed:,})' for one in most)}" if most else "")
 
 
+def within_tolerances(diff: Mapping[str, Any]) -> str:
+    """Say of a diff, as its record has it, how many values differ by no more than the tolerance of their column."""
+    columns = ", ".join(
+        f"{one['column']}: {one['values']:,} value(s) within {one['tolerance']}" for one in diff["within"]
+    )
+    return f"{diff.get('within_rows', 0):,} row(s) differ in nothing else and count as unchanged; {columns}"
+
+
 def not_shown(rows: int) -> str:
     """Return what is said of changed rows whose subjects were erased."""
     return f"{rows:,} changed row(s) of erased subjects: counted, and nowhere else"

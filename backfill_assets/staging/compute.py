@@ -18,6 +18,7 @@ from backfill_assets.declarations.target import PURITY_GATE, Inputs, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
 from backfill_assets.run_context import RunContext
+from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
@@ -135,8 +136,8 @@ def compute_batch(
 
     Raises:
         TransformRefused: if its frame cannot be built, or its output does not have the declared columns, each of
-            its declared type or of one that widens to it without loss; or if it asks for what is another each time, or a
-            function of it names what is not there.
+            its declared type or of one that widens to it without loss; or if it asks for what is another each time, a function
+            of it names what is not there, or a value is none of a UUID or a map.
     """
     platform, target, plan = run.platform, run.target, run.plan
     inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read))
@@ -151,7 +152,7 @@ def compute_batch(
         rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*parts.folders).parquet(prefix)
     files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
     require_arrived(rows, _written(counted), files, prefix)
-    return files
+    return finished(platform.workers, target, plan, schema, files)
 
 
 def _written(counted: Observation) -> int | None:

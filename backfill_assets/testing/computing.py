@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
+from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import NO_PARTS
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
@@ -33,6 +34,7 @@ from backfill_assets.testing.sessions import new_folder, spark_sessions
 from backfill_assets.testing.stored_rows import StoredRows
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
+from resources.spark.chunk_work import ThisProcess
 from resources.spark.pyspark_private import root_is_default
 
 
@@ -92,7 +94,8 @@ class Computing:
         finally:
             root_is_default()  # what a test does beside the trial is in its own session
         keys = [chunk.key for chunk in chunks]
-        return files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
+        files = files_below(pafs.LocalFileSystem(), str(folder), "", self.plan.chunking, keys)
+        return finished(ThisProcess(), self.target, self.plan, iceberg_schema(self.target.model), files)
 
     def rows_of(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, pl.DataFrame]:
         """Compute chunks in one Spark job, otherwise as `frame` has it; return the rows of each."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
 from backfill_assets.testing.sessions import new_folder
+from backfill_assets.worker.columns import table_of
 from manifests.facts import SourceFile
 from resources.lakehouse.facade import PinnedRead
 
@@ -28,12 +28,11 @@ class StoredRows:
     def __init__(self, table: InputTable, parts: Sequence[pl.DataFrame], time_column: str | None = None) -> None:
         self._name, self._schema = table.name, iceberg_schema(table.model)
         self._files: list[tuple[str, int, int, datetime | None, datetime | None]] = []
-        kinds = schema_to_pyarrow(self._schema)
         for part in parts:
             if part.is_empty():
                 continue
             path = new_folder().with_suffix(".parquet")
-            pq.write_table(part.to_arrow().cast(kinds), path)
+            pq.write_table(table_of(part, self._schema), path)
             first, last = (None, None) if time_column is None else _bounds(part[time_column])
             self._files.append((str(path), part.height, path.stat().st_size, first, last))
 

@@ -15,6 +15,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache, partial
 from hashlib import sha256
 from itertools import pairwise
@@ -24,12 +25,13 @@ from uuid import uuid4
 import polars as pl
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from backfill_assets.declarations.column_types import is_floating
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_between
-from backfill_assets.worker.columns import UNREADABLE, scan_file
-from backfill_assets.worker.sums import numeric, sum_of, sums_of
+from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
+from backfill_assets.worker.nested import as_text, differs
+from backfill_assets.worker.sums import difference, exact, numeric, plus, sum_of, sums_of
 from backfill_assets.worker.violations import shown_row
 from resources.spark.chunk_work import ChunkWork
 
@@ -41,6 +43,7 @@ SAMPLE_ROWS = 500
 PRODUCER = "run_id"
 """Lineage column of the run that wrote a row."""
 _NEW = "__new"
+_MOST_DIGITS = 38
 _MASKED = "^[0-9a-f]{64}$"
 """What the mask HASH makes of a value: it is not hashed again."""
 
@@ -75,6 +78,7 @@ class CompareSpec:
         concealed: what is not shown of the rows that are kept or written.
         table: schema of the target, as Iceberg JSON: by it a column is found that a file has under another name, or lacks,
             because it was written before the table had it.
+        tolerances: of columns of floating point: values that differ by no more are the same. They are counted.
     """
 
     run_id: str
@@ -85,6 +89,7 @@ class CompareSpec:
     schema: str = ""
     concealed: Concealed = field(default_factory=Concealed)
     table: str = ""
+    tolerances: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,8 @@ class ChunkCompared:
     """What was found in one chunk; sums are text, exact, by column: before and after.
 
     `duplicates` says that a side has a key more than once, `unreadable` which file cannot be read, and why: nothing else of
-    the chunk means anything then. `concealed` are the changed rows that are counted and not shown.
+    the chunk means anything then. `concealed` are the changed rows that are counted and not shown. `near` says by column how many
+    values differ by no more than its tolerance, `near_rows` how many rows differ in such values alone.
     """
 
     chunk: str
@@ -115,6 +121,8 @@ class ChunkCompared:
     duplicates: bool = False
     concealed: int = 0
     unreadable: str = ""
+    near: dict[str, int] = field(default_factory=dict)
+    near_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -258,10 +266,7 @@ def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataF
 def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int, new: int) -> pl.DataFrame:
     """Add up counts and sums; return the rows that differ, with their `kind`."""
     present = pl.col("_was") & pl.col("_is")
-    differ = {name: present & pl.col(name).ne_missing(pl.col(f"{name}{_NEW}")) for name in spec.values}
-    rows = rows.with_columns(expression.alias(f"_differs_{name}") for name, expression in differ.items()).with_columns(
-        _differs=pl.any_horizontal(f"_differs_{name}" for name in spec.values) if spec.values else False
-    )
+    rows = _compared(spec, rows, present)
     numbers = numeric(rows.select(spec.values))
     totals = rows.select(
         pl.col("_is").filter(~pl.col("_was")).len().alias(ADDED),
@@ -269,6 +274,8 @@ def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int
         pl.col("_differs").sum().alias(CHANGED),
         present.sum().alias("_present"),
         *(pl.col(f"_differs_{name}").sum() for name in spec.values),
+        *(pl.col(f"_near_{name}").sum() for name in spec.tolerances),
+        pl.col("_near").sum(),
         *(sum_of(name, rows.schema[name]).alias(f"_old_{name}") for name in numbers),
         *(sum_of(f"{name}{_NEW}", rows.schema[name]).alias(f"_new_{name}") for name in numbers),
     ).row(0, named=True)
@@ -278,15 +285,35 @@ def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int
     found.unchanged += totals["_present"] - totals[CHANGED]
     for name in spec.values:
         found.columns[name] = found.columns.get(name, 0) + totals[f"_differs_{name}"]
+    for name in spec.tolerances:
+        found.near[name] = found.near.get(name, 0) + totals[f"_near_{name}"]
+    found.near_rows += totals["_near"]
     for name in numbers:
-        _add_sums(found, name, totals[f"_old_{name}"], totals[f"_new_{name}"])
+        _add_sums(found, name, *(exact(totals[f"_{side}_{name}"], rows.schema[name]) for side in ("old", "new")))
     coming_or_going = pl.when(~pl.col("_was")).then(pl.lit(ADDED)).when(~pl.col("_is")).then(pl.lit(REMOVED))
     return rows.filter(~present | pl.col("_differs")).with_columns(kind=coming_or_going.otherwise(pl.lit(CHANGED)))
 
 
+def _compared(spec: CompareSpec, rows: pl.DataFrame, present: pl.Expr) -> pl.DataFrame:
+    """Say of each row in `_differs`, and of each of its values, whether it differs; of those within a tolerance in `_near_`."""
+    said = []
+    for name in spec.values:
+        kind, tolerance = rows.schema[name], spec.tolerances.get(name)
+        apart = present & differs(name, f"{name}{_NEW}", kind, tolerance)
+        said.append(apart.alias(f"_differs_{name}"))
+        if tolerance is not None:
+            said.append((present & differs(name, f"{name}{_NEW}", kind) & ~apart).alias(f"_near_{name}"))
+    any_of = pl.any_horizontal
+    rows = rows.with_columns(said).with_columns(
+        _differs=any_of(f"_differs_{name}" for name in spec.values) if spec.values else False,
+        _near=any_of(f"_near_{name}" for name in spec.tolerances) if spec.tolerances else False,
+    )
+    return rows.with_columns(_near=pl.col("_near") & ~pl.col("_differs"))
+
+
 def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
     known = found.sums.get(name)
-    found.sums[name] = [before, after] if known is None else [known[0] + before, known[1] + after]
+    found.sums[name] = [before, after] if known is None else [plus(known[0], before), plus(known[1], after)]
 
 
 def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -> None:
@@ -339,6 +366,12 @@ def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:
     old, new = pl.col(name), pl.col(f"{name}{_NEW}")
     if kind.is_integer():
         return new.cast(pl.Int128).fill_null(0) - old.cast(pl.Int128).fill_null(0), ""
+    if isinstance(kind, pl.Decimal) and (kind.precision or _MOST_DIGITS) == _MOST_DIGITS:
+        # the difference may have a digit more than a decimal: which moved furthest is told from its first 15 digits
+        return new.fill_null(0).cast(pl.Float64) - old.fill_null(0).cast(pl.Float64), ""
+    if is_floating(kind):  # of what is no number, or without an end, nobody can say how far it moved
+        by = new.fill_null(0).cast(pl.Float64) - old.fill_null(0).cast(pl.Float64)
+        return pl.when(by.is_finite()).then(by), ""
     if kind.is_numeric():
         return new.fill_null(0) - old.fill_null(0), ""
     if kind == pl.Date:
@@ -370,17 +403,25 @@ def _largest(spec: CompareSpec, chunk: str, kind: str, rows: pl.DataFrame) -> di
             .sort(pl.col("_by").abs(), descending=True, maintain_order=True)
         )
         largest[f"{name}|{kind}"] = [
-            _row(spec, chunk, row) | {"column": name, "by": str(row["_by"]), "unit": unit}
+            _row(spec, chunk, row) | {"column": name, "by": _said(row, name), "unit": unit}
             for row in top.iter_rows(named=True)
         ]
     return largest
+
+
+def _said(row: Mapping[str, Any], name: str) -> str:
+    """Return by how much a value moved; of decimals with every digit."""
+    old, new = row[name], row[f"{name}{_NEW}"]
+    if isinstance(old, Decimal) or isinstance(new, Decimal):
+        return difference(str(old or Decimal(0)), str(new or Decimal(0)))
+    return str(row["_by"])
 
 
 def _sampled(spec: CompareSpec, chunk: str, rows: pl.DataFrame) -> list[dict[str, Any]]:
     """Return the rows, given in key order, whose keys have the smallest hashes: the same whoever asks, and no particular ones."""
     if not rows.height or not spec.sample:
         return []
-    parts = [pl.col(name).cast(pl.String).fill_null("") for name in spec.key]
+    parts = [as_text(pl.col(name), rows.schema[name]).fill_null("") for name in spec.key]
     texts = rows.select(pl.concat_str(parts, separator="\x1f")).to_series().to_list()
     hashes = pl.Series([zlib.crc32(text.encode()) for text in texts], dtype=pl.UInt64)
     in_order = hashes * 2**32 + pl.int_range(len(hashes), dtype=pl.UInt64, eager=True)  # equal hashes: the smaller key
@@ -420,14 +461,12 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
         *(pl.col(f"{name}{_NEW}").alias(f"{name}_new") for name in spec.values),
         pl.col(PRODUCER).alias("run_id_old"),
     )
-    wanted = schema_to_pyarrow(Schema.model_validate_json(spec.schema))
     path = f"{task.output}/{task.chunk}-{number}.parquet"
     filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
     filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
     partial = f"{name}.{uuid4().hex}.partial"
-    pq.write_table(
-        rows.select(wanted.names).to_arrow().cast(wanted), partial, filesystem=filesystem, compression="zstd"
-    )
+    table = table_of(rows, Schema.model_validate_json(spec.schema))
+    pq.write_table(table, partial, filesystem=filesystem, compression="zstd")
     filesystem.move(partial, name)
     return path, rows.height, filesystem.get_file_info(name).size
 

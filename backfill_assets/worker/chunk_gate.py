@@ -149,7 +149,7 @@ class _Judge:
         if spec.schema or not spec.parts or not {column for column, _ in spec.parts} <= set(frame.columns):
             return
         kinds = dtypes(imported_by_path(spec.model))
-        parted = {column: iceberg_type(column, kinds[column], 0) for column, _ in spec.parts}
+        parted = {column: iceberg_type(column, kinds[column]) for column, _ in spec.parts}
         if found := several_partitions(frame, spec.parts, parted):
             add_violation(self.violations, PARTITION_RULE, 1, found)
 

@@ -22,18 +22,19 @@ from uuid import uuid4
 import polars as pl
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.declarations.tallies import Tally
 from backfill_assets.worker.chunk_gate import merged_measures
-from backfill_assets.worker.columns import UNREADABLE, scan_file
+from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
 from backfill_assets.worker.key_order import by_key
+from backfill_assets.worker.nested import as_text as value_as_text
+from backfill_assets.worker.nested import differs, in_one_form
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.tallying import Counted
-from backfill_assets.worker.violations import Violation, shown_row, unreadable
+from backfill_assets.worker.violations import Violation, shown_row, shown_value, unreadable
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 from resources.files.fingerprints import Fingerprint, fingerprint
@@ -242,8 +243,9 @@ def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -
     """
     entities = _read(task.entities)
     computed = _rows(task.computed)
-    before = [_read(path, spec.schema) for path in task.base]
-    after = [_read(path, spec.schema) for path in merged]
+    computed = None if computed is None else in_one_form(computed)
+    before = [in_one_form(_read(path, spec.schema)) for path in task.base]
+    after = [in_one_form(_read(path, spec.schema)) for path in merged]
     return _broken(spec, entities, computed, before, after)
 
 
@@ -371,14 +373,14 @@ def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
     after = new.select(*columns, _new=pl.lit(True))
     both = before.join(after, on=spec.key, how="full", coalesce=True, suffix="__new")
     was, now = pl.col("_old").fill_null(False), pl.col("_new").fill_null(False)
-    differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}__new")) for name in spec.values)
+    differ = pl.any_horizontal(differs(name, f"{name}__new", known.schema[name]) for name in spec.values)
     event = pl.when(~was).then(pl.lit(ADDED)).when(~now).then(pl.lit(REMOVED)).otherwise(pl.lit(CHANGED))
     changed = both.filter(~(was & now) | differ).select(
         *spec.key,
         "corrects_run_id",
         event_type=event,
-        old_values=pl.when(was).then(_as_json(spec.values, "")),
-        new_values=pl.when(now).then(_as_json(spec.values, "__new")),
+        old_values=pl.when(was).then(_as_json(spec.values, known.schema, "")),
+        new_values=pl.when(now).then(_as_json(spec.values, known.schema, "__new")),
     )
     counts = {name.lower(): changed.filter(pl.col("event_type") == name).height for name in (ADDED, CHANGED, REMOVED)}
     ids = [_correction_id(spec, row) for row in changed.iter_rows(named=True)]
@@ -392,14 +394,14 @@ def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
     return Derived(task.chunk, files, [], counts)
 
 
-def _as_json(names: Sequence[str], suffix: str) -> pl.Expr:
-    fields = [pl.col(f"{name}{suffix}").cast(pl.String).alias(name) for name in names]
+def _as_json(names: Sequence[str], kinds: Mapping[str, pl.DataType], suffix: str) -> pl.Expr:
+    fields = [value_as_text(pl.col(f"{name}{suffix}"), kinds[name]).alias(name) for name in names]
     return pl.struct(fields).struct.json_encode()
 
 
 def _correction_id(spec: CorrectionSpec, row: Mapping[str, Any]) -> str:
     """Return the id of a pair: the accepted row and what it is corrected to. Equal pairs have equal ids, whoever asks."""
-    pair = [spec.target, *(str(row[name]) for name in spec.key)]
+    pair = [spec.target, *(str(shown_value(row[name])) for name in spec.key)]
     pair += [str(row[name]) for name in ("corrects_run_id", "old_values", "new_values")]
     return hashlib.sha256(json.dumps(pair).encode()).hexdigest()
 
@@ -437,8 +439,7 @@ def _rows(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
 
 def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]:
     """Write rows as an Iceberg data file of a schema (its field ids in it) under a name never used before."""
-    wanted = schema_to_pyarrow(Schema.model_validate_json(schema))
-    table = rows.select(wanted.names).to_arrow().cast(wanted)
+    table = table_of(rows, Schema.model_validate_json(schema))
     path = f"{folder}/part-{uuid4().hex}.parquet"
     filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
     filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)

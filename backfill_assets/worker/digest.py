@@ -6,22 +6,28 @@ workers: keep it light.
 
 Encoding `rows-sha256-v1`. A header names the columns and their canonical types. Rows are cut into blocks of 65,536,
 wherever the files they came from begin and end. Of each block, column by column: one byte a row for "is null"
-(1 or 0), then the values with nulls as zeros: integers, dates (days), instants (microseconds UTC) and decimals
-(unscaled 128 bit) little-endian; booleans one byte; text as 64-bit byte lengths, then all its UTF-8 bytes. The row
-count closes it. Lineage columns are left out: they are constant within a run and checked against its plan, and
-without them runs can be compared.
+(1 or 0), then the values with nulls as zeros: integers, dates (days), instants and timestamps without zone (microseconds),
+times of day (microseconds) and decimals (unscaled 128 bit) little-endian; booleans one byte; text and bytes as 64-bit byte lengths,
+then all their bytes (text in UTF-8). Floating-point numbers are IEEE 754, little-endian: each NaN is the quiet one without
+payload (0x7ff8000000000000, of 32 bits 0x7fc00000), and the negative zero is the positive one, since SQL compares them so; NaN is not
+NULL. What has others inside: of a struct each field as a column of its own, NULL where the struct is; of a list the 64-bit number
+of elements of each row, then all elements as a column; a map is the list of its entries (structs of key and value) in the order
+of their keys. The row count closes it. Lineage columns are left out: they are constant within a run and checked against its plan,
+and without them runs can be compared.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from backfill_assets.declarations.canonical_types import canonical_type
+from backfill_assets.declarations.canonical_types import canonical_type, canonical_word
+from backfill_assets.worker.nested import in_one_form
 
 ALGORITHM = "rows-sha256-v1"
 BLOCK_ROWS = 65_536
@@ -33,15 +39,15 @@ class RowDigest:
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
         self._types = {name: canonical_type(name, dtype) for name, dtype in columns.items()}
         self._hash = hashlib.sha256(ALGORITHM.encode())
-        for name, kind in self._types.items():
-            self._hash.update(f"\x00{name}\x01{kind}".encode())
+        for name, dtype in columns.items():
+            self._hash.update(f"\x00{name}\x01{canonical_word(name, dtype)}".encode())
         self._rest: list[pa.Table] = []
         self._waiting = 0
         self.rows = 0
 
     def update(self, frame: pl.DataFrame) -> None:
         """Add rows, which come after those added before in key order."""
-        table = frame.select(list(self._types)).to_arrow()
+        table = in_one_form(frame.select(list(self._types))).to_arrow()
         table = table.cast(pa.schema(list(self._types.items())))
         self.rows += table.num_rows
         self._rest.append(table)
@@ -66,9 +72,21 @@ class RowDigest:
         for column in block.columns:
             # one piece is taken as it is: `combine_chunks` would copy it
             array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            self._hash.update(_nulls(array))
-            for part in _values(array):
+            for part in _encoded(array):
                 self._hash.update(part)
+
+
+def _encoded(array: pa.Array) -> Iterator[memoryview | bytes]:
+    """Yield what is hashed of a column, or of what is inside one."""
+    yield _nulls(array)
+    if pa.types.is_large_list(array.type):
+        yield _buffer(pc.list_value_length(array).fill_null(0))
+        yield from _encoded(array.flatten())  # what lies under a null is left out
+    elif pa.types.is_struct(array.type):
+        for field in array.flatten():  # a field is NULL where its struct is
+            yield from _encoded(field)
+    else:
+        yield from _values(array)
 
 
 def _nulls(array: pa.Array) -> memoryview | bytes:
@@ -77,16 +95,26 @@ def _nulls(array: pa.Array) -> memoryview | bytes:
 
 def _values(array: pa.Array) -> list[memoryview | bytes]:
     kind = array.type
-    if pa.types.is_large_string(kind):
-        filled = array.fill_null("") if array.null_count else array
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        filled = array.fill_null(pa.scalar(b"").cast(kind)) if array.null_count else array
         offsets = np.frombuffer(filled.buffers()[1], dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
         data = filled.buffers()[2]
         text = b"" if data is None or not len(filled) else memoryview(data)[int(offsets[0]) : int(offsets[-1])]
         return [np.diff(offsets).astype("<i8", copy=False).data, text]
     if pa.types.is_boolean(kind):
         return [_buffer(array.fill_null(False).cast(pa.uint8()))]
+    if pa.types.is_floating(kind):
+        return [_canonical_floats(array)]
     # what lies under a null is whatever the writer left there: zeros take its place
     return [_buffer(array.fill_null(_zero(kind)) if array.null_count else array)]
+
+
+def _canonical_floats(array: pa.Array) -> bytes:
+    """Return numbers with one NaN and one zero."""
+    numbers = array.fill_null(0.0).to_numpy(zero_copy_only=False).copy()
+    numbers[numbers == 0] = 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    return bytes(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).data)
 
 
 def _zero(kind: pa.DataType) -> pa.Scalar:

@@ -7,13 +7,13 @@ Python workers: keep it light.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 from pyiceberg.transforms import BucketTransform, Transform, parse_transform
-from pyiceberg.types import DateType, IcebergType, TimestamptzType
+from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzType
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -22,7 +22,7 @@ def partitions_of(transform: Transform[Any, Any], kind: IcebergType, values: pl.
     """Return the partitions that values of a column belong to; of days and instants the ends decide, but for what is NULL."""
     if isinstance(transform, BucketTransform):
         return set(transform.pyarrow_transform(kind)(values.to_arrow()).unique().to_pylist())
-    ordered = transform.preserves_order and isinstance(kind, (DateType, TimestamptzType))
+    ordered = transform.preserves_order and isinstance(kind, (DateType, TimestampType, TimestamptzType))
     few = [values.min(), values.max()] if ordered else values.unique().to_list()
     apply = transform.transform(kind)
     return {None if value is None else apply(internal(value)) for value in few}
@@ -31,7 +31,10 @@ def partitions_of(transform: Transform[Any, Any], kind: IcebergType, values: pl.
 def internal(value: Any) -> Any:
     """Return a value as Iceberg's transforms take it."""
     if isinstance(value, datetime):
-        return (value - _EPOCH) // timedelta(microseconds=1)
+        return (value - (_EPOCH if value.tzinfo else _EPOCH.replace(tzinfo=None))) // timedelta(microseconds=1)
+    if isinstance(value, time):
+        since_midnight = datetime.combine(_EPOCH.date(), value) - datetime.combine(_EPOCH.date(), time())
+        return since_midnight // timedelta(microseconds=1)
     return (value - _EPOCH.date()).days if isinstance(value, date) else value
 
 

@@ -5,6 +5,7 @@ Put here how a violation is counted and shown. Which rules there are is `chunk_r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,8 +63,29 @@ def require_read(violations: Iterable[Violation]) -> None:
 
 
 def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON can hold it, for people to read."""
-    return {name: value if isinstance(value, (int, bool, type(None))) else str(value) for name, value in row.items()}
+    """Return a row as JSON can hold it, for people to read: equal values are shown alike, whoever has read them."""
+    return {name: shown_value(value) for name, value in row.items()}
+
+
+def shown_value(value: Any) -> Any:
+    """Return a value as JSON can hold it: numbers that are no integers as text, bytes in hexadecimal digits, nested ones as JSON."""
+    if isinstance(value, (int, bool, type(None), str)):
+        return value
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(_inside(value), ensure_ascii=False, sort_keys=True)
+    if isinstance(value, float):
+        return str(value + 0.0)  # the zeros are one
+    return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(shown_value(name)): _inside(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(one, tuple) for one in value):  # a map, as PyArrow has it
+            return _inside(dict(value))
+        return [_inside(one) for one in value]
+    return shown_value(value)
 
 
 def add_violation(violations: dict[str, Violation], rule: str, count: int, sample: list[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from pyiceberg.transforms import VoidTransform
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.partitions import partition_problems
+from resources.lakehouse.type_words import type_words
 
 ISOLATION = "write.delete.isolation-level"
 SERIALIZABLE = "serializable"
@@ -61,8 +62,8 @@ def isolation_problems(table: Table) -> list[Problem]:
 
 def column_problems(table: Table, schema: Schema, *, besides: bool = True) -> list[Problem]:
     """Say which columns of a table are not the declared ones, each with the way out; `besides`: also those that it has more."""
-    declared = {field.name: str(field.field_type) for field in schema.fields}
-    found = {field.name: str(field.field_type) for field in table.schema().fields}
+    declared = {field.name: type_words(field.field_type) for field in schema.fields}
+    found = {field.name: type_words(field.field_type) for field in table.schema().fields}
     rule, problems = "a table's columns come from its pandera model", []
     names = declared.keys() | (found.keys() if besides else set())
     for name in sorted(name for name in names if declared.get(name) != found.get(name)):

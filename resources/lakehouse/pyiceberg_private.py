@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from threading import Lock
 from typing import Any
 
+import pyarrow as arrow
+import pyarrow.compute as pc
 from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator, _StrictMetricsEvaluator
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO, PyArrowLocalFileSystem, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor, PyArrowFileIO, PyArrowLocalFileSystem, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
@@ -225,3 +228,29 @@ def open_as_the_catalog_says(catalog: Catalog) -> Catalog:
 
     catalog._response_to_table = without_properties  # type: ignore[attr-defined]  # noqa: SLF001
     return catalog
+
+
+def keep_nested_nulls() -> None:
+    """Have PyIceberg keep each NULL that stands for a list, or a map, of structs, in what it reads and writes.
+
+    Its own projection makes an empty one of it: rows that are loaded would no longer be those of the file. Safe to repeat.
+    """
+    for name in ("list", "map"):
+        own = getattr(ArrowProjectionVisitor, name)
+        if not hasattr(own, "without_nulls"):
+            setattr(ArrowProjectionVisitor, name, _with_nulls(own))
+
+
+def _with_nulls(own: Callable[..., arrow.Array | None]) -> Callable[..., arrow.Array | None]:
+    @wraps(own)
+    def projected(self: Any, kind: Any, given: arrow.Array | None, *inside: arrow.Array | None) -> arrow.Array | None:
+        found = own(self, kind, given, *inside)
+        if found is None or given is None or found.null_count == given.null_count:
+            return found
+        return pc.if_else(given.is_valid(), found, arrow.scalar(None, found.type))
+
+    projected.without_nulls = own  # type: ignore[attr-defined]
+    return projected
+
+
+keep_nested_nulls()

@@ -63,6 +63,8 @@ _RUNTIME = {
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
+    # Spark has times of day, and asks to be told so
+    "spark.sql.timeType.enabled": "true",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.files.maxRecordsPerFile": "4000000",
     # the chunks of a partition are sorted by key already: this spares the writer's own sort, by folder

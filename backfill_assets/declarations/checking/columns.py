@@ -16,11 +16,14 @@ import polars as pl
 from backfill_assets.declarations.canonical_types import canonical_type
 from backfill_assets.declarations.checking.imports import python_words
 from backfill_assets.declarations.checking.names import did_you_mean
+from backfill_assets.declarations.column_types import is_floating, is_nested
 from backfill_assets.declarations.schema import dtypes, iceberg_type
 from manifests.errors import Problem
 
-TARGET_TYPES = "a target has str, pl.Int32, pl.Int64, bool, pl.Date, Instant and Annotated[pl.Decimal, p, s]"
-INPUT_TYPES = "an input table may have pl.Float64 and pl.List(...) besides the types of a target"
+COLUMN_TYPES = (
+    "a column is str, bool, pl.Int32, pl.Int64, pl.Float32, pl.Float64, Annotated[pl.Decimal, p, s], pl.Date, pl.Time, ba.Instant, "
+    "ba.LocalTimestamp, pl.Binary, ba.Uuid, or pl.List, pl.Struct or pl.Map of such ones"
+)
 IN_MODEL = "correct the name, or declare the column in the model"
 ColumnTypes = Mapping[str, pl.DataType]
 _NOT_IN_CONFIG = re.compile(r"api\.checks\.Check'>' object has no attribute '(\w+)'")
@@ -111,26 +114,41 @@ def of_declared_table(
         )
 
 
-def in_iceberg(name: str, kind: pl.DataType) -> None:
-    """Require that a column has a type in Iceberg."""
-    iceberg_type(name, kind, 0)
-
-
-def in_digest(name: str, kind: pl.DataType) -> None:
+def in_table(name: str, kind: pl.DataType) -> None:
     """Require that a column has a type in Iceberg, and an encoding in the row digest."""
-    if isinstance(kind, pl.Decimal):
-        iceberg_type(name, kind, 0)  # says of its digits what is wrong with them
+    iceberg_type(name, kind)  # first: it says of a decimal's digits what is wrong with them
     canonical_type(name, kind)
-    iceberg_type(name, kind, 0)
 
 
-def without_type(
-    table: str, columns: ColumnTypes, encode: Callable[[str, pl.DataType], None], rule: str
-) -> Iterator[Problem]:
-    """Say of each column that its type cannot be encoded."""
+def without_type(table: str, columns: ColumnTypes) -> Iterator[Problem]:
+    """Say of each column that its type cannot be stored."""
     for name, kind in columns.items():
         try:
-            encode(name, kind)
+            in_table(name, kind)
         except (TypeError, ValueError) as error:
-            fix = "an instant is `ba.Instant`" if kind == pl.Datetime else "declare another type; money is a decimal"
-            yield Problem(str(error), rule, fix, f"{table}: model")
+            yield Problem(str(error), COLUMN_TYPES, _instead(kind), f"{table}: model")
+
+
+def _instead(kind: pl.DataType) -> str:
+    """Say what is declared instead of a type that cannot be stored."""
+    base = kind.base_type()
+    if kind == pl.Datetime:
+        return "an instant is `ba.Instant`, a timestamp without a zone `ba.LocalTimestamp`"
+    if base in {pl.Int8, pl.Int16, pl.UInt8, pl.UInt16}:
+        return "declare pl.Int32, which holds each of its values: Iceberg has no narrower integer"
+    if base == pl.UInt32:
+        return "declare pl.Int64, which holds each of its values: Iceberg has no integer without a sign"
+    if base in {pl.UInt64, pl.Int128, pl.UInt128}:
+        return "declare pl.Int64 where its values fit, else Annotated[pl.Decimal, 38, 0]"
+    if base == pl.Float16:
+        return "declare pl.Float32, which holds each of its values"
+    if base in {pl.Categorical, pl.Enum}:
+        return "declare str; `isin` in pa.Field says which values there are"
+    if base == pl.Duration:
+        return "declare pl.Int64, and count microseconds (or days) in it"
+    return "declare another type; money is a decimal"
+
+
+def orders_rows(kind: pl.DataType) -> bool:
+    """Return whether values of a type are in one order for everybody, so that they identify and order rows."""
+    return not is_nested(kind) and not is_floating(kind)

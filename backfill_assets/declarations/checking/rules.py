@@ -11,13 +11,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pandera.polars as pa
 import polars as pl
 
+from backfill_assets.declarations.column_types import instance_of
 from backfill_assets.declarations.pandera_private import answers_of, is_built_in
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.raised_by_products import ANY_ERROR, NO_ANSWER
@@ -207,5 +208,12 @@ def _values(kind: pl.DataType) -> list[Any]:
         pl.Datetime: [_SOME_TIME + timedelta(hours=hour) for hour in (0, 1, 25, 9000)],
         pl.Decimal: [Decimal(one) for one in (1, 0, 2, -3)],
         pl.List: [[]],
+        pl.Map: [{}],
+        pl.Binary: [b"x", b""],
+        pl.Time: [time(hour) for hour in (0, 1, 12)],
     }
+    if isinstance(kind, pl.Struct):
+        return [{field.name: _values(instance_of(field.dtype))[0] for field in kind.fields}]
+    if isinstance(kind, pl.Datetime) and kind.time_zone is None:
+        return [one.replace(tzinfo=None) for one in values[pl.Datetime]]
     return values.get(kind.base_type(), [1, 0, 2, 5, -3])

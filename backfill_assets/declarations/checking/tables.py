@@ -9,10 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from backfill_assets.declarations.checking.columns import (
-    INPUT_TYPES,
     INSTANT,
     ColumnTypes,
-    in_iceberg,
     of_declared_table,
     of_kind,
     of_unique,
@@ -33,7 +31,7 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
     yield from of_every_table(table)
     if own is None:
         return
-    yield from without_type(table.name, own, in_iceberg, INPUT_TYPES)
+    yield from without_type(table.name, own)
     yield from of_unique(table.name, table.model)
     yield from of_values(table.name, table.model, own)
     if table.partition_by is not None:

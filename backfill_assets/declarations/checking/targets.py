@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from backfill_assets.declarations.arguments import is_amount
 from backfill_assets.declarations.checking.columns import (
     DAY,
     INSTANT,
-    TARGET_TYPES,
     ColumnTypes,
     declared_columns,
     in_columns,
-    in_digest,
+    in_table,
     of_declared_table,
     of_kind,
     of_unique,
+    orders_rows,
     without_type,
 )
 from backfill_assets.declarations.checking.functions import of_functions
@@ -34,7 +35,8 @@ from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.sql import of_sql
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, dtypes, has_lineage
+from backfill_assets.declarations.column_types import is_floating, is_nested
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, dtypes, has_lineage, uuids
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
 from manifests.chunks import EXAMPLES, first_day
 from manifests.errors import InputRefused, Problem
@@ -84,18 +86,20 @@ def _of_own_columns(
     name = target.name
     if not has_lineage(target.model):
         yield from _of_missing_lineage(target, own)
-    yield from without_type(name, own, in_digest, TARGET_TYPES)
+    yield from without_type(name, own)
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
     yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target, own)
+    yield from _of_types_in_use(target, own)
     if has_lineage(target.model):
         yield from in_columns(name, "version_column", (target.version_column,), name, own)
     if target.entity is not None:
         yield from in_columns(name, "entity", (target.entity,), name, own)
     if target.outline is not None:
         yield from in_columns(name, "outline", texts(target.outline.columns), name, own)
+    yield from _of_diff_tolerances(target, own)
     yield from in_columns(name, "column_origins", target.column_origins, name, own)
     for column, origins in target.column_origins.items():
         for origin in origins:
@@ -138,6 +142,73 @@ def _of_missing_lineage(target: TargetTable, own: ColumnTypes) -> Iterator[Probl
                 f"class {model}(ba.Published), or leave {field} out",
                 f"{target.name}: {field}",
             )
+
+
+def _of_types_in_use(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
+    """Say which columns have a type that cannot do what a field of the declaration wants of them."""
+    name, bytes_ = target.name, uuids(target.model)
+    uses: list[tuple[str, Sequence[str], Callable[[str, pl.DataType], bool], str, str]] = [
+        (
+            "key",
+            texts(target.key),
+            lambda _, kind: orders_rows(kind),
+            "a key identifies a row and orders it: a floating-point number is rounded, and what has others inside has no one order",
+            "name another column, or declare this one as a decimal, an integer or a text",
+        ),
+        (
+            "version_column",
+            (target.version_column,),
+            lambda _, kind: orders_rows(kind) and kind not in {pl.Binary, pl.Time, pl.Boolean},
+            "it says which of two rows of a key is newer, of any two",
+            "name a column that has a number, a day or an instant in each row, or leave it out: it is produced_at then",
+        ),
+        (
+            "entity",
+            () if target.entity is None else (target.entity,),
+            lambda one, kind: orders_rows(kind) and one not in bytes_ and kind not in {pl.Binary, pl.Time, pl.Boolean},
+            "a manifest names entities, and rows are found by them in the source and here",
+            "name a column of text, of integers or of days; an id as a text",
+        ),
+        (
+            "outline",
+            () if target.outline is None else texts(target.outline.columns),
+            lambda _, kind: not is_nested(kind) and kind != pl.Time,
+            "an outline has plain columns, which Polars writes and Spark reads",
+            "have the outline's function return a text or a number that it makes of the value, or leave the column out",
+        ),
+    ]
+    for field, names, can, rule, fix in uses:
+        for one in names:
+            if one in own and _is_stored(one, own[one]) and not can(one, own[one]):
+                if field == "version_column" and own[one] == pl.Boolean:
+                    continue  # said of the key's versions, with what may be NULL
+                what = "a UUID" if one in bytes_ else str(own[one])
+                yield Problem(f"{field} names {one!r}, which is {what}", rule, fix, f"{name}: {field}")
+
+
+def _of_diff_tolerances(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
+    where = f"{target.name}: diff_tolerances"
+    yield from in_columns(target.name, "diff_tolerances", target.diff_tolerances, target.name, own)
+    for name, value in target.diff_tolerances.items():
+        if name in own and not (is_floating(own[name]) and name not in texts(target.key)):
+            yield Problem(
+                f"diff_tolerances names {name!r}, which is {own[name]}",
+                "a tolerance is one of rounding, which floating-point numbers have: every other value is compared exactly",
+                "take it out, or declare the column as pl.Float64",
+                where,
+            )
+        if not is_amount(value) or not value:
+            what, rule = f"the tolerance of {name!r} is {value!r}", "it is a number above 0, in the column's own unit"
+            yield Problem(what, rule, "for example 1e-9; without one, values are compared exactly", where)
+
+
+def _is_stored(name: str, kind: pl.DataType) -> bool:
+    """Return whether a type is one of a table's: of any other, that is said."""
+    try:
+        in_table(name, kind)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _of_key(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
