@@ -867,14 +867,14 @@ def test_uses_are_told_from_what_is_private_of_this_project() -> None:
 
 
 def test_pyiceberg_loses_the_null_of_a_list_and_a_map_of_structs_and_ours_does_not(catalog: Catalog) -> None:
-    one = StructType(NestedField(9, "a", LongType(), required=False))
+    one, other = (StructType(NestedField(number, "a", LongType(), required=False)) for number in (8, 9))
     catalog.create_namespace("silver")
     table = catalog.create_table(
         "silver.nested",
         Schema(
             NestedField(1, "number", LongType(), required=False),
             NestedField(2, "lists", ListType(3, one, element_required=False), required=False),
-            NestedField(4, "maps", MapType(5, StringType(), 6, one, value_required=False), required=False),
+            NestedField(4, "maps", MapType(5, StringType(), 6, other, value_required=False), required=False),
         ),
     )
     rows = [

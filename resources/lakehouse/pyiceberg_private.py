@@ -14,7 +14,6 @@ from threading import Lock
 from typing import Any
 
 import pyarrow as arrow
-import pyarrow.compute as pc
 from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
@@ -247,7 +246,11 @@ def _with_nulls(own: Callable[..., arrow.Array | None]) -> Callable[..., arrow.A
         found = own(self, kind, given, *inside)
         if found is None or given is None or found.null_count == given.null_count:
             return found
-        return pc.if_else(given.is_valid(), found, arrow.scalar(None, found.type))
+        # by its parts: a function of Arrow would drop the field ids inside, and the file would have none
+        offsets, parts = arrow.array(found.offsets.to_numpy()), [found.values]
+        if isinstance(found, arrow.MapArray):
+            parts = [found.keys, found.items]
+        return type(found).from_arrays(offsets, *parts, type=found.type, mask=given.is_null())
 
     projected.without_nulls = own  # type: ignore[attr-defined]
     return projected
