@@ -110,6 +110,7 @@ def make_table(platform: Platform, name: str, schema: Schema, *partitions: tuple
 
 
 READINGS = Schema(
+    NestedField(6, "run_id", StringType()),
     NestedField(1, "meter_id", StringType(), required=True, doc="The meter."),
     NestedField(2, "read_at", TimestamptzType()),
     NestedField(3, "level", FloatType()),
@@ -193,6 +194,7 @@ def test_rows_of_a_file_are_counted_by_what_many_of_them_have_and_by_the_time_th
         ("id,at\n1,2024-01-01T08:00:00\n", "column at of f.csv has local times, such as 2024-01-01T08:00:00"),
         ("id,at\n", "f.csv has no rows"),
         ("Order No,class x\n1,2\n", "f.csv has the column(s) 'Order No', 'class x'"),
+        ("id,class,validate\n1,2,3\n", "f.csv has the column(s) 'class', 'validate'"),
         ("id,day\n1,2024-01-01\n", "bronze.clinic_rows has no column that is an instant (timestamptz)"),
         ('id,at\n1,"2024\n', "f.csv opens a quote in line 2"),
     ],
@@ -282,6 +284,7 @@ def test_a_table_of_the_catalog_is_counted_by_what_it_is_about_and_its_odd_colum
     said = asked("metering", "--source", "lake.readings")
     assert said["review"] == [
         "column level: left out, because nothing declares float",
+        "column run_id: left out, because rows that are published have one of their own",
         "source_time_column: read_at, and not changed_at",
         "key: rows are counted by meter_id and day, because meter_id ends with id",
     ]
@@ -357,6 +360,7 @@ def test_columns_that_a_source_lacks_are_left_out_and_a_guessed_key_is_marked(
     said = asked("hourly", "--source", "lake.readings", "--from-table", "silver.hourly")
     assert said["review"] == [
         "column level: left out, because nothing declares float",
+        "column run_id: left out, because rows that are published have one of their own",
         "source_time_column: read_at, and not changed_at",
         f"column kwh: left out, because lake.readings has it as {OTHER}; compute it, and declare it as {ONE}",
         "column quality: left out, because lake.readings has it not; compute it, and declare it as str",
@@ -397,9 +401,11 @@ def test_a_table_that_runs_can_publish_into_keeps_its_name(
     ("words", "what"),
     [
         (("--source", "lake.nothing"), "table lake.nothing does not exist"),
-        (("--from-table", "stays"), "'stays' is no table"),
+        (("--from-table", "stays"), "'stays' is no table that can be declared"),
         (("--source", "a.b", "--file", "f.csv"), "both --file and --source were given"),
         (("--file", "f.csv"), "f.csv does not exist"),
+        (("--time", "at"), "--time was given without --file or --source"),
+        (("--source", "lake.my-table"), "'lake.my-table' is no table that can be declared"),
     ],
 )
 def test_what_a_product_cannot_be_made_from_is_refused(

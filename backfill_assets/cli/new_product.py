@@ -87,6 +87,14 @@ def _looked_up(
         raise InputRefused(
             Problem("both --file and --source were given", "rows come from one of them", "leave one of them out")
         )
+    if time_column is not None and file is None and source is None:
+        raise InputRefused(
+            Problem(
+                "--time was given without --file or --source",
+                "it names one of their columns",
+                "name one, or leave it out",
+            )
+        )
     delivered = None if file is None else _of_file(name, file, time_column)
     if source is None and from_table is None:
         return delivered, None

@@ -6,6 +6,7 @@ by Spark's Python workers: keep it light.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Annotated, Any
@@ -117,6 +118,12 @@ def dtypes(model: type[pa.DataFrameModel]) -> dict[str, pl.DataType]:
     names = [name for name in columns if name not in LINEAGE_COLUMNS]
     names += [name for name in LINEAGE_COLUMNS if name in columns]
     return {name: columns[name].dtype.type for name in names}
+
+
+def is_column_name(name: str) -> bool:
+    """Return whether a model can have a column of a name: as an attribute that neither Python nor pandera has a use for."""
+    usable = name.isidentifier() and name.isascii() and not name.startswith("_") and not keyword.iskeyword(name)
+    return usable and not hasattr(pa.DataFrameModel, name)
 
 
 def descriptions(model: type[pa.DataFrameModel]) -> dict[str, str]:

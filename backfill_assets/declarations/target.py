@@ -355,7 +355,7 @@ class TargetTable:
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
-        transform: its name, that of the table without its namespace if left out; `versions` are those that can be run.
+        transform: its name, that of the table without its namespace, in small letters, if left out; `versions` are those that can be run.
         measure: from the rows of one file of a chunk to a small frame of slice columns and integer sums; those of
             several files are added up.
         outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all of them.
@@ -408,7 +408,7 @@ class TargetTable:
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
         if isinstance(self.transform, str) and isinstance(self.name, str) and not self.transform:
-            object.__setattr__(self, "transform", self.name.rpartition(".")[2])
+            object.__setattr__(self, "transform", self.name.rpartition(".")[2].lower())
         if isinstance(self.chunks_until, str) and isinstance(self.chunking, Chunking) and not self.chunks_until:
             object.__setattr__(self, "chunks_until", key_of(self.chunking, _LAST_DAY))
 

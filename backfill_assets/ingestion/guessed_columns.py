@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as arrow
 
+from backfill_assets.declarations.schema import is_column_name
 from backfill_assets.delivered_files import content_hash
 from backfill_assets.ingestion.file_formats import (
     csv_batches,
@@ -74,12 +75,12 @@ def guessed_columns(path: Path) -> list[GuessedColumn]:
 
 
 def _require_names(path: Path, names: Mapping[str, object]) -> None:
-    wrong = [name for name in names if not (name.isidentifier() and name.isascii()) or name.startswith("_")]
+    wrong = [name for name in names if not is_column_name(name)]
     if wrong:
         raise InputRefused(
             Problem(
                 f"{path} has the column(s) {', '.join(map(repr, wrong))}",
-                "a column is named in Python: ASCII letters, digits and '_', a letter first",
+                "a column is an attribute of a model: ASCII letters, digits and '_', a letter first, and no word of Python or pandera",
                 "rename them in the file's header, for example 'Order No.' as order_no",
             )
         )

@@ -27,6 +27,7 @@ from manifests.errors import InputRefused, Problem
 
 SAMPLE = "sample.csv"
 """The file with rows that a product begins with, where nobody has named another."""
+_COUNT = "events"
 _EXAMPLE_DAYS = (date(2024, 1, 1), date(2024, 3, 31))
 _EXAMPLE = (
     NamedColumn("thing_id", pl.String(), description="What it happened to."),
@@ -113,7 +114,7 @@ class Draft:
     @property
     def transform(self) -> str:
         """The name of its transform: that of the table."""
-        return self.target.partition(".")[2]
+        return self.target.partition(".")[2].lower()
 
     @property
     def first_chunk(self) -> str:
@@ -142,7 +143,7 @@ def _counting(name: str, source: Source) -> Draft:
     time_column, times = _time_of(source)
     guessed = [*source.left_out, *times]
     chunking = Chunking.MONTH
-    found = entity_of(source.columns)
+    found = entity_of([one for one in source.columns if one.name not in {*LINEAGE_COLUMNS, _COUNT}])
     entity = None if found is None else found[0]
     day = day_name({entity or ""})
     columns = [NamedColumn(day, pl.Date(), description="The day, in UTC.")]
@@ -154,7 +155,7 @@ def _counting(name: str, source: Source) -> Draft:
         guessed.append("key: rows are counted by day alone, because no column reads like the name of something")
     return Draft(
         name, source, time_column, f"silver.{name}_daily",
-        (*columns, NamedColumn("events", pl.Int64(), description="Rows of that day.")),
+        (*columns, NamedColumn(_COUNT, pl.Int64(), description="Rows of that day.")),
         tuple(one.name for one in columns), day, chunking,
         _whole_chunks(source, chunking, guessed), entity=entity, guessed=tuple(guessed),
     )  # fmt: skip

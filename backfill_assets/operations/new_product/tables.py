@@ -24,7 +24,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from backfill_assets.declarations.checking.tables import of_name
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, is_column_name
 from backfill_assets.installation import Platform
 from backfill_assets.operations.new_product.drafts import Likeness, Source
 from backfill_assets.operations.new_product.guesses import (
@@ -58,6 +59,11 @@ def source_of(platform: Platform, name: str, time_column: str | None = None) -> 
     table = platform.lakehouse.table(name)
     owner = platform.products.of_table(name)
     columns, left_out = _columns(table)
+    of_runs = [one.name for one in columns if one.name in LINEAGE_COLUMNS]
+    left_out += tuple(
+        f"column {one}: left out, because rows that are published have one of their own" for one in of_runs
+    )
+    columns = tuple(one for one in columns if one.name not in of_runs)
     if not columns:
         raise InputRefused(
             Problem(
@@ -118,8 +124,14 @@ def likeness_of(platform: Platform, name: str) -> Likeness:
 
 
 def _require_full_name(name: str) -> None:
-    if name.count(".") != 1 or not all(name.split(".")):
-        raise InputRefused(Problem(f"{name!r} is no table", "a table is named <namespace>.<table>", "write both parts"))
+    if any(of_name(name, "")):
+        raise InputRefused(
+            Problem(
+                f"{name!r} is no table that can be declared",
+                "a table's name is <namespace>.<table>, of letters, digits and underscores",
+                "write both parts",
+            )
+        )
 
 
 def _columns(table: Table) -> tuple[tuple[NamedColumn, ...], tuple[str, ...]]:
@@ -128,10 +140,9 @@ def _columns(table: Table) -> tuple[tuple[NamedColumn, ...], tuple[str, ...]]:
     left_out: list[str] = []
     for field in table.schema().fields:
         kind = _polars(field.field_type)
-        is_name = field.name.isidentifier() and field.name.isascii() and not field.name.startswith("_")
         if kind is None:
             left_out.append(f"column {field.name}: left out, because nothing declares {field.field_type}")
-        elif not is_name:
+        elif not is_column_name(field.name):
             left_out.append(f"column {field.name!r}: left out, because a model has no such name")
         else:
             found.append(NamedColumn(field.name, kind, not field.required, field.doc or ""))
