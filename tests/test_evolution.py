@@ -243,7 +243,7 @@ def test_a_reconciliation_is_refused_until_the_table_has_the_column_and_then_fin
         reconciled(platform)
     (problem,) = refused.value.problems
     assert problem.what == f"{READINGS} has no column status, which its model declares as string"
-    assert "update.add_column('status'" in problem.fix
+    assert "`backfill init --preview` shows" in problem.fix
     evolve(platform, monkeypatch)
     record, verdicts = reconciled(platform)
     assert {gate: one.summary for gate, one in verdicts.items()} == {

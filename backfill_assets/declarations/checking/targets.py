@@ -33,6 +33,7 @@ from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
+from backfill_assets.declarations.column_history import former_name_problems
 from backfill_assets.declarations.schema import Corrections, Published, dtypes
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
 from manifests.chunks import Chunking, first_day
@@ -88,6 +89,7 @@ def _of_own_columns(
     yield from without_type(name, own, in_digest, TARGET_TYPES)
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
+    yield from former_name_problems(name, target.model)
     yield from of_kind(name, "day_column", target.day_column, name, own, DATE)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target, own)
@@ -165,6 +167,7 @@ def _of_corrections(target: TargetTable) -> Iterator[Problem]:
         )
     yield from of_unique(table, model)
     yield from of_values(table, model, own)
+    yield from former_name_problems(table, model)
     if texts(target.key):
         yield from in_columns(target.name, "corrections", texts(target.key), table, own)
         yield from _of_corrections_columns(target, own, where)
