@@ -21,7 +21,7 @@ from manifests.facts import BaseState, ReferenceState, SourceState, TargetContra
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
-from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, Plan, PlannedChunk
+from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
 from manifests.policy import Policy, Role
 from manifests.publish_mode_problems import publish_mode_problems, whole_file_problems
 from manifests.reference_pins import pin_references
@@ -43,6 +43,7 @@ def make_plan(
     policy: Policy | None = None,
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    schemas: Mapping[str, int] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -57,6 +58,7 @@ def make_plan(
         facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
+        schemas: the id of the schema of each table that is read or written.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -76,6 +78,7 @@ def make_plan(
         policy,
         facts,
         uncommitted,
+        schemas,
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
@@ -125,6 +128,7 @@ class _Given:
     policy: Policy | None
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
+    schemas: Mapping[str, int]
 
     @property
     def publish(self) -> DayRange:
@@ -289,6 +293,7 @@ def _plan(
         source_ends=_source_ends(source, given.publish),
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
+        schemas=tuple(PinnedSchema(table, given.schemas[table]) for table in sorted(given.schemas)),
     )
 
 

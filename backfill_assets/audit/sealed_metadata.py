@@ -30,12 +30,12 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
     said: set[str] = set()
     for name, facts in sealed.tables.items():
         if (seen := world.seen(name)) is not None:
-            _same_table(seen, facts, report, said)
+            _same_table(seen, sealed, facts, report, said)
     for commit in sealed.commits:
         seen = world.seen(str(commit["table"]))
         if seen is None:
             continue
-        _same_table(seen, commit, report, said)
+        _same_table(seen, sealed, commit, report, said)
         _same_snapshot(world, seen, commit, report)
     if sealed.is_whole and {one["snapshot_id"] for one in sealed.changes} - {
         one["snapshotId"] for one in sealed.commits
@@ -56,7 +56,7 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
         _version(world, seen, sealed, report)
 
 
-def _same_table(seen: Seen, facts: Mapping[str, Any], report: Report, said: set[str]) -> None:
+def _same_table(seen: Seen, sealed: Sealed, facts: Mapping[str, Any], report: Report, said: set[str]) -> None:
     def add(where: str, what: str, expected: Any, found: Any) -> None:
         if where not in said:  # bundle and records say it of the same table
             said.add(where)
@@ -65,7 +65,7 @@ def _same_table(seen: Seen, facts: Mapping[str, Any], report: Report, said: set[
     metadata = seen.table.metadata
     if str(metadata.table_uuid) != facts["uuid"]:
         add(f"{seen.name} uuid", "is another table than the one that was published", facts["uuid"], metadata.table_uuid)
-    check_columns(seen, facts, add)
+    check_columns(seen, facts, add, sealed.is_renamed)
     specs = spec_facts(seen.table)
     for number, fields in facts["specs"].items():
         if specs.get(number) != fields:

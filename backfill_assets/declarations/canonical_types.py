@@ -9,6 +9,15 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
+_SIMPLE: dict[str, pl.DataType] = {
+    "string": pl.String(),
+    "int": pl.Int32(),
+    "long": pl.Int64(),
+    "boolean": pl.Boolean(),
+    "date": pl.Date(),
+    "timestamptz": pl.Datetime("us", "UTC"),
+}
+
 
 def canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
     """Return the type that a column's values are encoded as.
@@ -31,3 +40,17 @@ def canonical_type(name: str, dtype: pl.DataType) -> pa.DataType:
     if found is None:
         raise TypeError(f"column {name}: {dtype} has no canonical encoding (floating point never has one)")
     return found
+
+
+def dtype_of(kind: str) -> pl.DataType:
+    """Return the Polars type of an Iceberg type's name.
+
+    Raises:
+        ValueError: if a digest has no such type.
+    """
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if kind.startswith("decimal("):
+        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+        return pl.Decimal(int(precision), int(scale))
+    raise ValueError(f"{kind} is no type of a digest's column")

@@ -18,8 +18,10 @@ import polars as pl
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from backfill_assets.declarations.canonical_types import dtype_of
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.evidence.column_records import Renamed
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM
@@ -52,14 +54,6 @@ SCHEMA_FILE = "schema.json"
 """The file of a bundle that says how the rows of its tables are read."""
 COMMITTED = "committed"
 """The part of a record that has the metadata of what was committed, table by table."""
-_SIMPLE: dict[str, pl.DataType] = {
-    "string": pl.String(),
-    "int": pl.Int32(),
-    "long": pl.Int64(),
-    "boolean": pl.Boolean(),
-    "date": pl.Date(),
-    "timestamptz": pl.Datetime("us", "UTC"),
-}
 
 
 @dataclass(frozen=True)
@@ -78,6 +72,7 @@ class Sealed:
         beside: path, bytes and SHA-256 of each file that the run left beside its tables, with its kind.
         policy: the text of the policy that decided; None if none is on record.
         is_whole: whether nothing of it was left out as damaged.
+        renamed: the names that columns were given by changes on record.
     """
 
     run_id: str
@@ -90,6 +85,11 @@ class Sealed:
     beside: Sequence[Mapping[str, Any]] = ()
     policy: Mapping[str, Any] | None = None
     is_whole: bool = True
+    renamed: Renamed = field(default_factory=dict)
+
+    def is_renamed(self, uuid: str, field_id: int, *names: str) -> bool:
+        """Whether a column of a table was lawfully given each of these names: a change of columns on record says so."""
+        return set(names) <= self.renamed.get((uuid, field_id), frozenset())
 
     @property
     def run(self) -> Mapping[str, Any]:
@@ -133,10 +133,11 @@ def sealed_schema(platform: Platform, record: RunRecord) -> dict[str, Any]:
         [target.name] if target.corrections is None or not record.plan.corrections else tables_changed(platform, record)
     )
     digested = {field.name: str(field.field_type) for field in iceberg_schema(target.model).fields}
+    without = target.without(record.plan.transform_version)
     return {
         "digest": {
             "algorithm": ALGORITHM,
-            "columns": [[name, digested[name]] for name in digest_columns(target.model)],
+            "columns": [[name, digested[name]] for name in digest_columns(target.model) if name not in without],
         },
         "tables": {name: table_facts(platform.lakehouse.table(name)) for name in names},
     }
@@ -329,17 +330,3 @@ def digest_types(sealed: Sealed, present: Mapping[str, Any] | None = None) -> di
         for name, kind in dtypes(sealed.target.model).items()
         if name in columns and (present is None or name in present)
     }
-
-
-def dtype_of(kind: str) -> pl.DataType:
-    """Return the Polars type of an Iceberg type's name.
-
-    Raises:
-        ValueError: if a digest has no such type.
-    """
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
-    if kind.startswith("decimal("):
-        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
-        return pl.Decimal(int(precision), int(scale))
-    raise ValueError(f"{kind} is no type of a digest's column")

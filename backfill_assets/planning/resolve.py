@@ -22,6 +22,7 @@ from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
+from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
@@ -73,6 +74,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
         raise refused.as_one()
+    schemas = pinned_schemas(platform, target, manifest)
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
     with refused.kept():
         pinned = _PinnedRows(platform, target, manifest, references)
@@ -98,6 +100,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             base=_base_state(platform, target, manifest, base_snapshot_id) if as_declared else None,
             policy=policy,
             facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
+            schemas=schemas,
         )
     if refused.number:
         raise refused.as_one()
@@ -295,8 +298,11 @@ def replanned(run: RunContext) -> Plan:
     platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)[plan.source]
+    schemas = tuple(replace(one, schema_id=newest) if one.table == plan.source else one for one in plan.schemas)
     return replace(
         plan,
+        schemas=schemas,
         base_snapshot_id=base_snapshot_id,
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,

@@ -34,7 +34,7 @@ from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
 from backfill_assets.declarations.column_history import former_name_problems
-from backfill_assets.declarations.schema import Corrections, Published, dtypes
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, Published, dtypes
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
 from manifests.chunks import Chunking, first_day
 from manifests.errors import InputRefused, Problem
@@ -290,6 +290,8 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
                 f'write "{name}": ba.TransformVersion(function)',
                 where,
             )
+        elif wrong := _wrong_without(target, name, version):
+            yield wrong
         elif not isinstance(version.clustered, bool):
             yield Problem(
                 f"clustered of version {name!r} is {version.clustered!r}",
@@ -297,3 +299,24 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
                 "write it without quotes",
                 where,
             )
+
+
+def _wrong_without(target: TargetTable, name: str, version: TransformVersion) -> Problem | None:
+    """Say which columns cannot have come after a version of a transform."""
+    without: Any = version.without
+    where = f"{target.name}: versions"
+    if not isinstance(without, tuple) or not all(isinstance(one, str) for one in without):
+        rule = "it is a tuple of the columns that the table got after the version"
+        return Problem(f"without of version {name!r} is {without!r}", rule, 'for example without=("quality",)', where)
+    schema = target.model.to_schema().columns
+    found_by = {*target.key, target.day_column, target.entity, target.version_column, *LINEAGE_COLUMNS}
+    wrong = [one for one in without if one not in schema or one in found_by or not schema[one].nullable]
+    if not wrong:
+        return None
+    return Problem(
+        f"without of version {name!r} has {', '.join(wrong)}",
+        "it names columns of the model that may be NULL: a version knows nothing of what came after it; rows are found by their "
+        "key and their day, and have their lineage",
+        "correct the names, or declare these columns with `pa.Field(nullable=True)`",
+        where,
+    )
