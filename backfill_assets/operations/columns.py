@@ -72,9 +72,20 @@ class TableDifference:
         }
 
 
-def declared_columns(model: type[pa.DataFrameModel]) -> DeclaredColumns:
-    """Return what a model says of its columns."""
-    return DeclaredColumns(iceberg_schema(model), may_be_null(model), former_names(model))
+def declared_columns(platform: Platform, name: str, model: type[pa.DataFrameModel]) -> DeclaredColumns:
+    """Return what a model says of the columns of a table."""
+    return DeclaredColumns(iceberg_schema(model), may_be_null(model), former_names(model), _found_by(platform, name))
+
+
+def _found_by(platform: Platform, name: str) -> frozenset[str]:
+    """Return the columns by which the platform finds rows of a table."""
+    found: set[str | None] = {one.partition_by for one in platform.products.inputs if one.name == name}
+    for target in platform.products.targets:
+        if any(name == one for one, _ in target.models):
+            found |= {*target.key, target.day_column, target.entity, target.version_column}
+        if name == target.source:
+            found |= {target.source_time_column, target.entity}
+    return frozenset(one for one in found if one is not None)
 
 
 def declared_models(platform: Platform) -> dict[str, type[pa.DataFrameModel]]:
@@ -96,7 +107,7 @@ def differences(platform: Platform) -> list[TableDifference]:
             found.append(TableDifference(name, None))
             continue
         table = platform.lakehouse.table(name)
-        changes = column_changes(table, declared_columns(model))
+        changes = column_changes(table, declared_columns(platform, name, model))
         found.append(TableDifference(name, table.schema().schema_id, tuple(changes)))
     return found
 
@@ -131,7 +142,7 @@ def _targets_of(platform: Platform, tables: Sequence[str]) -> list[str]:
 
 def _changed(platform: Platform, name: str, model: type[pa.DataFrameModel]) -> tuple[ColumnChange, ...]:
     """Change the columns of one table, unless another process has done so; return what was changed."""
-    declared = declared_columns(model)
+    declared = declared_columns(platform, name, model)
     for attempt in range(1, _TRIES + 1):
         table = platform.lakehouse.table(name)
         changes = column_changes(table, declared)

@@ -55,11 +55,13 @@ class DeclaredColumns:
         schema: their names, types and descriptions, in order; its field ids say nothing of the table's.
         may_be_null: the columns that the model lets be NULL.
         former_names: of a column the names that it had before, newest first.
+        found_by: the columns that rows are found by: their key, their day, and whatever else plans and filters ask for by name.
     """
 
     schema: Schema
     may_be_null: AbstractSet[str] = frozenset()
     former_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    found_by: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def column_changes(table: Table, declared: DeclaredColumns) -> list[ColumnChange
     sources = _sources(fields, declared)
     for wanted in declared.schema.fields:
         own = sources.get(wanted.name)
-        found += _added(table, wanted, declared) if own is None else _of_one(table, own, wanted)
+        found += _added(table, wanted, declared) if own is None else _of_one(table, own, wanted, declared)
     kept = {own.name for own in sources.values()}
     found += [_removed(table, own, declared, fields) for name, own in fields.items() if name not in kept]
     order = [sources[one.name].name for one in declared.schema.fields if one.name in sources]
@@ -104,7 +106,7 @@ def column_changes(table: Table, declared: DeclaredColumns) -> list[ColumnChange
     return found
 
 
-def apply_changes(table: Table, declared: DeclaredColumns, properties: Mapping[str, str] | None = None) -> int:
+def apply_changes(table: Table, declared: DeclaredColumns) -> int:
     """Make the columns of a table those that are declared, as one commit of its metadata; return the id of its schema.
 
     Nothing of what `column_changes` finds may be refused. No file of rows is written or rewritten.
@@ -114,18 +116,13 @@ def apply_changes(table: Table, declared: DeclaredColumns, properties: Mapping[s
     """
     fields = {one.name: one for one in table.schema().fields}
     sources = _sources(fields, declared)
-    with table.transaction() as transaction:
-        with transaction.update_schema() as update:
-            for wanted in declared.schema.fields:
-                if (own := sources.get(wanted.name)) is None:
-                    update.add_column((wanted.name,), wanted.field_type, wanted.doc)
-                    continue
+    with table.update_schema() as update:
+        for wanted in declared.schema.fields:
+            if (own := sources.get(wanted.name)) is None:
+                update.add_column((wanted.name,), wanted.field_type, wanted.doc)
+            else:
                 _changed(update, own, wanted)
-            _in_order(
-                update, [sources[one.name].name if one.name in sources else one.name for one in declared.schema.fields]
-            )
-        if properties:
-            transaction.set_properties(dict(properties))
+        _in_order(update, [own.name if (own := sources.get(one.name)) else one.name for one in declared.schema.fields])
     return table.schema().schema_id
 
 
@@ -173,16 +170,11 @@ def _refused(changes: Sequence[ColumnChange]) -> bool:
 # --- one column -------------------------------------------------------------------------------------------------------
 
 
-def _of_one(table: Table, own: NestedField, wanted: NestedField) -> list[ColumnChange]:
+def _of_one(table: Table, own: NestedField, wanted: NestedField, declared: DeclaredColumns) -> list[ColumnChange]:
     """Return what differs between a column of a table and its declaration."""
     found, was, becomes = [], str(own.field_type), str(wanted.field_type)
-    if own.name != wanted.name and (taken := _taken(table, wanted.name, own.field_id)) is not None:
-        found.append(ColumnChange(Change.REUSE, wanted.name, own.name, wanted.name, "would break", taken))
-    elif own.name != wanted.name:
-        readers = (
-            f"who asks for {own.name} by name asks for {wanted.name} from now on; snapshots of before keep {own.name}"
-        )
-        found.append(ColumnChange(Change.RENAME, wanted.name, own.name, wanted.name, readers))
+    if own.name != wanted.name:
+        found.append(_of_name(table, own, wanted, declared))
     if was != becomes:
         found.append(_of_type(table, own, wanted))
     if own.required:
@@ -196,6 +188,22 @@ def _of_one(table: Table, own: NestedField, wanted: NestedField) -> list[ColumnC
             ColumnChange(Change.DOCUMENT, wanted.name, own.doc or "nothing", wanted.doc or "nothing", "as before")
         )
     return found
+
+
+def _of_name(table: Table, own: NestedField, wanted: NestedField, declared: DeclaredColumns) -> ColumnChange:
+    if (taken := _taken(table, wanted.name, own.field_id)) is not None:
+        return ColumnChange(Change.REUSE, wanted.name, own.name, wanted.name, "would break", taken)
+    readers = f"who asks for {own.name} by name asks for {wanted.name} from now on; snapshots of before keep {own.name}"
+    problem = None
+    if wanted.name in declared.found_by:
+        readers = "would break"
+        problem = Problem(
+            f"{_name(table)} has the column {own.name}, and its model calls it {wanted.name}",
+            "a column that rows are found by (their key, their day or instant, their entity, their version) keeps its name: plans "
+            "on record ask for days and keys by it, in snapshots of before as well",
+            f"call it {own.name} in the model; {_new_version(table)}",
+        )
+    return ColumnChange(Change.RENAME, wanted.name, own.name, wanted.name, readers, problem)
 
 
 def _of_type(table: Table, own: NestedField, wanted: NestedField) -> ColumnChange:
