@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -29,15 +32,22 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 from small_worlds import copy_of
+from worlds import SPARK
 
+from backfill_assets import faults
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.columns import preview
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.schema import Instant
 from backfill_assets.declarations.target import InputTable, Product
+from backfill_assets.evidence.events import COLUMN_CHANGES
 from backfill_assets.installation import Platform
 from backfill_assets.operations.columns import differences, evolve
+from backfill_assets.staging.rows import read
 from benchmarks import small_table
 from benchmarks.small_table import TARGET, serves
-from manifests.errors import EnvironmentRefused
+from manifests.errors import DeclarationRefused, EnvironmentRefused
+from manifests.model import Mode
 from resources.lakehouse.column_changes import Change
 from resources.lakehouse.facade import local_path
 
@@ -315,3 +325,134 @@ def test_what_is_called_otherwise_is_asked_whether_it_was_renamed(
     with pytest.raises(EnvironmentRefused) as refusal:
         evolve(platform)
     assert 'remark: ... = pa.Field(metadata={"renamed_from": "note"})' in refusal.value.problems[0].fix
+
+
+def killed_at(point: str, platform: Platform) -> None:
+    """Have a child change the columns, and be killed at a point."""
+    small_table.closed(platform)  # no connection goes with the child
+    child = os.fork()
+    if child == 0:
+        os.environ[faults.VARIABLE] = point
+        try:
+            evolve(platform)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("point", ["evolving.listed", "evolving.committed"])
+def test_whoever_is_killed_while_columns_are_changed_runs_the_same_command_again(
+    platform: Platform, declares: Callable[[type[pa.DataFrameModel]], None], point: str
+) -> None:
+    own = model(note=None, remark=(str, was("note")), status=(str, nullable()))
+    declares(own)
+    files = files_of(platform)
+    killed_at(point, platform)
+    left = [one for one in differences(platform) if one.changes]
+    assert bool(left) is (point == "evolving.listed"), "a commit is there or not, and never half of it"
+    evolve(platform)
+    table = platform.lakehouse.table(SAMPLES)
+    assert [one.name for one in table.schema().fields] == list(own.to_schema().columns)
+    assert table.schema().schema_id == max(one.schema_id for one in table.metadata.schemas)
+    assert files_of(platform) == files
+    listed = list(platform.evidence.records(COLUMN_CHANGES).glob("*-listed.json"))
+    assert len(listed) == 1, "begun twice, and on record once"
+    assert verify(platform).everything == []
+
+
+def test_a_change_on_record_says_who_changed_what(
+    platform: Platform, declares: Callable[[type[pa.DataFrameModel]], None]
+) -> None:
+    declares(model(note=None, remark=(str, was("note"))))
+    evolve(platform)
+    (file,) = platform.evidence.records(COLUMN_CHANGES).glob("*-listed.json")
+    listed = json.loads(file.read_text())["listed"]
+    assert (listed["table"], listed["schemaId"]) == (SAMPLES, platform.lakehouse.table(SAMPLES).schema().schema_id - 1)
+    assert {"change": "rename", "column": "remark", "was": "note", "becomes": "remark", "fieldId": 8} in listed[
+        "changes"
+    ]
+    file.write_text(file.read_text().replace("remark", "remarks"))
+    assert verify(platform).problems, "a changed record is found"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [({"status": (str, nullable())}, 3), ({"status": (str, nullable()), "wide": (pl.Int32, nullable())}, 2)],
+)
+def test_a_preview_tells_scripts_by_its_exit_code_and_people_by_a_table(
+    platform: Platform,
+    declares: Callable[[type[pa.DataFrameModel]], None],
+    capsys: pytest.CaptureFixture[str],
+    said: dict[str, Any],
+    code: int,
+) -> None:
+    declares(model(**said))
+    for as_json in (False, True):
+        with pytest.raises(SystemExit) as ended:
+            preview(platform, as_json)
+        assert ended.value.code == code
+        printed = capsys.readouterr().out
+        if as_json:
+            (found,) = [one for one in json.loads(printed)["tables"] if one["changes"]]
+            assert found["table"] == SAMPLES
+            assert {(one["change"], one["column"], one["applied"]) for one in found["changes"]} >= {
+                ("add", "status", True)
+            }
+        else:
+            assert "status" in printed
+            assert ("would refuse all of it" in printed) is (code == 2)
+    if code == 3:
+        evolve(platform)
+        preview(platform, as_json=False)
+        assert "tables and models agree" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("own", "rule"),
+    [
+        (
+            model(note=None, remark=(str, nullable(metadata={"renamed_from": 7}))),
+            "it is the name that the column had before",
+        ),
+        (model(remark=(str, was("note"))), "a former name is nobody's any more"),
+        (
+            model(note=None, a=(str, was("note")), b=(str, was("note"))),
+            "a column becomes one column, and a says the same",
+        ),
+    ],
+)
+def test_a_former_name_that_leaves_a_doubt_is_refused_with_its_declaration(
+    own: type[pa.DataFrameModel], rule: str
+) -> None:
+    table = InputTable(SAMPLES, "Samples.", own, TARGET.owners)
+    with pytest.raises(DeclarationRefused, match=rule):
+        finding.check_products([Product("samples", (table,), ())])
+
+
+def test_spark_reads_old_files_by_todays_columns_and_old_snapshots_by_their_own(
+    platform: Platform, declares: Callable[[type[pa.DataFrameModel]], None]
+) -> None:
+    declares(
+        model(
+            number=None,
+            count=(pl.Int64, was("number")),
+            price=(Annotated[pl.Decimal, 20, 2], nullable()),
+            marks=(pl.List(pl.Int64), nullable()),
+            status=(str, nullable()),
+            order=NAMES[::-1],
+        )
+    )
+    first = platform.lakehouse.table(SAMPLES).schema().schema_id
+    evolve(platform)
+    snapshot_id = platform.lakehouse.snapshot_id(SAMPLES)
+    spark = SPARK.session(Mode.BACKFILL)
+    today, then = (platform.lakehouse.pinned(SAMPLES, snapshot_id, schema_id=one) for one in (None, first))
+    rows = [row.asDict() for row in read(spark, today).orderBy("id").collect()]
+    for row, was_ in zip(rows, ROWS, strict=True):
+        assert (row["count"], row["price"], row["marks"]) == (was_["number"], was_["price"], was_["marks"])
+        assert (row["share"], row["status"]) == (was_["share"], None)
+    old = [row.asDict() for row in read(spark, then).orderBy("id").collect()]
+    assert [(row["number"], row["note"]) for row in old] == [(row["number"], row["note"]) for row in ROWS]
+    assert platform.lakehouse.rows(SAMPLES, snapshot_id or 0)[0].keys() == rows[0].keys(), (
+        "whole rows have today's columns"
+    )

@@ -32,7 +32,7 @@ def preview(platform: Platform, as_json: bool) -> None:
     if as_json:
         say({"home": str(platform.settings.home), "tables": [one.shown() for one in found]})
     else:
-        _show(found)
+        show_differences(found)
     if any(one.problems for one in found):
         sys.exit(EXIT_REFUSED)
     if any(one.is_new or one.changes for one in found):
@@ -44,7 +44,8 @@ def told(changes: Sequence[ColumnChange]) -> list[str]:
     return [f"{one.change.value} {one.column} ({one.was} -> {one.becomes})".replace("  ", " ") for one in changes]
 
 
-def _show(found: Sequence[TableDifference]) -> None:
+def show_differences(found: Sequence[TableDifference]) -> None:
+    """Print what differs, for a person."""
     new, differing = [one for one in found if one.is_new], [one for one in found if one.changes]
     for one in new:
         tell(f"{one.table}: is not there yet, and would be made")

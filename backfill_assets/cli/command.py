@@ -200,11 +200,12 @@ def config(as_json: bool) -> None:
     "--cases", type=click.IntRange(100, 1_000_000), default=20_000, show_default=True, help="Cases to generate."
 )
 @click.option("--seed", type=int, default=1, show_default=True)
-def demo(events: Path | None, cases: int, seed: int) -> None:
+@click.option("--column", is_flag=True, help="Go on: a column that comes later, and a run that fills its history.")
+def demo(events: Path | None, cases: int, seed: int, column: bool) -> None:
     """Show a whole restatement: history with a bug, the correction, its gates, what changed, and a refusal."""
     from backfill_assets.cli.demo import show
 
-    show(events, cases, seed)
+    show(events, cases, seed, column=column)
 
 
 for _command in (
