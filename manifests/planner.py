@@ -43,7 +43,6 @@ def make_plan(
     policy: Policy | None = None,
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    schemas: Mapping[str, int] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -58,7 +57,6 @@ def make_plan(
         facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
-        schemas: the id of the schema of each table that is read or written.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -78,7 +76,6 @@ def make_plan(
         policy,
         facts,
         uncommitted,
-        schemas,
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
@@ -128,7 +125,6 @@ class _Given:
     policy: Policy | None
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
-    schemas: Mapping[str, int]
 
     @property
     def publish(self) -> DayRange:
@@ -293,8 +289,12 @@ def _plan(
         source_ends=_source_ends(source, given.publish),
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
-        schemas=tuple(PinnedSchema(table, given.schemas[table]) for table in sorted(given.schemas)),
+        schemas=_schemas(given.base or BaseState()),
     )
+
+
+def _schemas(base: BaseState) -> tuple[PinnedSchema, ...]:
+    return tuple(PinnedSchema(table, number) for table, number in sorted(base.schemas.items()))
 
 
 def _midnight(day: date) -> datetime:

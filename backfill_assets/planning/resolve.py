@@ -74,7 +74,6 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
         raise refused.as_one()
-    schemas = pinned_schemas(platform, target, manifest)
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
     with refused.kept():
         pinned = _PinnedRows(platform, target, manifest, references)
@@ -100,7 +99,6 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             base=_base_state(platform, target, manifest, base_snapshot_id) if as_declared else None,
             policy=policy,
             facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
-            schemas=schemas,
         )
     if refused.number:
         raise refused.as_one()
@@ -286,6 +284,7 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, 
         corrections_snapshot_id=_corrections_snapshot(platform, target)
         if wanted.correction_events is not None
         else None,
+        schemas=pinned_schemas(platform, target, manifest),
     )
 
 

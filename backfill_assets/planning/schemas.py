@@ -1,7 +1,7 @@
 """The columns of the tables that a run reads and writes, as its plan pins them.
 
 Put here which schemas a plan pins, and whether one still holds: what was planned, computed or judged for other columns than a
-table has by now is neither computed nor published. Whether a table is as its model says is `lakehouse.declared_tables`'.
+table has by now is neither computed nor published. Whether a table is as its model says is `resources.lakehouse.declared_tables`'.
 """
 
 from __future__ import annotations
