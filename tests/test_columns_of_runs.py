@@ -17,6 +17,8 @@ from small_worlds import copy_of
 from worlds import SPARK
 
 from backfill_assets.audit import reproduce as reproducing
+from backfill_assets.audit.explain import explain
+from backfill_assets.audit.report import report
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
@@ -218,6 +220,10 @@ def test_what_was_published_before_a_change_of_columns_is_proved_compared_undone
     assert after != before
     assert verify(platform, data=True).everything == []
     assert reconciled(platform, target) is RunState.VALIDATED
+    told = explain(platform, READINGS, ["meter=m1", "day=2020-02-04"])
+    assert told.row is not None
+    assert {name for one in told.versions for name in one.changed} <= {said, "status"}
+    assert f", schema {plan.schema_of(READINGS)}" in report(platform, "after")
     rollback(platform, "after")
     assert values(platform, said) == before
     assert verify(platform, data=True).everything == []

@@ -50,10 +50,19 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
         check_numbers(table, report)
     for table in filter(None, map(world.seen, dict.fromkeys([*changed, sealed.target.name]))):
         check_refs(table, sealed, report)
+    _pinned_schemas(world, sealed, report)
     if (seen := world.seen(sealed.table)) is not None:
         _on_main(seen, sealed, report)
         _claims(world, seen, sealed, report)
         _version(world, seen, sealed, report)
+
+
+def _pinned_schemas(world: World, sealed: Sealed, report: Report) -> None:
+    """Say which schemas that the plan pins are gone: an expiry may take away what no snapshot needs, and nobody reads by it then."""
+    for pin in sealed.plan.get("schemas", ()):
+        seen = world.seen(str(pin["table"]))
+        if seen is not None and pin["schema_id"] not in {one.schema_id for one in seen.table.metadata.schemas}:
+            report.notes.append(f"schema {pin['schema_id']} of {seen.name}, which its plan pins, is gone")
 
 
 def _same_table(seen: Seen, sealed: Sealed, facts: Mapping[str, Any], report: Report, said: set[str]) -> None:

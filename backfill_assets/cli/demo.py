@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,7 +42,10 @@ from resources.settings import Settings, load_settings
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
+_SERVED = "BACKFILL_PRODUCTS"
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+OF_CASE_AGE = Path(enforcement.__file__).parent
+"""Where the manifest lies whose version only the product with the column has."""
 HISTORY, RESTATEMENT, ASKS_FOR_WEBHOOK = "history-2-4-1", "restate-utc-dates", "refused-webhook"
 _APPROVER = "data owner on duty"
 _WITH_CASE_AGE, _COLUMN, FILL = (
@@ -52,8 +57,7 @@ _WITH_CASE_AGE, _COLUMN, FILL = (
 
 def show(events: Path | None, cases: int, seed: int, *, column: bool = False) -> None:
     """Run the demo on a log, or on generated cases where none is given; with `column`, go on with a column that comes later."""
-    settings = load_settings()
-    _require_shipped(settings)
+    settings = _settings(column=column)
     load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
     out = make_console()
     initialise(Platform.of(settings))
@@ -102,6 +106,18 @@ def show(events: Path | None, cases: int, seed: int, *, column: bool = False) ->
             tell("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
 
 
+def _settings(*, column: bool) -> Settings:
+    """Return the settings of the installation; where a demo of before has added the column, with the product that declares it."""
+    settings = load_settings()
+    _require_shipped(settings)
+    platform = Platform.of(settings)
+    if not (column and settings.home.is_dir() and platform.lakehouse.exists(platform.products.targets[0].name)):
+        return settings
+    if _COLUMN in platform.lakehouse.table(platform.products.targets[0].name).schema().column_names:
+        os.environ[_SERVED] = json.dumps([_WITH_CASE_AGE])
+    return load_settings()
+
+
 def _published(platform: Platform, instance: DagsterInstance, name: str, scope: tuple[date, date]) -> RunRecord:
     """Plan a shipped manifest, have it approved, computed, gated and published, and show all of it."""
     out = make_console()
@@ -136,6 +152,8 @@ def _new_column(settings: Settings, instance: DagsterInstance, scope: tuple[date
             _say_filled(platform, "rolled back")
             decisions.reinstate(platform, record.run_id, by=_APPROVER, comment="and done again")
             _say_filled(platform, "reinstated")
+        tell("from now on this home is served with the column:")
+        tell(f"export {_SERVED}='{json.dumps([_WITH_CASE_AGE])}'   # or `products` in backfill.toml")
 
 
 def _say_filled(platform: Platform, when: str) -> None:
@@ -183,7 +201,7 @@ def _manifest(platform: Platform, name: str, scope: tuple[date, date]) -> RunMan
 
     The demo may run on uncommitted code; it is then marked as development, and the record says so.
     """
-    shipped = load_manifest(MANIFESTS / f"{name}.yaml")
+    shipped = load_manifest((OF_CASE_AGE if name == FILL else MANIFESTS) / f"{name}.yaml")
     text: dict[str, Any] = plain(shipped.model_dump(mode="json", by_alias=True))
     text["runId"] = _run_id(name, scope)
     text["target"]["publishRange"] = {"start": scope[0], "end": scope[1]}
