@@ -14,6 +14,8 @@ POINTS = frozenset(
     {
         "upgrading.adopted",
         "upgrading.migrated",
+        "evolving.listed",
+        "evolving.committed",
         "planning.resolved",
         "planning.recorded",
         "planning.pinned",

@@ -7,7 +7,7 @@ Put here what is looked up before a plan is made, so that a plan can be made and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from manifests.chunks import Chunking
@@ -105,6 +105,7 @@ class BaseState:
             ever published there; else None.
         held_at: the same, whoever has published there.
         present: what the kinds of runs are held against; None where nothing was looked up.
+        schemas: the id of the schema of each table that the run reads or writes.
     """
 
     rows_in_scope: int = 0
@@ -118,3 +119,4 @@ class BaseState:
     live_at: datetime | None = None
     held_at: datetime | None = None
     present: Present | None = None
+    schemas: Mapping[str, int] = field(default_factory=dict)

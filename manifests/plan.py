@@ -42,6 +42,14 @@ class PinnedReference:
     version: str | None
 
 
+@dataclass(frozen=True)
+class PinnedSchema:
+    """The columns of a table when the plan was made, by the id of its schema: source and references are read by it."""
+
+    table: str
+    schema_id: int
+
+
 _ENTITIES_SHOWN = 5
 
 
@@ -141,6 +149,8 @@ class Plan:
     """Hash of the policy that was in force."""
     data: DataTerms | None = field(default=None, metadata=LATER)
     """What the run may not see of its source; None: it may see everything."""
+    schemas: tuple[PinnedSchema, ...] = field(default=(), metadata=LATER)
+    """Of each table that the run reads or writes; none in plans of an earlier version."""
 
     @cached_property
     def hash(self) -> str:
@@ -150,6 +160,10 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as canonical JSON; `plan_from_json` reads it back."""
         return canonical_json(self)
+
+    def schema_of(self, table: str) -> int | None:
+        """Return the schema that a table had when the plan was made; None if it is not on record."""
+        return next((one.schema_id for one in self.schemas if one.table == table), None)
 
     @property
     def derives(self) -> bool:

@@ -21,7 +21,7 @@ from manifests.facts import BaseState, ReferenceState, SourceState, TargetContra
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
-from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, Plan, PlannedChunk
+from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
 from manifests.policy import Policy, Role
 from manifests.publish_mode_problems import publish_mode_problems, whole_file_problems
 from manifests.reference_pins import pin_references
@@ -289,7 +289,12 @@ def _plan(
         source_ends=_source_ends(source, given.publish),
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
+        schemas=_schemas(given.base or BaseState()),
     )
+
+
+def _schemas(base: BaseState) -> tuple[PinnedSchema, ...]:
+    return tuple(PinnedSchema(table, number) for table, number in sorted(base.schemas.items()))
 
 
 def _midnight(day: date) -> datetime:

@@ -36,21 +36,28 @@ class RowDifference:
 def digest_of_files(paths: Sequence[str], kinds: Mapping[str, pl.DataType], key: Sequence[str]) -> str:
     """Return the digest of the rows of files, in key order."""
     digest = RowDigest(kinds)
-    for frame in in_key_order(paths, list(kinds), key):
+    for frame in in_key_order(paths, {name: pl.col(name) for name in kinds}, key):
         digest.update(frame)
     return digest.result()
 
 
 def first_differing_row(
-    recorded: Sequence[str], reproduced: Sequence[str], columns: Sequence[str], key: Sequence[str]
+    recorded: Sequence[str],
+    reproduced: Sequence[str],
+    columns: Sequence[str],
+    key: Sequence[str],
+    now: Mapping[str, pl.Expr] | None = None,
 ) -> RowDifference | None:
     """Compare the rows of two sets of Parquet files in key order, a file at a time; return the first difference.
+
+    `now` says how a column is found in the reproduced files where it has another name there, or a wider type.
 
     Raises:
         OSError: if a file cannot be read.
         PolarsError: if a file does not have the columns, or has them in other types.
     """
-    sides = [in_key_order(paths, columns, key) for paths in (recorded, reproduced)]
+    own = {name: pl.col(name) for name in columns}
+    sides = [in_key_order(recorded, own, key), in_key_order(reproduced, own | dict(now or {}), key)]
     one, other = (next(side, None) for side in sides)
     while one is not None and other is not None:
         if one.schema != other.schema:
@@ -83,7 +90,7 @@ def _row_difference(
     return RowDifference({name: present[name] for name in key}, one, other)
 
 
-def in_key_order(paths: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> Iterator[pl.DataFrame]:
+def in_key_order(paths: Sequence[str], columns: Mapping[str, pl.Expr], key: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Yield the rows of files in key order, a file at a time; all at once where their key ranges overlap."""
     bounds = []
     for path in map(local_path, paths):
@@ -95,7 +102,7 @@ def in_key_order(paths: Sequence[str], columns: Sequence[str], key: Sequence[str
     apart = all(later[0] > earlier[1] for earlier, later in pairwise(bounds))
     ordered = [path for *_, path in bounds]
     for group in ([path] for path in ordered) if apart else [ordered]:
-        yield pl.scan_parquet(group, hive_partitioning=False).select(columns).sort(key).collect()
+        yield pl.scan_parquet(group, hive_partitioning=False).select(columns.values()).sort(key).collect()
 
 
 def _rank(values: Any) -> list[tuple[bool, Any]]:

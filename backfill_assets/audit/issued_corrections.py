@@ -75,4 +75,4 @@ def read_corrections(seen: Seen, storage: Storage, sealed: Sealed, report: Repor
         for file in chunk["derived"]:
             for entry in seen.entries.get(place_of(file["path"]), []):
                 where = f"{seen.name} chunk {chunk['chunk']}"
-                read_by_schema(seen, storage, entry, file, seen.table.schema(), where, report)
+                read_by_schema(seen, storage, sealed, entry, file, where, report)

@@ -86,12 +86,19 @@ def states_of(table: Table, where: BooleanExpression, notes: list[str]) -> Itera
             waiting = (snapshot, waiting[1])
             continue
         files = these
-        rows = read_scan(table, scan) if these else []
+        rows = _under_todays_names(table, snapshot, read_scan(table, scan)) if these else []
         if waiting is not None and list(map(shown_row, rows)) != list(map(shown_row, waiting[1])):  # NaN is NaN
             yield waiting
         waiting = (snapshot, rows)
     if waiting is not None:
         yield waiting
+
+
+def _under_todays_names(table: Table, snapshot: Snapshot, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of a snapshot, whose columns have the names of then, under those that the columns have now."""
+    then = table.schemas().get(-1 if snapshot.schema_id is None else snapshot.schema_id, table.schema())
+    now = {one.name: table.schema().find_column_name(one.field_id) or one.name for one in then.fields}
+    return [{now.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _had_files_before(table: Table, snapshot: Snapshot) -> bool:

@@ -16,6 +16,7 @@ from backfill_assets.audit.findings import Report
 from backfill_assets.audit.rows_by_schema import UNREADABLE_ROWS, rows_of_days
 from backfill_assets.audit.run_in_table import asked_for, days_of_chunks, files_as_left, shown_days
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.evidence.digested import names_now
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import by_key, one_order
@@ -58,7 +59,7 @@ def read_chunk(
     if any(not one.is_data for one in opened):
         report.add(where, "has files of deleted rows on it: readers get fewer rows than were accepted")
         return False
-    frames, all_right = rows_of_days(seen, storage, opened, own, where, column, days, report)
+    frames, all_right = rows_of_days(seen, storage, sealed, opened, own, where, column, days, report)
     whole &= all_right
     if frames is None:
         return False
@@ -67,7 +68,7 @@ def read_chunk(
     try:
         if merges:
             accepted = _as_merged(seen, storage, sealed, own, where, days, report) if rewritten else None
-        found = _digest(sealed, frames, more) if accepted is not None else None
+        found = _digest(seen, sealed, frames, more) if accepted is not None else None
     except UNREADABLE_ROWS as error:
         report.add(where, f"cannot be read by the current schema: {type(error).__name__}: {str(error)[:200]}")
         return False
@@ -108,18 +109,24 @@ def _as_merged(
             f"{where} was rewritten, and the files it was merged into are gone: they cannot be compared"
         )
         return None
-    frames, _ = rows_of_days(seen, storage, list(at.values()), own, where, sealed.target.day_column, days, report)
-    return None if frames is None else _digest(sealed, frames, LINEAGE_COLUMNS)
+    frames, _ = rows_of_days(
+        seen, storage, sealed, list(at.values()), own, where, sealed.target.day_column, days, report
+    )
+    return None if frames is None else _digest(seen, sealed, frames, LINEAGE_COLUMNS)
 
 
-def _digest(sealed: Sealed, frames: Sequence[pl.DataFrame], more: Sequence[str] = ()) -> str:
-    """Compute the digest of a chunk's rows, whatever files they came in, of `more` columns than those of digests as well."""
+def _digest(seen: Seen, sealed: Sealed, frames: Sequence[pl.DataFrame], more: Sequence[str] = ()) -> str:
+    """Compute the digest of a chunk's rows, whatever files they came in, of `more` columns than those of digests as well.
+
+    Columns have the names and the types that they had when the run was sealed.
+    """
     key = list(sealed.target.key)
     types = digest_types(sealed, frames[0].schema if frames else None)
     types |= {name: kind for name, kind in dtypes(sealed.target.model).items() if name in more}
+    now = names_now(sealed.tables.get(seen.name, {}), seen.table.schema())
     digest = RowDigest(types)
     ordered = [by_key(frame, key)[0] for frame in frames if frame.height]
     ordered.sort(key=lambda frame: [(value is not None, value) for value in frame.select(key).row(0)])
     for frame in one_order(ordered, key):
-        digest.update(frame.cast({name: kind for name, kind in types.items() if frame.schema[name] != kind}))
+        digest.update(frame.select(pl.col(now.get(name, name)).cast(kind).alias(name) for name, kind in types.items()))
     return digest.result()

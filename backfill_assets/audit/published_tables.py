@@ -7,6 +7,7 @@ are called: `sealed_metadata`, `accepted_files`, `published_rows`, `proof`, `pin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,7 @@ from backfill_assets.audit.published_rows import read_chunk
 from backfill_assets.audit.sealed_metadata import check_metadata
 from backfill_assets.audit.unknown_files import UnknownFiles
 from backfill_assets.evidence.collected import collected_files, collected_snapshots, collections
+from backfill_assets.evidence.column_records import Renamed, renamed
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.publication.under_way import Intent, intents_in
 from manifests.errors import EnvironmentRefused, Refused
@@ -61,6 +63,7 @@ class PublishedTables:
             if not any(problem.where == where for problem in found.problems):
                 self._gone(where, made, found)
 
+        sealed = replace(sealed, renamed=self._renamed)
         before = len(found.problems)
         self._snapshots(sealed, root, found)
         world = World(look, self._intents, gone, self._unknown if data else None)
@@ -156,6 +159,11 @@ class PublishedTables:
     def _collected_files(self) -> frozenset[str]:
         """The files that collections have removed by their records."""
         return collected_files(self._collections)
+
+    @cached_property
+    def _renamed(self) -> Renamed:
+        """The names that columns were given by changes on record."""
+        return renamed(self._platform.evidence, (link.content for link in self._read.chain.links))
 
     @cached_property
     def _collections(self) -> list[Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from uuid import uuid4
 
+import polars as pl
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
@@ -22,6 +23,7 @@ from backfill_assets.audit.conditions import _SHORT_HASH, Cause, Condition, _pin
 from backfill_assets.audit.first_difference import RowDifference, digest_of_files, first_differing_row
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.evidence.digested import digested_columns
 from backfill_assets.gates.judging import run_gates
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
@@ -29,6 +31,8 @@ from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.executor import by_plan, ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.columns import UNREADABLE
+from backfill_assets.worker.digest_types import dtype_of
+from backfill_assets.worker.gate_tasks import DigestColumn
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.model import Mode
 from manifests.plan import Plan, PlannedChunk
@@ -122,11 +126,11 @@ def reproduce(
     target = platform.products.target(plan.target)
     platform = _holding_nothing_of_live(platform, plan)
     scratch = f"{platform.lakehouse.location(target.name)}/reproduce={run_id}-{uuid4().hex[:_SHORT_HASH]}"
-    numbers = count(1)
+    numbers, digest = count(1), digested_columns(platform, record)
     found: list[ChunkComparison] = []
     difference: Difference | None = None
     for bench, batch in (
-        (_Bench(RunContext(platform, target, own), recorded, scratch, tell, numbers), batch)
+        (_Bench(RunContext(platform, target, own), recorded, scratch, tell, numbers, digest), batch)
         for own, chunks in groups
         for batch in own.batches(chunks)
     ):
@@ -205,6 +209,8 @@ class _Bench:
     scratch: str
     tell: Listener
     numbers: Iterator[int]
+    digest: tuple[DigestColumn, ...] | None
+    """What the recorded digests were made of; None where only the model and the version say so."""
 
 
 class _AsReplay(ModeSpark):
@@ -269,7 +275,7 @@ def _compare(
     if computed:
         # no measures and no outline: the gate would keep the outline beside the run's own
         bare = replace(bench.run, target=replace(bench.run.target, measure=None, outline=None))
-        gated = run_gates(bare, list(computed.values()))
+        gated = run_gates(bare, list(computed.values()), bench.digest)
         results = {result.chunk: result for result in gated}
     found = []
     for key in (chunk.key for chunk in batch):
@@ -353,16 +359,21 @@ def _difference(bench: _Bench, different: ChunkComparison, computed: ChunkRecord
     """Name the first row in which a chunk differs from its recorded staged files, if those are still what was digested."""
     files = bench.recorded[different.chunk].files
     target = bench.run.target
-    kinds = {name: dtypes(target.model)[name] for name in digest_columns(target.model)}
+    without = target.without(bench.run.plan.transform_version)
+    kinds = {name: dtypes(target.model)[name] for name in digest_columns(target.model) if name not in without}
+    now: dict[str, pl.Expr] = {}
+    if bench.digest is not None:
+        kinds = {one.name: dtype_of(one.kind) for one in bench.digest}
+        now = {one.name: pl.col(one.now).cast(kinds[one.name]).alias(one.name) for one in bench.digest}
     notes = [different.note] if different.note else []
     row = None
     try:
         if digest_of_files([file.path for file in files], kinds, target.key) != different.recorded_digest:
             notes.append("the recorded files no longer give the recorded digest: the row is only what they hold today")
         row = first_differing_row(
-            [file.path for file in files], [file.path for file in computed.files], list(kinds), target.key
+            [file.path for file in files], [file.path for file in computed.files], list(kinds), target.key, now
         )
-        if row is None:
+        if row is None and not different.note:
             notes.append("no row differs from the recorded files, only from their digest")
     except UNREADABLE as error:
         notes.append(f"the row cannot be named, the files cannot be compared: {type(error).__name__}: {error}"[:500])

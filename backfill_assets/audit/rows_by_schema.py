@@ -23,6 +23,7 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, U
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.listed_files import counts_in
+from backfill_assets.evidence.seals import Sealed
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.partitions import internal, partitions_of
 from resources.lakehouse.snapshots import Days, Entry, Seen
@@ -34,6 +35,7 @@ UNREADABLE_ROWS = (*UNREADABLE, arrow.ArrowException, ValueError, KeyError, Type
 def rows_of_days(
     seen: Seen,
     storage: Storage,
+    sealed: Sealed,
     opened: Sequence[Entry],
     own: Mapping[str, Mapping[str, Any]],
     where: str,
@@ -44,7 +46,7 @@ def rows_of_days(
     """Read files by the current schema; return their rows of days (None if one cannot be read), and whether all is right."""
     frames, whole = [], True
     for entry in opened:
-        frame, is_right = read_by_schema(seen, storage, entry, own.get(entry.place), seen.table.schema(), where, report)
+        frame, is_right = read_by_schema(seen, storage, sealed, entry, own.get(entry.place), where, report)
         whole &= is_right
         if frame is None:
             return None, False
@@ -56,9 +58,9 @@ def rows_of_days(
 def read_by_schema(
     seen: Seen,
     storage: Storage,
+    sealed: Sealed,
     entry: Entry,
     file: Mapping[str, Any] | None,
-    schema: Schema,
     where: str,
     report: Report,
 ) -> tuple[pl.DataFrame | None, bool]:
@@ -66,7 +68,7 @@ def read_by_schema(
 
     A file of the run that is missing or damaged is named by whoever reads it as it was gated (`proof`).
     """
-    at = f"{where} {entry.place}"
+    at, schema, uuid = f"{where} {entry.place}", seen.table.schema(), str(seen.table.metadata.table_uuid)
     try:
         raw = storage.content(entry.place)
     except OSError as error:
@@ -78,7 +80,7 @@ def read_by_schema(
     is_right = True
     try:
         frame, renamed = by_field_id(raw, schema, seen.table.name_mapping())
-        for field_id, own, name in renamed:
+        for field_id, own, name in (one for one in renamed if not sealed.is_renamed(uuid, *one)):
             report.add(f"{at} column {own} (field {field_id})", "readers find it under another name", own, name)
             is_right = False
         for name, expected, shown in (*counts_in(entry, raw, frame, schema), *_lies(seen, entry, frame, schema)):

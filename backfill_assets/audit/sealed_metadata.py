@@ -30,12 +30,12 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
     said: set[str] = set()
     for name, facts in sealed.tables.items():
         if (seen := world.seen(name)) is not None:
-            _same_table(seen, facts, report, said)
+            _same_table(seen, sealed, facts, report, said)
     for commit in sealed.commits:
         seen = world.seen(str(commit["table"]))
         if seen is None:
             continue
-        _same_table(seen, commit, report, said)
+        _same_table(seen, sealed, commit, report, said)
         _same_snapshot(world, seen, commit, report)
     if sealed.is_whole and {one["snapshot_id"] for one in sealed.changes} - {
         one["snapshotId"] for one in sealed.commits
@@ -50,13 +50,22 @@ def check_metadata(world: World, sealed: Sealed, report: Report) -> None:
         check_numbers(table, report)
     for table in filter(None, map(world.seen, dict.fromkeys([*changed, sealed.target.name]))):
         check_refs(table, sealed, report)
+    _pinned_schemas(world, sealed, report)
     if (seen := world.seen(sealed.table)) is not None:
         _on_main(seen, sealed, report)
         _claims(world, seen, sealed, report)
         _version(world, seen, sealed, report)
 
 
-def _same_table(seen: Seen, facts: Mapping[str, Any], report: Report, said: set[str]) -> None:
+def _pinned_schemas(world: World, sealed: Sealed, report: Report) -> None:
+    """Say which schemas that the plan pins are gone: an expiry may take away what no snapshot needs, and nobody reads by it then."""
+    for pin in sealed.plan.get("schemas", ()):
+        seen = world.seen(str(pin["table"]))
+        if seen is not None and pin["schema_id"] not in {one.schema_id for one in seen.table.metadata.schemas}:
+            report.notes.append(f"schema {pin['schema_id']} of {seen.name}, which its plan pins, is gone")
+
+
+def _same_table(seen: Seen, sealed: Sealed, facts: Mapping[str, Any], report: Report, said: set[str]) -> None:
     def add(where: str, what: str, expected: Any, found: Any) -> None:
         if where not in said:  # bundle and records say it of the same table
             said.add(where)
@@ -65,7 +74,7 @@ def _same_table(seen: Seen, facts: Mapping[str, Any], report: Report, said: set[
     metadata = seen.table.metadata
     if str(metadata.table_uuid) != facts["uuid"]:
         add(f"{seen.name} uuid", "is another table than the one that was published", facts["uuid"], metadata.table_uuid)
-    check_columns(seen, facts, add)
+    check_columns(seen, facts, add, sealed.is_renamed)
     specs = spec_facts(seen.table)
     for number, fields in facts["specs"].items():
         if specs.get(number) != fields:

@@ -124,12 +124,18 @@ def cli() -> None:
 
 
 @cli.command()
+@click.option("--preview", is_flag=True, help="Only show what differs between models and tables; nothing is written.")
 @json_option
-def init(as_json: bool) -> None:
+def init(preview: bool, as_json: bool) -> None:
     """Create the home folder, the ledger, the tables and the Dagster instance; load reference data.
 
-    Safe to repeat: what exists is kept, an older ledger is upgraded.
+    Safe to repeat: what exists is kept, an older ledger is upgraded. Columns of tables become what their models say, as far as
+    no reader breaks: added, renamed, widened, reordered, documented, made optional; anything else is refused.
+
+    With --preview the exit code is 0 if nothing differs, 3 if something would be made or changed, 2 if something would be
+    refused.
     """
+    from backfill_assets.cli import columns
     from backfill_assets.declarations.products import tables_of
     from backfill_assets.defs.launch import initialise_instance
     from backfill_assets.installation import Platform
@@ -138,23 +144,31 @@ def init(as_json: bool) -> None:
 
     settings = load_settings()
     platform = Platform.of(settings)
-    held = initialise(platform)
+    if preview:
+        columns.preview(platform, as_json)
+        return
+    done = initialise(platform)
+    held = done.references
     initialise_instance(settings)
     adopted = platform.ledger.journal.adopted
     tables = {product.name: dict(tables_of(product)) for product in platform.products}
     if as_json:
-        say({"home": str(settings.home), "tables": tables, "references": held, "adopted": adopted})
-    else:
-        tell(f"ready: {settings.home}")
-        if adopted:
-            tell(
-                f"  adopted: {len(adopted)} run(s) of an earlier version are protected from now on, as they are today: "
-                + ", ".join(adopted)
-            )
-        for product, names in tables.items():
-            tell(f"  product {product}")
-            for name, what in names.items():
-                tell(f"    {name}: {what}" + (f" {held[name]}" if name in held else ""))
+        changed = {table: columns.told(changes) for table, changes in done.columns.items()}
+        facts = {"home": str(settings.home), "tables": tables, "references": held, "adopted": adopted}
+        say(facts | {"columns": changed})
+        return
+    tell(f"ready: {settings.home}")
+    if adopted:
+        tell(
+            f"  adopted: {len(adopted)} run(s) of an earlier version are protected from now on, as they are today: "
+            + ", ".join(adopted)
+        )
+    for table, changes in done.columns.items():
+        tell(f"  columns of {table}: {', '.join(columns.told(changes))}")
+    for product, names in tables.items():
+        tell(f"  product {product}")
+        for name, what in names.items():
+            tell(f"    {name}: {what}" + (f" {held[name]}" if name in held else ""))
 
 
 @cli.command()
@@ -188,11 +202,12 @@ def config(as_json: bool) -> None:
     "--cases", type=click.IntRange(100, 1_000_000), default=20_000, show_default=True, help="Cases to generate."
 )
 @click.option("--seed", type=int, default=1, show_default=True)
-def demo(events: Path | None, cases: int, seed: int) -> None:
+@click.option("--column", is_flag=True, help="Go on: a column that comes later, and a run that fills its history.")
+def demo(events: Path | None, cases: int, seed: int, column: bool) -> None:
     """Show a whole restatement: history with a bug, the correction, its gates, what changed, and a refusal."""
     from backfill_assets.cli.demo import show
 
-    show(events, cases, seed)
+    show(events, cases, seed, column=column)
 
 
 for _command in (

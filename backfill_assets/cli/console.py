@@ -110,6 +110,7 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
         )
         for pin in planned.references
     ]
+    schemas = ", ".join(f"{one.schema_id} of {one.table}" for one in planned.schemas)
     look_back = planned.look_back
     pairs: list[tuple[str, object]] = [
         ("state", Text(state, STATE_STYLE.get(state, ""))),
@@ -119,6 +120,7 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
             f"snapshot {planned.base_snapshot_id}" if planned.base_snapshot_id else "the target has no snapshot yet",
         ),
         ("reads", f"{planned.source}, snapshot {planned.source_snapshot_id}"),
+        *([("schemas", schemas)] if schemas else []),
         (
             "input range",
             f"{planned.input_range.start} to {planned.input_range.end} ({planned.warm_up_days} days of warm-up)",

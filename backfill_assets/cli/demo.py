@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.rule import Rule
 
 from backfill_assets import decisions
-from backfill_assets.cli import console
+from backfill_assets.cli import columns, console
 from backfill_assets.cli.base import EXIT_FAILED, opened_platform, tell
 from backfill_assets.cli.launching import execute
 from backfill_assets.cli.terminal import make_console
 from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.ingestion.deliveries import load_delivery
-from backfill_assets.installation import Platform
+from backfill_assets.installation import Platform, open_platform
+from backfill_assets.operations.columns import differences
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
@@ -36,15 +39,25 @@ from manifests.reading import load_manifest, manifest_from
 from resources.ledger.facade import RunRecord
 from resources.settings import Settings, load_settings
 
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+_SERVED = "BACKFILL_PRODUCTS"
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+OF_CASE_AGE = Path(enforcement.__file__).parent
+"""Where the manifest lies whose version only the product with the column has."""
 HISTORY, RESTATEMENT, ASKS_FOR_WEBHOOK = "history-2-4-1", "restate-utc-dates", "refused-webhook"
 _APPROVER = "data owner on duty"
+_WITH_CASE_AGE, _COLUMN, FILL = (
+    "backfill_assets.products.enforcement.case_age:PRODUCT",
+    "case_age_days",
+    "fill-case-age",
+)
 
 
-def show(events: Path | None, cases: int, seed: int) -> None:
-    """Run the demo on a log, or on generated cases where none is given."""
-    settings = load_settings()
-    _require_shipped(settings)
+def show(events: Path | None, cases: int, seed: int, *, column: bool = False) -> None:
+    """Run the demo on a log, or on generated cases where none is given; with `column`, go on with a column that comes later."""
+    settings = _settings(column=column)
     load = enforcement.from_file(events) if events else enforcement.generated(cases, seed)
     out = make_console()
     initialise(Platform.of(settings))
@@ -67,15 +80,7 @@ def show(events: Path | None, cases: int, seed: int) -> None:
             ),
         ):
             with _chapter(title):
-                record = plan_run(platform, _manifest(platform, name, scope))
-                out.print(console.plan(record.plan, record.state.value, stages_of(platform.products, record.plan)))
-                if record.state is RunState.PLANNED:
-                    decisions.approve(platform, record.run_id, by=_APPROVER, comment="demo")
-                    announce_approval(platform, instance, record)
-                if not execute(platform, instance, record.run_id, (), progress=True):
-                    _failed(platform, record.run_id)
-                out.print(console.gates(platform.ledger.verdicts(record.run_id), CHUNK_GATE))
-                _show_publication(platform, record.run_id)
+                _published(platform, instance, name, scope)
         with _chapter("4. What the restatement changed"):
             runs = [platform.ledger.run(_run_id(name, scope)) for name in (HISTORY, RESTATEMENT)]
             out.print(console.by_year(*(_by_year(platform, record) for record in runs)))
@@ -86,6 +91,8 @@ def show(events: Path | None, cases: int, seed: int) -> None:
                 out.print(console.refusal(refusal))
             else:
                 raise click.ClickException("the webhook was granted to a backfill")
+        if column:
+            _new_column(settings, instance, scope)
         with _chapter("Where to go on"):
             restated = runs[1]
             first, second = (_snapshot(platform, record) for record in runs)
@@ -97,6 +104,64 @@ def show(events: Path | None, cases: int, seed: int) -> None:
             tell("Dagster       backfill ui")
             tell(f"undo          backfill rollback {restated.run_id}")
             tell("any engine    backfill config --json   # what pyiceberg.catalog.load_catalog takes")
+
+
+def _settings(*, column: bool) -> Settings:
+    """Return the settings of the installation; where a demo of before has added the column, with the product that declares it."""
+    settings = load_settings()
+    _require_shipped(settings)
+    platform = Platform.of(settings)
+    if not (column and settings.home.is_dir() and platform.lakehouse.exists(platform.products.targets[0].name)):
+        return settings
+    if _COLUMN in platform.lakehouse.table(platform.products.targets[0].name).schema().column_names:
+        os.environ[_SERVED] = json.dumps([_WITH_CASE_AGE])
+    return load_settings()
+
+
+def _published(platform: Platform, instance: DagsterInstance, name: str, scope: tuple[date, date]) -> RunRecord:
+    """Plan a shipped manifest, have it approved, computed, gated and published, and show all of it."""
+    out = make_console()
+    record = plan_run(platform, _manifest(platform, name, scope))
+    out.print(console.plan(record.plan, record.state.value, stages_of(platform.products, record.plan)))
+    if record.state is RunState.PLANNED:
+        decisions.approve(platform, record.run_id, by=_APPROVER, comment="demo")
+        announce_approval(platform, instance, record)
+    if not execute(platform, instance, record.run_id, (), progress=True):
+        _failed(platform, record.run_id)
+    out.print(console.gates(platform.ledger.verdicts(record.run_id), CHUNK_GATE))
+    _show_publication(platform, record.run_id)
+    return record
+
+
+def _new_column(settings: Settings, instance: DagsterInstance, scope: tuple[date, date]) -> None:
+    """Serve the product with a column more: add it, show that readers see NULL, fill it by a run, undo and reinstate that.
+
+    The same steps by hand: docs/adding-a-table.md, "A new column".
+    """
+    later = settings.model_copy(update={"products": [_WITH_CASE_AGE]})
+    with open_platform(later) as platform:
+        with _chapter(f"6. A new column: {_COLUMN}; `backfill init --preview`, then `backfill init`"):
+            columns.show_differences(differences(platform))
+            initialise(platform)
+            _say_filled(platform, "the column is there, and no file was rewritten")
+        with _chapter("7. Its history: a run of 3.2.0, which changes nothing else"):
+            record = _published(platform, instance, FILL, scope)
+            _say_filled(platform, "published")
+        with _chapter("8. Undone, and done again"):
+            decisions.rollback(platform, record.run_id, by=_APPROVER, comment="to show that it can be undone")
+            _say_filled(platform, "rolled back")
+            decisions.reinstate(platform, record.run_id, by=_APPROVER, comment="and done again")
+            _say_filled(platform, "reinstated")
+        tell("from now on this home is served with the column:")
+        tell(f"export {_SERVED}='{json.dumps([_WITH_CASE_AGE])}'   # or `products` in backfill.toml")
+
+
+def _say_filled(platform: Platform, when: str) -> None:
+    """Say in how many rows readers see a value of the new column."""
+    found = (
+        platform.lakehouse.table(platform.products.targets[0].name).scan(selected_fields=(_COLUMN,)).to_arrow()[_COLUMN]
+    )
+    tell(f"{when}: {len(found) - found.null_count:,} of {len(found):,} rows have a {_COLUMN}")
 
 
 def _require_shipped(settings: Settings) -> None:
@@ -136,7 +201,7 @@ def _manifest(platform: Platform, name: str, scope: tuple[date, date]) -> RunMan
 
     The demo may run on uncommitted code; it is then marked as development, and the record says so.
     """
-    shipped = load_manifest(MANIFESTS / f"{name}.yaml")
+    shipped = load_manifest((OF_CASE_AGE if name == FILL else MANIFESTS) / f"{name}.yaml")
     text: dict[str, Any] = plain(shipped.model_dump(mode="json", by_alias=True))
     text["runId"] = _run_id(name, scope)
     text["target"]["publishRange"] = {"start": scope[0], "end": scope[1]}

@@ -103,10 +103,14 @@ class TransformVersion:
 
     `clustered`: each chunk of the output comes in one Spark partition, that of the context's `slots`, sorted by the table's
     key, so that it is written as it is. The gate would catch a lie.
+
+    `without` are the columns that the table got after the version: it does not return them, they are NULL in its rows, and its
+    digests are made of the others, so that they stay what they were.
     """
 
     function: Transform
     clustered: bool = False
+    without: tuple[str, ...] = ()
 
     @classmethod
     def sql(cls, module: str, file: str) -> TransformVersion:
@@ -449,6 +453,11 @@ class TargetTable:
     def changes(self) -> str:
         """The table that the changed rows of its runs are put into, if anybody asks for it."""
         return f"{self.name}_changes"
+
+    def without(self, version: str) -> tuple[str, ...]:
+        """Return the columns that the table got after a version; none of a version that is not declared."""
+        found = self.versions.get(version)
+        return () if found is None else found.without
 
     def contract(self, reference_rows: Mapping[str, list[dict[str, Any]]]) -> TargetContract:
         """Return what the planner must know, with the warm-up that the pinned references ask for."""

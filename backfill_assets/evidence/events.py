@@ -16,6 +16,8 @@ TOLD, REFUSED, MOVED, ADOPTED = "told", "refused", "moved", "adopted"
 of this project came under the chain."""
 GC = "gc"
 """The folder of the evidence store that holds a record of each collection; too short to be a run id."""
+COLUMN_CHANGES = "cc"
+"""The folder that holds a record of each change of a table's columns; too short to be a run id."""
 ACTIONS = frozenset({PUBLISH, ROLLBACK, REINSTATE, ACCEPT})
 EVENTS = frozenset({TOLD, REFUSED, MOVED, ADOPTED, SUPERSEDED, RESTORED})
 _OF_A_CHANGE = re.compile(

@@ -18,11 +18,13 @@ import polars as pl
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from backfill_assets.declarations.schema import dtypes, iceberg_schema, polars_type
+from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.evidence.column_records import Renamed
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM
+from backfill_assets.worker.digest_types import dtype_of
 from manifests.errors import Problem
 from manifests.lifecycle import PUBLISH, PublicationState
 from manifests.model import Corrections
@@ -41,7 +43,7 @@ from resources.lakehouse.snapshots import (
     table_facts,
 )
 from resources.lakehouse.storage import Storage, place_of
-from resources.lakehouse.type_words import type_of_words, type_words
+from resources.lakehouse.type_words import type_words
 from resources.ledger.facade import RunRecord
 from resources.ledger.rows import Rows
 
@@ -71,6 +73,7 @@ class Sealed:
         beside: path, bytes and SHA-256 of each file that the run left beside its tables, with its kind.
         policy: the text of the policy that decided; None if none is on record.
         is_whole: whether nothing of it was left out as damaged.
+        renamed: the names that columns were given by changes on record.
     """
 
     run_id: str
@@ -83,6 +86,11 @@ class Sealed:
     beside: Sequence[Mapping[str, Any]] = ()
     policy: Mapping[str, Any] | None = None
     is_whole: bool = True
+    renamed: Renamed = field(default_factory=dict)
+
+    def is_renamed(self, uuid: str, field_id: int, *names: str) -> bool:
+        """Whether a column of a table was lawfully given each of these names: a change of columns on record says so."""
+        return set(names) <= self.renamed.get((uuid, field_id), frozenset())
 
     @property
     def run(self) -> Mapping[str, Any]:
@@ -126,10 +134,11 @@ def sealed_schema(platform: Platform, record: RunRecord) -> dict[str, Any]:
         [target.name] if target.corrections is None or not record.plan.corrections else tables_changed(platform, record)
     )
     digested = {field.name: type_words(field.field_type) for field in iceberg_schema(target.model).fields}
+    without = target.without(record.plan.transform_version)
     return {
         "digest": {
             "algorithm": ALGORITHM,
-            "columns": [[name, digested[name]] for name in digest_columns(target.model)],
+            "columns": [[name, digested[name]] for name in digest_columns(target.model) if name not in without],
         },
         "tables": {name: table_facts(platform.lakehouse.table(name)) for name in names},
     }
@@ -322,12 +331,3 @@ def digest_types(sealed: Sealed, present: Mapping[str, Any] | None = None) -> di
         for name, kind in dtypes(sealed.target.model).items()
         if name in columns and (present is None or name in present)
     }
-
-
-def dtype_of(kind: str) -> pl.DataType:
-    """Return the Polars type of an Iceberg type's name.
-
-    Raises:
-        ValueError: if a digest has no such type.
-    """
-    return polars_type(type_of_words(kind))

@@ -9,10 +9,11 @@ leaves and those that it puts there, of corrections the rows with the correction
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
@@ -70,14 +71,17 @@ def changes_of_run(platform: Platform, record: RunRecord, accepted: Mapping[str,
         accepted: what readers see of each chunk before, as `records.accepted_before` has it.
     """
     target, chunks = platform.products.target(record.target), platform.ledger.chunks(record.run_id)
+    columns = dtypes(target.model).keys()
     try:
         before = _rows_before(platform, target, record)
     except InputRefused as refusal:  # the base has expired, or somebody else's file lies in two chunks
         known = {key: facts["rows"] for key, facts in accepted.items()}
-        return Changes("", [_change(one, known.get(one.chunk), one.rows, accepted) for one in chunks], _said(refusal))
+        return Changes(
+            "", [_change(one, known.get(one.chunk), one.rows, accepted, columns) for one in chunks], _said(refusal)
+        )
     sides = {chunk.chunk: _side(record, chunk, before[chunk.chunk]) for chunk in chunks}
     after = {one.chunk: rows_after(record.plan, one, before[one.chunk]) for one in chunks if one.state in STAGED}
-    found = [_change(one, sum(before[one.chunk].values()), after.get(one.chunk), accepted) for one in chunks]
+    found = [_change(one, sum(before[one.chunk].values()), after.get(one.chunk), accepted, columns) for one in chunks]
     whole = len(chunks) == len(record.plan.chunks) and all(chunk.state in STAGED for chunk in chunks)
     return Changes(diff_id_of(target, sides) if whole else "", found)
 
@@ -135,16 +139,21 @@ def rows_after(plan: Plan, chunk: ChunkRecord, before: Mapping[str, int]) -> int
 
 
 def _change(
-    chunk: ChunkRecord, before: int | None, after: int | None, accepted: Mapping[str, Mapping[str, Any]]
+    chunk: ChunkRecord,
+    before: int | None,
+    after: int | None,
+    accepted: Mapping[str, Mapping[str, Any]],
+    columns: Container[str],
 ) -> ChunkChange:
     """Return what becomes of a chunk; before its first rows every sum is 0.
 
-    What the gate of an earlier run has added up counts if it saw as many rows as there are: else others have written.
+    What the gate of an earlier run has added up counts if it saw as many rows as there are: else others have written. Of a
+    column that has another name since then the sum before is not known.
     """
     mine = _sums(chunk.measures.get(VISIBLE), after)
     earlier = _sums(accepted.get(chunk.chunk, {}).get(VISIBLE), before)
     nothing = "0" if before == 0 else None
-    names = [*mine, *(name for name in earlier if name not in mine)]
+    names = [*mine, *(name for name in earlier if name not in mine and name in columns)]
     return ChunkChange(
         chunk.chunk, (before, after), {name: (earlier.get(name, nothing), mine.get(name)) for name in names}
     )

@@ -47,9 +47,9 @@ from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.recomputing import LIMIT
 from backfill_assets.staging.rows import lineage
-from backfill_assets.worker.chunk_gate import gating
+from backfill_assets.worker.chunk_gate import digest_of, gating
 from backfill_assets.worker.chunk_rules import rule_name
-from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask, spec_of
+from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask, spec_of
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
 from manifests.chunks import span
@@ -115,8 +115,12 @@ def _say_verdict(plan: Plan, result: GatedChunk) -> None:
         logs.event(_log, level, "chunk_verdict", text, told=True, attempt=result.attempt, **facts)
 
 
-def run_gates(run: RunContext, chunks: Sequence[ChunkRecord]) -> list[GateResult]:
+def run_gates(
+    run: RunContext, chunks: Sequence[ChunkRecord], digest: tuple[DigestColumn, ...] | None = None
+) -> list[GateResult]:
     """Read the staged files of chunks back in Spark's workers and judge them; records nothing.
+
+    `digest` are the columns that digests are made of: those of the plan's version, if none are given.
 
     Raises:
         EnvironmentRefused: if a file could not be read just now.
@@ -132,6 +136,7 @@ def run_gates(run: RunContext, chunks: Sequence[ChunkRecord]) -> list[GateResult
             tuple(local_path(file.path) for file in chunk.files),
             chunk.rows or 0,
             local_path(f"{outlines}/{chunk.chunk}-{uuid4().hex}.parquet"),
+            digest_of(target, plan.transform_version) if digest is None else digest,
         )
         for chunk in chunks
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,12 +15,14 @@ from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
+from backfill_assets.operations.columns import evolve
 from backfill_assets.operations.garbage import runs_over
 from backfill_assets.operations.released_pins import needed_pins
 from backfill_assets.operations.shipped_references import shipped_references
 from backfill_assets.planning.pinned_snapshots import keep
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
+from resources.lakehouse.column_changes import ColumnChange
 from resources.lakehouse.loads import (
     DATA_VERSION_PROPERTY,
     LOAD_PROPERTY,
@@ -35,11 +39,20 @@ _TRANSFORMS: dict[Chunking, Transform[Any, int]] = {
 }
 
 
-def initialise(platform: Platform) -> dict[str, str]:
-    """Create home, ledger and tables, and load the shipped reference data; return what each table holds.
+@dataclass(frozen=True)
+class Initialised:
+    """What an installation has now: the version that each reference table holds, and which columns were changed."""
+
+    references: Mapping[str, str]
+    columns: Mapping[str, Sequence[ColumnChange]]
+
+
+def initialise(platform: Platform) -> Initialised:
+    """Create home, ledger and tables, bring columns to what models say, and load the shipped reference data.
 
     Raises:
-        EnvironmentRefused: if something is in the way.
+        EnvironmentRefused: if something is in the way; also every change of a column that would break a reader.
+        LeaseHeld: if somebody publishes to a target whose columns are to be changed.
         DeclarationRefused: if the reference data that a product ships cannot be had, or is not as declared; nothing is made then.
     """
     shipped = shipped_references(platform)
@@ -55,6 +68,7 @@ def initialise(platform: Platform) -> dict[str, str]:
         ) from error
     platform.lakehouse.create_catalog()
     make_ledger(platform)
+    columns = evolve(platform)
     for table in platform.products.inputs:
         column = table.partition_by
         schema = iceberg_schema(table.model)
@@ -72,7 +86,7 @@ def initialise(platform: Platform) -> dict[str, str]:
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
         platform.lakehouse.overwrite_rows(name, rows, properties)
         held[name] = version
-    return held
+    return Initialised(held, columns)
 
 
 def make_ledger(platform: Platform) -> None:

@@ -25,6 +25,7 @@ from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
+from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
@@ -288,6 +289,7 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, 
         corrections_snapshot_id=_corrections_snapshot(platform, target)
         if wanted.correction_events is not None
         else None,
+        schemas=pinned_schemas(platform, target, manifest),
     )
 
 
@@ -300,8 +302,11 @@ def replanned(run: RunContext) -> Plan:
     platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)[plan.source]
+    schemas = tuple(replace(one, schema_id=newest) if one.table == plan.source else one for one in plan.schemas)
     return replace(
         plan,
+        schemas=schemas,
         base_snapshot_id=base_snapshot_id,
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,

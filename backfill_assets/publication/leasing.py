@@ -25,6 +25,8 @@ from resources.ledger.leases import Lease, Leases
 
 COLLECTION = "gc"
 """Who holds the lease of a collection of garbage: no run, and too short to be the id of one."""
+COLUMNS = "cc"
+"""Who holds the lease of a change of columns: no run either."""
 
 
 @contextmanager
@@ -126,8 +128,25 @@ def collecting_lease(platform: Platform, target: str) -> Iterator[Lease]:
     Raises:
         LeaseHeld: if somebody publishes to the target, or takes a publication back.
     """
+    with _whole_lease(platform, target, COLLECTION, "collect") as lease:
+        yield lease
+
+
+@contextmanager
+def columns_lease(platform: Platform, target: str) -> Iterator[Lease]:
+    """Hold every day of a target while the columns of its tables are changed: a publication sees one schema from end to end.
+
+    Raises:
+        LeaseHeld: if somebody publishes to the target, or takes a publication back.
+    """
+    with _whole_lease(platform, target, COLUMNS, "change columns") as lease:
+        yield lease
+
+
+@contextmanager
+def _whole_lease(platform: Platform, target: str, holder: str, action: str) -> Iterator[Lease]:
     leases = leases_of(platform)
-    lease = leases.acquire(target, date.min, date.max, COLLECTION, "collect")
+    lease = leases.acquire(target, date.min, date.max, holder, action)
     with _released_unless_fenced(leases, lease):
         leases.fenced(_fence(platform, lease, _tables(platform, target)))
     with _given_back(leases, lease):

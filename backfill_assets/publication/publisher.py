@@ -24,6 +24,7 @@ from backfill_assets.evidence.preconditions import (
     require_vouched_for,
 )
 from backfill_assets.installation import Platform
+from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.publication.announcements import Published, already_done, logged, tell_the_world
 from backfill_assets.publication.asked_again import problems_by_now, require_neighbours_on_record
 from backfill_assets.publication.change import Change
@@ -133,7 +134,8 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     require_vouched_for(platform, run_id)
     require_unharmed(platform, run_id)  # before anything lands: what has happened could not be recorded past it
     held_against = platform.policy.hash
-    if problems := policy_problems(platform, change.record):
+    problems = policy_problems(platform, change.record)
+    if problems := [*problems, *schema_problems(platform, change.target, change.plan)]:
         raise PublicationRefused(problems)
     require_thawed(platform, change.record)
     require_predecessor(platform, change.record)  # once more: it may have been rolled back before the lease was taken

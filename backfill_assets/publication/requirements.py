@@ -12,6 +12,7 @@ from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
+from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.publication.asked_again import require_neighbours_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import has_landed
@@ -339,7 +340,7 @@ def _waits_for(platform: Platform, record: RunRecord) -> str | None:
         return other.what
     if change.has_landed:
         return None
-    if found := policy_problems(platform, record):
+    if found := [*policy_problems(platform, record), *schema_problems(platform, change.target, record.plan)]:
         return found[0].what
     try:
         require_neighbours_on_record(change)

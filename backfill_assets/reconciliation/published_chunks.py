@@ -13,21 +13,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from backfill_assets.declarations.schema import spark_schema
-from backfill_assets.declarations.target import TargetTable
-from backfill_assets.evidence.seals import SCHEMA_FILE
+from backfill_assets.evidence.digested import digested_columns
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.judging import gate_spec
-from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.pinned_rows import read
-from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.chunk_published import OutlineTask, judging, outline_batches
 from backfill_assets.worker.gate_tasks import GateResult, GateTask
 from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.violations import require_read
 from manifests.plan import Plan
-from resources.files.kept_files import read_json
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger.facade import ChunkRecord, RunRecord
 from resources.spark.workers import SparkWorkers
@@ -69,7 +65,7 @@ def read_chunks(run: RunContext, published: Mapping[str, Published]) -> dict[str
     Each digest is made of the columns that the accepted one was made of: the table may have got more since.
     """
     platform, target, plan = run.platform, run.target, run.plan
-    digested = {record.run_id: _digested(platform, target, record) for record in _accepted_runs(published)}
+    digested = {record.run_id: digested_columns(platform, record) or () for record in _accepted_runs(published)}
     tasks = [
         GateTask(
             one.chunk,
@@ -91,16 +87,6 @@ def read_chunks(run: RunContext, published: Mapping[str, Published]) -> dict[str
 
 def _accepted_runs(published: Mapping[str, Published]) -> list[RunRecord]:
     return [one.accepted[0] for one in published.values() if one.accepted is not None]
-
-
-def _digested(platform: Platform, target: TargetTable, record: RunRecord) -> tuple[str, ...]:
-    """Return the columns that the digests of a published run were made of, of those that the model declares today."""
-    try:
-        sealed = read_json(platform.evidence.path(record.run_id) / SCHEMA_FILE)
-    except FileNotFoundError:  # an earlier version sealed it: what its digests were made of is not on record
-        return ()
-    names = {name for name, _ in sealed["digest"]["columns"]}
-    return tuple(name for name in digest_columns(target.model) if name in names)
 
 
 def outlines_of(run: RunContext, published: Sequence[Published]) -> DataFrame:

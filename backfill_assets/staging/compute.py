@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
@@ -45,7 +46,11 @@ _PATIENCE_SECONDS = 30.0
 def transform_context(run: RunContext, chunks: Sequence[PlannedChunk]) -> TransformContext:
     """Return the context a transform of this plan gets for these chunks."""
     spark, lakehouse = run.spark, run.platform.lakehouse
-    references = {pin.table: read(spark, lakehouse.pinned(pin.table, pin.snapshot_id)) for pin in run.plan.references}
+    plan = run.plan
+    references = {
+        pin.table: read(spark, lakehouse.pinned(pin.table, pin.snapshot_id, schema_id=plan.schema_of(pin.table)))
+        for pin in plan.references
+    }
     return context_of(run.plan, run.target, chunks, references, spark.sparkContext.defaultParallelism)
 
 
@@ -63,11 +68,12 @@ def pinned_inputs(
     spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
     time_column = target.source_time_column
     start, end = read_window(plan, chunks)
-    scan = lakehouse.pinned(plan.source, plan.source_snapshot_id, between(time_column, start, end))
+    pinned = partial(lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source))
+    scan = pinned(between(time_column, start, end))
     on_read("range", scan)
     look_back = None
     if target.look_back_columns:
-        earlier = lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, start))
+        earlier = pinned(before(time_column, start))
         on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
@@ -107,7 +113,9 @@ def entities_of(platform: Platform, plan: Plan) -> DataFrame:
     assert merge is not None
     if merge.changed_since is None:
         return spark.createDataFrame([(name,) for name in merge.entities or ()], f"{merge.entity} string")
-    appended = platform.lakehouse.pinned_since(plan.source, merge.changed_since, plan.source_snapshot_id)
+    appended = platform.lakehouse.pinned_since(
+        plan.source, merge.changed_since, plan.source_snapshot_id, plan.schema_of(plan.source)
+    )
     return read(spark, appended, (merge.entity,)).distinct()
 
 
@@ -117,7 +125,8 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
     """
     plan, time_column = run.plan, run.target.source_time_column
-    scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, before(time_column, plan.read_until))
+    until, schema_id = before(time_column, plan.read_until), plan.schema_of(plan.source)
+    scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
     rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:
         rows = allowed(run, rows)

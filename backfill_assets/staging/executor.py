@@ -18,6 +18,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import compute_batch
@@ -143,6 +144,8 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
     require_not_expired(platform, record)
     if differing := column_problems(platform.lakehouse.table(target.name), iceberg_schema(target.model)):
         raise EnvironmentRefused(differing)  # it was as planned: the table, or a development's model, has changed since
+    if others := schema_problems(platform, target, record.plan):
+        raise TransitionRefused(others)
     return record
 
 

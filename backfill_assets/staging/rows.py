@@ -153,7 +153,7 @@ def computed_rows(
             rows = _frame_of(plan, version.function(_with_every_view(target, version, inputs), context))
         if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)
-        rows = _only_these(rows, target, chunks)
+        rows = _with_later_columns(_only_these(rows, target, chunks), version.without, schema)
         if not version.clustered:
             rows = _clustered(rows, target, context)
         return in_folders(_with_declared_columns(rows, schema, plan), target, plan.chunking, parts)
@@ -357,9 +357,16 @@ def _frame_of(plan: Plan, returned: Any) -> DataFrame:
     return frame
 
 
+def _with_later_columns(rows: DataFrame, without: Sequence[str], schema: Schema) -> DataFrame:
+    """Add the columns that a version of a transform knows nothing of, as NULL."""
+    kinds = {field.name: field.dataType for field in spark_schema(schema, without, field_ids=False).fields}
+    return rows.withColumns({name: F.lit(None).cast(kind) for name, kind in kinds.items()}) if kinds else rows
+
+
 def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[Problem]:
     """Say which columns a transform's output lacks or has besides."""
-    declared = [name for name in dtypes(target.model) if name not in LINEAGE_COLUMNS]
+    without = target.versions[plan.transform_version].without
+    declared = [name for name in dtypes(target.model) if name not in {*LINEAGE_COLUMNS, *without}]
     counted = Counter(rows.columns)
     wrong = {
         "lacks": sorted(set(declared) - set(counted)),

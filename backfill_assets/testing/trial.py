@@ -32,7 +32,7 @@ from backfill_assets.testing.differences import Difference, TrialError, differen
 from backfill_assets.testing.given_rows import Rows, frame_of
 from backfill_assets.testing.sessions import new_folder, process_in
 from backfill_assets.testing.stored_rows import SNAPSHOT, StoredRows
-from backfill_assets.worker.chunk_gate import gate_chunks
+from backfill_assets.worker.chunk_gate import digest_of, gate_chunks
 from backfill_assets.worker.gate_tasks import GateTask, spec_of
 from backfill_assets.worker.violations import Violation, require_read
 from manifests.code_identity import CodeIdentity
@@ -154,6 +154,7 @@ class Trial:
                 tuple(file.path for file in files[chunk.key]),
                 sum(file.rows for file in files[chunk.key]),
                 str(new_folder().with_suffix(".parquet")),
+                digest_of(self.target, self.plan.transform_version),
             )
             for chunk in self.plan.chunks
         ]

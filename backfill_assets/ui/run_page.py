@@ -99,6 +99,11 @@ def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] 
         ("planned", f"{time_html(record.created_at)}; last change {time_html(record.updated_at)}"),
         ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}"),
         ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
+        *(
+            [("schemas", ", ".join(f"{one.schema_id} of {escape(one.table)}" for one in plan.schemas))]
+            if plan.schemas
+            else []
+        ),
         ("plan", f"<code>{record.plan_hash}</code>"),
         *([] if stages_of is None else [("stages", _stages(stages_of, plan))]),
     ]

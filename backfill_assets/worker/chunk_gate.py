@@ -20,7 +20,8 @@ import polars as pl
 from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_type
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema, iceberg_type
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.chunk_rules import (
     FILES_RULE,
     MEASURE_RULE,
@@ -34,7 +35,8 @@ from backfill_assets.worker.chunk_rules import (
 )
 from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
-from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
+from backfill_assets.worker.digest_types import dtype_of
+from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask
 from backfill_assets.worker.key_order import by_key, in_key_order, one_order
 from backfill_assets.worker.partitions import several_partitions
 from backfill_assets.worker.references import imported_by_path
@@ -44,6 +46,7 @@ from backfill_assets.worker.violations import Violation, add_unreadable, add_vio
 from manifests.canonical import plain
 from manifests.text import words_of
 from resources.files.fingerprints import Fingerprint, fingerprint
+from resources.lakehouse.type_words import type_words
 from resources.spark.chunk_work import ChunkWork
 
 BUNDLE_ROWS = 1_000_000
@@ -129,11 +132,8 @@ class _Judge:
         self._rows_pass = rows_pass
         self._columns = digest_columns(imported_by_path(spec.model))
         self._digest = RowDigest(
-            {
-                name: kind
-                for name, kind in dtypes(imported_by_path(spec.model)).items()
-                if name in (task.digest or self._columns)
-            }
+            {one.name: dtype_of(one.kind) for one in task.digest}
+            or {name: kind for name, kind in dtypes(imported_by_path(spec.model)).items() if name in self._columns}
         )
         self._measures: pl.DataFrame | None = None
         self._sums: dict[str, Any] = {}
@@ -172,7 +172,7 @@ class _Judge:
             self._follow(frame)
         if self.violations:
             return
-        self._digest.update(frame)
+        self._digest.update(as_digested(frame, self._task.digest))
         self._sums = added(self._sums, sums_of(frame.lazy().select(value_columns(self._columns, spec.key))))
         self._tallies.add(frame)
         if spec.measure is not None:
@@ -228,6 +228,31 @@ class _Judge:
 def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
     """Return the columns a digest is made of."""
     return [name for name in dtypes(model) if name not in LINEAGE_COLUMNS]
+
+
+def as_digested(frame: pl.DataFrame, columns: Sequence[DigestColumn]) -> pl.DataFrame:
+    """Return the columns of rows that a digest is made of, under the names and types that they had then; all, if none are given."""
+    if not columns:
+        return frame
+    kinds = {one.now: dtype_of(one.kind) for one in columns}
+    return frame.select(
+        (pl.col(one.now) if frame.schema[one.now] == kinds[one.now] else pl.col(one.now).cast(kinds[one.now])).alias(
+            one.name
+        )
+        for one in columns
+    )
+
+
+def digest_of(target: TargetTable, version: str) -> tuple[DigestColumn, ...]:
+    """Return what the digests of a version's rows are made of; nothing where it is all that the model declares.
+
+    What came after the version is NULL in its rows, and in no digest of them: it says the same as when it was written.
+    """
+    without = target.without(version)
+    if not without:
+        return ()
+    kinds = {field.name: type_words(field.field_type) for field in iceberg_schema(target.model).fields}
+    return tuple(DigestColumn(one, kinds[one], one) for one in digest_columns(target.model) if one not in without)
 
 
 def gating(spec: GateSpec) -> ChunkWork[GateTask, GateResult]:

@@ -6,6 +6,7 @@ Put here how a column is found in a data file by Polars, and what it raises of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import polars as pl
 import pyarrow as arrow
@@ -18,6 +19,7 @@ from backfill_assets.declarations.column_types import has_map
 from backfill_assets.declarations.schema import polars_type
 from backfill_assets.worker.nested import without_maps
 
+_FIELD_ID = b"PARQUET:field_id"
 UNREADABLE = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What Polars raises of a file that it cannot read: of a damaged footer it panics, with an exception of its own."""
 
@@ -25,28 +27,59 @@ UNREADABLE = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:
     """Return columns of a data file (all of the schema's, if None), as a table's schema (Iceberg JSON) names them.
 
-    A column that the file has not under its name is found by its field id; one that it has not at all is NULL, since it was
-    written before the table had it. Without a schema columns are taken by name.
+    A column is found by its field id, whatever it was called when the file was written; one that the file has not is NULL,
+    since it was written before the table had it. Its values have the table's type, which may be wider than the file's. Of a
+    file without field ids, and without a schema, columns are taken by name.
     """
     lazy = pl.scan_parquet(path, hive_partitioning=False)
     if not schema:
         return lazy if columns is None else lazy.select(columns)
     present = lazy.collect_schema()
-    if columns is not None and set(columns) <= set(present):
-        return lazy.select(columns)
-    table = Schema.model_validate_json(schema)
+    table = _schema(schema)
     wanted = [field.name for field in table.fields] if columns is None else columns
-    if set(wanted) <= set(present):
-        return lazy
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    with filesystem.open_input_file(name) as stream:
-        own = {one.metadata.get(b"PARQUET:field_id"): one.name for one in pq.read_schema(stream) if one.metadata}
+    own = _by_field_id(path)
     found = []
     for column in wanted:
-        at = column if column in present else own.get(str(table.find_field(column).field_id).encode())
-        kind = polars_type(table.find_field(column).field_type)
-        found.append((pl.lit(None, dtype=kind) if at is None else pl.col(at)).alias(column))
+        kind = _type(schema, column)
+        at = own.get(table.find_field(column).field_id) if own else column if column in present else None
+        if at is None:
+            found.append(pl.lit(None, dtype=kind).alias(column))
+        else:
+            values = pl.col(at)
+            found.append((values.cast(kind) if _is_alike(present[at], kind) else values).alias(column))
     return lazy.select(found)
+
+
+def _is_alike(own: pl.DataType, kind: pl.DataType) -> bool:
+    """Whether a file's type is another one than the table's, and of the same sort: values of any other are left as they are."""
+    if own == kind:
+        return False
+    return (
+        (own.is_integer() and kind.is_integer())
+        or (own.is_float() and kind.is_float())
+        or (own.is_decimal() and kind.is_decimal())
+        or (isinstance(own, pl.List) and isinstance(kind, pl.List))
+    )
+
+
+@lru_cache(maxsize=8)
+def _schema(schema: str) -> Schema:
+    return Schema.model_validate_json(schema)
+
+
+@lru_cache(maxsize=1024)
+def _type(schema: str, column: str) -> pl.DataType:
+    """Return the type of a table's column as Polars reads it from its files."""
+    return polars_type(_schema(schema).find_field(column).field_type)
+
+
+def _by_field_id(path: str) -> dict[int, str]:
+    """Return the names of a file's columns by field id; none of a file that has no such ids."""
+    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
+    with filesystem.open_input_file(name) as stream:
+        columns = list(pq.read_schema(stream))
+    ids = {one.name: (one.metadata or {}).get(_FIELD_ID) for one in columns}
+    return {int(number): name for name, number in ids.items() if number is not None}
 
 
 def table_of(frame: pl.DataFrame, schema: Schema) -> arrow.Table:

@@ -42,11 +42,20 @@ class GateSpec:
 
 
 @dataclass(frozen=True)
+class DigestColumn:
+    """A column that a digest is made of: its name and its Iceberg type then, and the name that it has in what is read."""
+
+    name: str
+    kind: str
+    now: str
+
+
+@dataclass(frozen=True)
 class GateTask:
     """The staged files of one chunk; `rows` as counted from their footers when they were staged.
 
     `outline` is the path that its outline is written to: a new one each time, so that nothing is ever overwritten. `digest`
-    are the columns that its digest is made of: all that the model declares, if none are given.
+    are the columns that its digest is made of, in order: all that the model declares, if none are given.
     """
 
     chunk: str
@@ -56,7 +65,7 @@ class GateTask:
     paths: tuple[str, ...]
     rows: int
     outline: str = ""
-    digest: tuple[str, ...] = ()
+    digest: tuple[DigestColumn, ...] = ()
 
 
 @dataclass(frozen=True)

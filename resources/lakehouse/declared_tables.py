@@ -22,6 +22,7 @@ ISOLATION = "write.delete.isolation-level"
 SERIALIZABLE = "serializable"
 """Iceberg's default. With `snapshot` a row that somebody appends during a replacement would stay beside it."""
 _METRICS = "write.metadata.metrics."
+_BY_INIT = "`backfill init --preview` shows what it would change, `backfill init` changes it"
 _NO_BOUNDS = frozenset({MetricModeTypes.NONE, MetricModeTypes.COUNTS})
 
 
@@ -69,18 +70,33 @@ def column_problems(table: Table, schema: Schema, *, besides: bool = True) -> li
     for name in sorted(name for name in names if declared.get(name) != found.get(name)):
         if name not in found:
             what = f"{_name(table)} has no column {name}, which its model declares as {declared[name]}"
-            way_out = (
-                f"add it (PyIceberg: `with table.update_schema() as update: update.add_column('{name}', …)`): "
-                "older rows read as NULL; or correct the model"
-            )
+            way_out = f"{_BY_INIT}: older rows read as NULL (or, of a column that was renamed, as what they have); or correct the model"
         elif name not in declared:
             what = f"{_name(table)} has a column {name} ({found[name]}), which its model does not declare"
-            way_out = "declare it in the model, or drop it from the table: what is written here would leave it NULL"
+            way_out = (
+                "declare it in the model: what is written here would leave it NULL; if it has another name there by now, "
+                f"declare that with `renamed_from`, and {_BY_INIT}"
+            )
         else:
             what = f"{_name(table)} has the column {name} as {found[name]}, and its model declares {declared[name]}"
-            way_out = "correct the model; a column of another type gets another name"
+            way_out = f"{_BY_INIT}, where the declared type is a wider one; else correct the model: another type is another column"
         problems.append(Problem(what, rule, way_out))
+    if besides:  # whoever only reads the table finds values in them
+        problems += _required_problems(table, schema)
     return problems
+
+
+def _required_problems(table: Table, schema: Schema) -> list[Problem]:
+    declared = {field.name for field in schema.fields}
+    return [
+        Problem(
+            f"{_name(table)} requires its column {field.name}",
+            "what is written here is optional in Iceberg, whatever the model says: its gate sees to values",
+            _BY_INIT,
+        )
+        for field in table.schema().fields
+        if field.required and field.name in declared
+    ]
 
 
 def _partition_problems(table: Table, schema: Schema, spec: PartitionSpec) -> list[Problem]:

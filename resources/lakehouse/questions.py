@@ -207,21 +207,29 @@ class Questions(Tables):
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
-    def pinned(self, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
+    def pinned(
+        self,
+        name: str,
+        snapshot_id: int | None,
+        row_filter: BooleanExpression | None = None,
+        schema_id: int | None = None,
+    ) -> PinnedRead:
         """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`. Without a snapshot: none.
 
-        Raises:
-            InputRefused: if the table has no such snapshot, or a file has deletes.
-        """
-        return reads.pinned(self.table(name), name, snapshot_id, row_filter)
+        It is read by a schema of the table: today's, if none is given.
 
-    def pinned_since(self, name: str, since: int, until: int) -> PinnedRead:
+        Raises:
+            InputRefused: if the table has no such snapshot or schema, or a file has deletes.
+        """
+        return reads.pinned(self.table(name), name, snapshot_id, row_filter, schema_id)
+
+    def pinned_since(self, name: str, since: int, until: int, schema_id: int | None = None) -> PinnedRead:
         """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
 
         Raises:
             InputRefused: if files of `since` are gone by then: the table was not only appended to.
         """
-        return reads.pinned_since(self.table(name), name, since, until)
+        return reads.pinned_since(self.table(name), name, since, until, schema_id)
 
     def unread(
         self, name: str, snapshot_id: int, row_filter: BooleanExpression | None = None

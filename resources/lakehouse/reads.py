@@ -11,6 +11,7 @@ from typing import Any
 
 from pyarrow import ArrowException
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
@@ -37,25 +38,45 @@ class PinnedRead:
     deleted: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def pinned(table: Table, name: str, snapshot_id: int | None, row_filter: BooleanExpression | None = None) -> PinnedRead:
-    """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`.
+def pinned(
+    table: Table,
+    name: str,
+    snapshot_id: int | None,
+    row_filter: BooleanExpression | None = None,
+    schema_id: int | None = None,
+) -> PinnedRead:
+    """Plan a read of a table at a snapshot: the files that may hold rows of `row_filter`, by a schema of it (None: today's).
 
     A table without a snapshot is an empty read.
 
     Raises:
-        InputRefused: if the table has no such snapshot, or rows of it are deleted by their values.
+        InputRefused: if the table has no such snapshot or schema, or rows of it are deleted by their values.
     """
+    schema = _schema(table, name, schema_id)
     if snapshot_id is None:
-        return PinnedRead(name, None, table.schema(), ())
+        return PinnedRead(name, None, schema, ())
     snapshot = pinned_snapshot(table, snapshot_id)
     found = list(files_and_deletes(table, snapshot, row_filter or AlwaysTrue()))
     paths = tuple(sorted(file.file_path for file, _ in found))
     rows, size = sum(file.record_count for file, _ in found), sum(file.file_size_in_bytes for file, _ in found)
     deleted = sorted((file.file_path, tuple(one.file_path for one in deletes)) for file, deletes in found if deletes)
-    return PinnedRead(name, snapshot.snapshot_id, table.schema(), paths, rows, size, tuple(deleted))
+    return PinnedRead(name, snapshot.snapshot_id, schema, paths, rows, size, tuple(deleted))
 
 
-def pinned_since(table: Table, name: str, since: int, until: int) -> PinnedRead:
+def _schema(table: Table, name: str, schema_id: int | None) -> Schema:
+    schema = table.schema() if schema_id is None else table.schemas().get(schema_id)
+    if schema is None:
+        raise InputRefused(
+            Problem(
+                f"{name} has schema {schema_id} no more",
+                "what a plan pins is read by the columns that the table had then",
+                "plan the change again under a new run id; somebody has removed the schema from the table's metadata",
+            )
+        )
+    return schema
+
+
+def pinned_since(table: Table, name: str, since: int, until: int, schema_id: int | None = None) -> PinnedRead:
     """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
 
     Raises:
@@ -71,7 +92,7 @@ def pinned_since(table: Table, name: str, since: int, until: int) -> PinnedRead:
                 "name the entities in the manifest instead",
             )
         )
-    return PinnedRead(name, until, table.schema(), tuple(sorted(after - before)))
+    return PinnedRead(name, until, _schema(table, name, schema_id), tuple(sorted(after - before)))
 
 
 def unread(table: Table, snapshot_id: int, row_filter: BooleanExpression | None = None) -> tuple[list[str], list[str]]:
@@ -103,13 +124,17 @@ def unread(table: Table, snapshot_id: int, row_filter: BooleanExpression | None 
 
 
 def all_rows(table: Table, snapshot_id: int) -> list[dict[str, Any]]:
-    """Return all rows of a (small) reference table at a snapshot.
+    """Return all rows of a (small) reference table at a snapshot, by the columns that it has today.
 
     Raises:
         EnvironmentRefused: if one of its files cannot be read.
     """
     with readable_rows(table):
-        rows: list[dict[str, Any]] = table.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        tasks = table.scan(snapshot_id=snapshot_id).plan_files()
+        # a scan of a snapshot would have the columns of its time, and who asks knows those of the model
+        rows: list[dict[str, Any]] = (
+            ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks).to_pylist()
+        )
     return rows
 
 

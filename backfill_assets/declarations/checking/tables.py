@@ -18,6 +18,7 @@ from backfill_assets.declarations.checking.columns import (
 )
 from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import no_tuple, texts
+from backfill_assets.declarations.column_history import former_name_problems
 from backfill_assets.declarations.target import PLATFORM_TABLES, InputTable, TargetTable
 from manifests.errors import Problem
 
@@ -34,6 +35,7 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
     yield from without_type(table.name, own)
     yield from of_unique(table.name, table.model)
     yield from of_values(table.name, table.model, own)
+    yield from former_name_problems(table.name, table.model)
     if table.partition_by is not None:
         yield from of_kind(table.name, "partition_by", table.partition_by, table.name, own, INSTANT)
     if table.quarantine_of:

@@ -35,6 +35,7 @@ from backfill_assets.declarations.checking.policies import of_policies
 from backfill_assets.declarations.checking.sql import of_sql
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
+from backfill_assets.declarations.column_history import former_name_problems
 from backfill_assets.declarations.column_types import is_floating, is_nested
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, dtypes, has_lineage, uuids
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
@@ -89,6 +90,7 @@ def _of_own_columns(
     yield from without_type(name, own)
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
+    yield from former_name_problems(name, target.model)
     yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target, own)
@@ -260,6 +262,7 @@ def _of_corrections(target: TargetTable) -> Iterator[Problem]:
         )
     yield from of_unique(table, model)
     yield from of_values(table, model, own)
+    yield from former_name_problems(table, model)
     if texts(target.key):
         yield from in_columns(target.name, "corrections", texts(target.key), table, own)
         yield from _of_corrections_columns(target, own, where)
@@ -382,6 +385,8 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
                 f'write "{name}": ba.TransformVersion(function)',
                 where,
             )
+        elif wrong := _wrong_without(target, name, version):
+            yield wrong
         elif not isinstance(version.clustered, bool):
             yield Problem(
                 f"clustered of version {name!r} is {version.clustered!r}",
@@ -389,3 +394,24 @@ def _of_versions(target: TargetTable) -> Iterator[Problem]:
                 "write it without quotes",
                 where,
             )
+
+
+def _wrong_without(target: TargetTable, name: str, version: TransformVersion) -> Problem | None:
+    """Say which columns cannot have come after a version of a transform."""
+    without: Any = version.without
+    where = f"{target.name}: versions"
+    if not isinstance(without, tuple) or not all(isinstance(one, str) for one in without):
+        rule = "it is a tuple of the columns that the table got after the version"
+        return Problem(f"without of version {name!r} is {without!r}", rule, 'for example without=("quality",)', where)
+    schema = target.model.to_schema().columns
+    found_by = {*target.key, target.day_column, target.entity, target.version_column, *LINEAGE_COLUMNS}
+    wrong = [one for one in without if one not in schema or one in found_by or not schema[one].nullable]
+    if not wrong:
+        return None
+    return Problem(
+        f"without of version {name!r} has {', '.join(wrong)}",
+        "it names columns of the model that may be NULL: a version knows nothing of what came after it; rows are found by their "
+        "key and their day, and have their lineage",
+        "correct the names, or declare these columns with `pa.Field(nullable=True)`",
+        where,
+    )
