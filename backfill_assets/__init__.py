@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         record_level,
         state_level,
     )
+    from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
     from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
     from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
@@ -39,12 +40,10 @@ if TYPE_CHECKING:
         Inputs,
         InputTable,
         Level,
-        LivePolicy,
         Outline,
         Product,
         Reconciliation,
         ReconciliationContext,
-        ReconciliationPolicy,
         TargetTable,
         TransformContext,
         TransformVersion,
@@ -137,6 +136,7 @@ _ROOMS = {
     "backfill_assets.declarations.standard.values": ("enumeration_gate",),
     "backfill_assets.declarations.standard_gates": ("change_gate", "duplicate_gate", "record_gate"),
     "backfill_assets.declarations.tallies": ("Tally",),
+    "backfill_assets.declarations.schedules": ("LivePolicy", "ReconciliationPolicy"),
     "backfill_assets.declarations.target": (
         "ColumnOrigin",
         "CorrectionsTable",
@@ -144,12 +144,10 @@ _ROOMS = {
         "Inputs",
         "InputTable",
         "Level",
-        "LivePolicy",
         "Outline",
         "Product",
         "Reconciliation",
         "ReconciliationContext",
-        "ReconciliationPolicy",
         "TargetTable",
         "TransformContext",
         "TransformVersion",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from backfill_assets import decisions
-from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.declarations.schedules import LivePolicy
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning.resolve import plan_run

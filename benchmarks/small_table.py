@@ -26,12 +26,12 @@ from pyiceberg.types import NestedField, StringType, TimestamptzType
 
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.products import Products
+from backfill_assets.declarations.schedules import LivePolicy
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
 from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.target import (
     CorrectionsTable,
     Finding,
-    LivePolicy,
     Outline,
     Product,
     TargetTable,

@@ -41,16 +41,15 @@ from backfill_assets.declarations.reconciliations import (
     record_level,
     state_level,
 )
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
     Finding,
     InputTable,
-    LivePolicy,
     Needs,
     Product,
     Reconciliation,
-    ReconciliationPolicy,
     TargetTable,
     TransformContext,
 )

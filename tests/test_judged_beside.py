@@ -21,8 +21,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from small_worlds import copy_of
 from test_taking_back import FEBRUARY, agree, published, readers, state, validated
 
+from backfill_assets.declarations.schedules import ReconciliationPolicy
 from backfill_assets.declarations.standard_gates import change_gate
-from backfill_assets.declarations.target import ReconciliationPolicy
 from backfill_assets.gates import judging
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.ingestion import table_loads

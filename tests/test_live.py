@@ -27,7 +27,8 @@ from backfill_assets import decisions
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.products import Products
-from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.launch import initialise_instance, run_publication
 from backfill_assets.defs.live_triggers import live_schedule, live_sensor

@@ -24,6 +24,7 @@ from worlds import SPARK, TARGET, World, declare, killed_at, make_world, with_ve
 from backfill_assets.cli.command import cli
 from backfill_assets.cli.reconciliation import sparkline
 from backfill_assets.declarations.reconciliations import Entities, keys, record_level, state_level
+from backfill_assets.declarations.schedules import ReconciliationPolicy
 from backfill_assets.declarations.standard_gates import change_gate, duplicate_gate, record_gate
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
@@ -31,7 +32,6 @@ from backfill_assets.declarations.target import (
     PUBLISHED_RULES_GATE,
     Finding,
     ReconciliationContext,
-    ReconciliationPolicy,
 )
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job

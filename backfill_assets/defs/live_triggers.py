@@ -7,7 +7,8 @@ is the platform's: whoever tries one of them out is told what it would do.
 
 import dagster as dg
 
-from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.declarations.schedules import LivePolicy
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, is_tick, schedule, sensor, tried_out
 from backfill_assets.defs.staging import offer_run, range_tags

@@ -10,7 +10,8 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
-from backfill_assets.declarations.target import LivePolicy, TargetTable
+from backfill_assets.declarations.schedules import LivePolicy
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs import changes, diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import RUN_KEY_TAG, UnresolvedAssetJobDefinition

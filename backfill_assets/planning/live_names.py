@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.errors import Problem
 from manifests.model import MAX_RUN_ID, Kind, RunManifest

@@ -11,10 +11,8 @@ from datetime import date, timedelta
 from hashlib import sha256
 
 from backfill_assets import decisions
-from backfill_assets.declarations.target import (
-    ReconciliationPolicy,
-    TargetTable,
-)
+from backfill_assets.declarations.schedules import ReconciliationPolicy
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import aligned, first_day, last_day

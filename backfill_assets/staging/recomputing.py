@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.declarations.target import Inputs
@@ -79,7 +80,10 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
             computed = computed_rows(target, plan, [chunk], inputs, context, schema)
         before = read(spark, PinnedRead(target.name, None, schema, tuple(file.path for file in staged.files)))
         sides = [
-            part.rows(side, target.entity).select(*names, F.lit(times).alias(_TIMES))
+            part.rows(side, target.entity).select(
+                *(without_maps(F.col(name), side.schema[name].dataType).alias(name) for name in names),
+                F.lit(times).alias(_TIMES),
+            )
             for side, times in ((computed, 1), (before, -1))
         ]
         times = sides[0].unionByName(sides[1]).groupBy(*names).agg(F.sum(_TIMES).alias(_TIMES))
@@ -103,4 +107,27 @@ def _reordered(rows: DataFrame) -> DataFrame:
 
 
 def _hash(rows: DataFrame, seed: int) -> Column:
-    return F.xxhash64(F.lit(seed), *(F.col(f"`{name}`") for name in rows.columns))
+    values = (without_maps(F.col(f"`{field.name}`"), field.dataType) for field in rows.schema.fields)
+    return F.xxhash64(F.lit(seed), *values)
+
+
+def without_maps(value: Column, kind: DataType) -> Column:
+    """Return a value with sorted entries in place of each map in it: Spark neither compares nor hashes maps."""
+    if not _has_map(kind):
+        return value
+    if isinstance(kind, MapType):
+        entries = F.map_entries(value)
+        return F.array_sort(
+            F.transform(entries, lambda one: F.struct(one.key, without_maps(one.value, kind.valueType).alias("value")))
+        )
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda one: without_maps(one, kind.elementType))
+    assert isinstance(kind, StructType)
+    fields = (without_maps(value[one.name], one.dataType).alias(one.name) for one in kind.fields)
+    return F.when(value.isNotNull(), F.struct(*fields))
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))

@@ -13,7 +13,8 @@ from typing import Any
 from croniter import CroniterError, croniter
 
 from backfill_assets.declarations.checking.names import no_tuple
-from backfill_assets.declarations.target import LivePolicy, ReconciliationPolicy, TargetTable
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.target import TargetTable
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.model import Mode, PublishMode

@@ -11,14 +11,8 @@ from typing import Any
 
 import pandera.polars as pa
 
-from backfill_assets.declarations.target import (
-    CorrectionsTable,
-    InputTable,
-    LivePolicy,
-    Outline,
-    ReconciliationPolicy,
-    TargetTable,
-)
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.target import CorrectionsTable, InputTable, Outline, TargetTable
 from manifests.chunks import Chunking
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.target import (
     ColumnOrigin,
     CorrectionsTable,
     InputTable,
-    LivePolicy,
     Outline,
     Product,
-    ReconciliationPolicy,
     TargetTable,
 )
 from backfill_assets.products.enforcement import reconciliations, schemas, transforms
