@@ -103,6 +103,7 @@ def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform)
     assert ended == "FAILURE"
     assert shown == {
         "all_chunks_staged": PASSED,
+        "recomputed_chunks_are_equal": PASSED,
         "chunk_rules": PASSED,
         "old_data_policy": PASSED,
         "rows_within_expected": "ERROR: 52 rows written, limit 5",

@@ -244,7 +244,7 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
             {"column_origins": {"energy": (ba.ColumnOrigin("bronze.readings", "watts"),)}},
             "silver.daily: column_origins['energy']: 'watts' is no column of bronze.readings; did you mean 'watt_hours'?",
         ),
-        ({"model": Alone}, "silver.daily: model: Alone does not inherit Published"),
+        ({"model": Alone}, "silver.daily: entity: Alone does not inherit Published, and entity is declared"),
         ({"owners": ("the metering team",)}, "silver.daily: owners=('the metering team',)"),
         ({"live": ba.LivePolicy("2.0.0", 1)}, "silver.daily: live: '2.0.0' is no version"),
         (

@@ -252,7 +252,9 @@ def _scan(spec: CompareSpec, path: str, columns: Sequence[str]) -> pl.LazyFrame:
 
 @cache
 def _has_producer(table: str) -> bool:
-    return PRODUCER in Schema.model_validate_json(table).column_names
+    return (
+        not table or PRODUCER in Schema.model_validate_json(table).column_names
+    )  # without a schema files have what they have
 
 
 def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
