@@ -17,6 +17,8 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
 from backfill_assets.planning.resolve import plan_run
+from backfill_assets.planning.schemas import schema_problems
+from backfill_assets.publication.ending import cancel
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, PlanRefused, Problem, Refused, TransitionRefused
 from manifests.facts import SourceState
@@ -86,6 +88,10 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
     if under_way and (stop := platform.ledger.stops.held(under_way[0].run_id)) is not None:
         run_id = under_way[0].run_id
         return Tick(target.name, None, f"{run_id} was {stop}; `backfill resume {run_id}` goes on")
+    if under_way and (others := schema_problems(platform, target, under_way[0].plan)):
+        run_id, why = under_way[0].run_id, others[0].what
+        cancel(platform, run_id, operator(), f"{why}: LIVE goes on with the next snapshot of {target.source}")
+        return Tick(target.name, None, f"{run_id} was cancelled: {why}")
     if under_way:
         _take_over(platform, target, under_way[0])
         record = approve_by_policy(platform, target, under_way[0])

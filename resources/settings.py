@@ -163,7 +163,6 @@ class Settings(BaseSettings):
         if self.log_file is not None:
             object.__setattr__(self, "log_file", _regular("log_file", _absolute("log_file", self.log_file)))
         _require_places(self.head_places)
-        _require_folders(self.table_folders)
         if not self.catalog:
             object.__setattr__(
                 self,
@@ -174,6 +173,7 @@ class Settings(BaseSettings):
                     "warehouse": f"file://{home}/warehouse",  # PyIceberg takes a URI as it is written
                 },
             )
+        object.__setattr__(self, "table_folders", _folders(self.table_folders, home, self.catalog.get("warehouse", "")))
         if not self.ledger_url:
             object.__setattr__(self, "ledger_url", f"sqlite:///{home / 'ledger.db'}")
         try:
@@ -262,19 +262,29 @@ def _require_whole_in_uris(name: str, place: str) -> None:
         )
 
 
-def _require_folders(folders: list[str]) -> None:
-    """Refuse folders of tables that are no absolute paths, or lie in one another: Spark's sessions get each as a mount."""
+def _folders(folders: list[str], home: Path, warehouse: str) -> list[str]:
+    """Return folders of tables, without what their paths do not need: Spark's sessions get each as a mount.
+
+    Refused are those that are no absolute paths, lie in one another, or in or around the home folder or the warehouse, links
+    followed: a transform reads and writes below them, and evidence and ledger are none of its business.
+    """
+    own = {"home": home.resolve()}
+    if warehouse.startswith("file:"):
+        own["the warehouse"] = Path(warehouse.removeprefix("file://").removeprefix("file:")).resolve()
+    found: dict[str, Path] = {}
     for folder in folders:
-        if not folder.startswith("/") or folder.rstrip("/") == "" or "://" in folder:
-            raise ValueError(
-                f"table_folders has {folder!r}: each is the absolute path of a local folder, and not the root"
-            )
         _require_whole_in_uris("table_folders", folder)
         _require_one_line("table_folders", folder)
-    for one in folders:
-        for other in folders:
-            if one is not other and f"{one.rstrip('/')}/".startswith(f"{other.rstrip('/')}/"):
-                raise ValueError(f"table_folders has {one!r} in {other!r}: leave out the inner one")
+        if not folder.startswith("/") or "://" in folder:
+            raise ValueError(f"table_folders has {folder!r}: each is the absolute path of a local folder")
+        place = Path(folder).resolve()
+        for name, other in (own | found).items():
+            if place == other or place in other.parents or other in place.parents:
+                raise ValueError(
+                    f"table_folders has {folder!r}, which lies in or around {name} ({other}): name another folder"
+                )
+        found[repr(folder)] = place
+    return [os.path.normpath(folder) for folder in folders]
 
 
 def _require_one_line(name: str, place: str) -> None:

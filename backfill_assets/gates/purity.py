@@ -107,6 +107,8 @@ def _exceptions(chunk: str, key: Sequence[str], found: Sequence[Mapping[str, Any
         shown = shown_row({name: value for name, value in row.items() if name != _TIMES})
         side = "found" if row[_TIMES] > 0 else "expected"
         sides[json_of({name: shown[name] for name in key})][side] = shown
+    if len(found) > LIMIT:  # the other side of the last key may be beyond it
+        sides.pop(next(reversed(sides)))
     return [_exception(chunk, text, both) for text, both in sorted(sides.items())]
 
 

@@ -25,6 +25,7 @@ from backfill_assets.publication.leasing import columns_lease
 from manifests.errors import EnvironmentRefused, Problem
 from resources import logs
 from resources.lakehouse.column_changes import ColumnChange, DeclaredColumns, apply_changes, column_changes
+from resources.lakehouse.fences import require_unfenced
 from resources.ledger.facade import operator
 
 _log = logging.getLogger(__name__)
@@ -125,11 +126,13 @@ def evolve(platform: Platform) -> dict[str, tuple[ColumnChange, ...]]:
     if problems := [problem for one in found for problem in one.problems]:
         raise EnvironmentRefused(problems)
     models, done = declared_models(platform), {}
+    tokens: dict[str, int] = {}
     with ExitStack() as held:
         for target in _targets_of(platform, [one.table for one in found]):
-            held.enter_context(columns_lease(platform, target))
+            lease = held.enter_context(columns_lease(platform, target))
+            tokens |= {name: lease.token for name, _ in platform.products.target(target).models}
         for one in found:
-            done[one.table] = _changed(platform, one.table, models[one.table])
+            done[one.table] = _changed(platform, one.table, models[one.table], tokens.get(one.table))
     return {name: changes for name, changes in done.items() if changes}
 
 
@@ -140,8 +143,14 @@ def _targets_of(platform: Platform, tables: Sequence[str]) -> list[str]:
     )
 
 
-def _changed(platform: Platform, name: str, model: type[pa.DataFrameModel]) -> tuple[ColumnChange, ...]:
-    """Change the columns of one table, unless another process has done so; return what was changed."""
+def _changed(
+    platform: Platform, name: str, model: type[pa.DataFrameModel], token: int | None
+) -> tuple[ColumnChange, ...]:
+    """Change the columns of one table, unless another process has done so; return what was changed.
+
+    Raises:
+        LeaseLost: if this process was paused for so long that somebody else has taken the table over; nothing has changed then.
+    """
     declared = declared_columns(platform, name, model)
     for attempt in range(1, _TRIES + 1):
         table = platform.lakehouse.table(name)
@@ -153,6 +162,7 @@ def _changed(platform: Platform, name: str, model: type[pa.DataFrameModel]) -> t
         before = table.schema()
         record = record_listed(platform, table, changes, by=operator(), at=platform.ledger.now())
         faults.reach("evolving.listed")
+        require_unfenced(platform.lakehouse.table(name), token)
         try:
             after = apply_changes(table, declared)
         except CommitFailedException:

@@ -25,6 +25,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
 from backfill_assets.operations.released_pins import needed_pins, releasable, release, tables_read
+from backfill_assets.planning.pinned_snapshots import keep as keep_pins
 from backfill_assets.publication.leasing import collecting_lease
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
@@ -379,6 +380,8 @@ def collect(
             logs.event(
                 _log, logging.INFO, "garbage_collected", text, table=item.table, by=by, refs=outcome.refs, **facts
             )
+    # also what a collection has let go that was killed before it looked again
+    keep_pins(platform, _needed_pins(platform, at))
     return done
 
 

@@ -13,8 +13,10 @@ from pyiceberg.table import Table
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.errors import PlanRefused, Problem
+from manifests.chunks import Chunking
+from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.model import Mode, RunManifest
+from resources.lakehouse.declared_tables import metrics_problems
 from resources.lakehouse.partitions import partition_problems, parts_of_chunks
 from resources.lakehouse.storage import local_path
 
@@ -37,6 +39,9 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
         problems += _out_of_reach(platform, table)
         if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
             problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
+            own = {target.day_column} & set(table.schema().column_names)
+            problems += [] if partition_problems(table) else metrics_problems(table, own)
+    problems += _of_changed_since(platform, target, manifest)
     if problems:
         raise PlanRefused(problems)
 
@@ -76,7 +81,28 @@ def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> 
             f"target.publishMode is {manifest.target.publish_mode}, and a chunk of {_name(table)} has files of several "
             f"partitions ({shown})",
             f"{manifest.target.publish_mode} rewrites a file at a time, and puts new rows of a chunk into one",
-            "publish with REPLACE_PARTITIONS, or partition the table by its chunks alone",
+            "publish with REPLACE_PARTITIONS, or "
+            + (
+                "have a table without partitions, since Iceberg has none of weeks"
+                if target.chunking is Chunking.WEEK
+                else "partition the table by its chunks alone"
+            ),
+        )
+
+
+def _of_changed_since(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
+    """Say why nobody can tell what has come into a source since a snapshot."""
+    since = None if manifest.target.merge is None else manifest.target.merge.changed_since
+    until = manifest.source.snapshot_id or platform.lakehouse.snapshot_id(target.source)
+    if since is None or until is None or not {since, until} <= platform.lakehouse.history(target.source):
+        return  # of a snapshot that is not there the planner says so
+    try:
+        platform.lakehouse.pinned_since(target.source, since, until)
+    except InputRefused as refusal:
+        yield Problem(
+            refusal.problems[0].what,
+            "what has changed since a snapshot is told from files that were appended",
+            "name the entities in the manifest instead, or compact the source first",
         )
 
 

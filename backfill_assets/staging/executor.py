@@ -339,6 +339,8 @@ def _compute_and_stage(
     def count(part: str, read: PinnedRead) -> None:
         reads.update({f"{part}_files": len(read.paths), f"{part}_rows": read.rows, f"{part}_bytes": read.bytes})
 
+    if others := schema_problems(run.platform, run.target, run.plan):  # since the launch began
+        raise TransitionRefused(others)
     files = compute_batch(run, batch, prefix, count)
     faults.reach("staging.written")
     derived = derive_batch(run, batch, prefix, files)

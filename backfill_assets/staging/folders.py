@@ -56,7 +56,7 @@ def parts_of(lakehouse: Lakehouse, target: TargetTable) -> Parts:
     """Return by what the rows of a target's chunks lie in several partitions of its table, as that is today."""
     table = lakehouse.table(target.name)
     by = parts_of_chunks(table, target.day_column, target.chunking)
-    return Parts(by, spec_folder(table.spec()), table.schema())
+    return Parts(by, spec_folder(table), table.schema())
 
 
 def in_folders(rows: DataFrame, target: TargetTable, chunking: Chunking, parts: Parts) -> DataFrame:

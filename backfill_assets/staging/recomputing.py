@@ -88,7 +88,10 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
         ]
         times = sides[0].unionByName(sides[1]).groupBy(*names).agg(F.sum(_TIMES).alias(_TIMES))
         with running(plan):
-            return [row.asDict() for row in times.where(F.col(_TIMES) != 0).limit(LIMIT + 1).collect()]
+            differing = times.where(F.col(_TIMES) != 0).orderBy(
+                *target.key, _TIMES
+            )  # both sides of a key beside each other
+            return [row.asDict() for row in differing.limit(LIMIT + 1).collect()]
 
 
 def _arranged(run: RunContext, part: Part, rows: DataFrame) -> DataFrame:

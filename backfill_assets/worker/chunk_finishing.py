@@ -74,6 +74,12 @@ def finish(schema: Schema, key: tuple[str, ...], task: FinishTask) -> Finished:
         filesystem.delete_file(partial_name)
         return Finished(task.chunk, task.path, 0, 0, column, wrong, row)
     filesystem.move(partial_name, name)
+    folder, _, own = name.rpartition("/")
+    checksum = (
+        f"{folder}/.{own}.crc"  # of what Spark has written: a checksummed file system would refuse the new content
+    )
+    if filesystem.get_file_info(checksum).type is pafs.FileType.File:
+        filesystem.delete_file(checksum)
     return Finished(task.chunk, task.path, rows, filesystem.get_file_info(name).size)
 
 

@@ -52,6 +52,8 @@ from resources.spark.chunk_work import ChunkWork
 BUNDLE_ROWS = 1_000_000
 """Rows of small chunks that are judged together: some 120 MB."""
 _ERROR_LENGTH = 300
+_PARTITION_FOLDER = "part="
+"""How the folder of a staged file begins that lies in one of several partitions of its chunk."""
 
 
 def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResult]:
@@ -110,9 +112,14 @@ def gate_chunk(
     paths = in_key_order(task.paths, spec.key, judge.violations)
     read = (_read(path, judge.violations, judge.hashes, spec.schema) for path in paths)
     frames = (one for one in read if one is not None)
-    for one in _together(judge, list(frames), spec.key) if spec.parts and len(paths) > 1 else frames:
+    for one in _together(judge, list(frames), spec.key) if len(paths) > 1 and _may_interleave(spec, paths) else frames:
         judge.add(one)
     return judge.result()
+
+
+def _may_interleave(spec: GateSpec, paths: Sequence[str]) -> bool:
+    """Whether the keys of a chunk's files may interleave: of several partitions, and of whatever readers see, they may."""
+    return bool(spec.parts or spec.schema or any(f"/{_PARTITION_FOLDER}" in path for path in paths))
 
 
 def _together(judge: _Judge, frames: Sequence[pl.DataFrame], key: Sequence[str]) -> Iterator[pl.DataFrame]:

@@ -16,12 +16,14 @@ from pyiceberg.transforms import BucketTransform, Transform, parse_transform
 from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzType
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_FOOTER_BYTES = 4_000
+"""What the ends of a column may have together: above 4,096 Spark's writer leaves them out of the footer."""
 
 
 def partitions_of(transform: Transform[Any, Any], kind: IcebergType, values: pl.Series) -> set[Any]:
     """Return the partitions that values of a column belong to; of days and instants the ends decide, but for what is NULL."""
     if isinstance(transform, BucketTransform):
-        return set(transform.pyarrow_transform(kind)(values.to_arrow()).unique().to_pylist())
+        return set(partition_values(str(transform), kind)(values.to_arrow()).unique().to_pylist())
     ordered = transform.preserves_order and isinstance(kind, (DateType, TimestampType, TimestamptzType))
     few = [values.min(), values.max()] if ordered else values.unique().to_list()
     apply = transform.transform(kind)
@@ -42,9 +44,19 @@ def partition_values(transform: str, kind: IcebergType) -> Callable[[pa.Array], 
     """Return what makes an Arrow array of values one of their partitions, for Spark's Python workers."""
 
     def values_of(column: pa.Array) -> pa.Array:
-        return parse_transform(transform).pyarrow_transform(kind)(column)
+        # what lies at an address that is no multiple of 16 makes the library panic: two arrays are put together into a new one
+        aligned = pa.concat_arrays([column, column.slice(0, 0)])
+        return parse_transform(transform).pyarrow_transform(kind)(aligned)
 
     return values_of
+
+
+def _is_too_long(values: pl.Series) -> bool:
+    """Whether the ends of a column are too long for a Parquet footer, from which a commit takes a file's partition."""
+    if values.dtype not in {pl.String, pl.Binary} or values.null_count() == values.len():
+        return False
+    ends: tuple[Any, Any] = (values.min(), values.max())
+    return sum(len(end.encode() if isinstance(end, str) else end) for end in ends) > _FOOTER_BYTES
 
 
 def several_partitions(
@@ -62,4 +74,6 @@ def several_partitions(
             own.add(None)
         if len(own) > 1:
             found.append({"partition": f"{transform}({column})", "values": len(own)})
+        elif _is_too_long(values):
+            found.append({"partition": f"{transform}({column})", "too long for the file's footer": column})
     return found

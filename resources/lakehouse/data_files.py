@@ -71,7 +71,7 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
-            partition=partition_of(path, statistics, metadata.spec(), metadata.schema()),
+            partition=partition_of(path, statistics, table),
             file_size_in_bytes=footer.size,
             sort_order_id=None,
             spec_id=metadata.default_spec_id,

@@ -42,7 +42,7 @@ def require_as_declared(
         problems += isolation_problems(table)
     if not problems:
         sources = [schema.find_field(field.source_id).name for field in spec.fields]
-        problems += _metrics_problems(table, sources)
+        problems += metrics_problems(table, sources)
     if problems:
         raise EnvironmentRefused(problems)
 
@@ -113,7 +113,8 @@ def _partition_problems(table: Table, schema: Schema, spec: PartitionSpec) -> li
     ]
 
 
-def _metrics_problems(table: Table, sources: Iterable[str]) -> list[Problem]:
+def metrics_problems(table: Table, sources: Iterable[str]) -> list[Problem]:
+    """Say of which columns of its partitions, and which of `sources`, a table keeps no bounds."""
     schema = table.schema()
     kept = compute_statistics_plan(schema, table.properties)
     parts = [field for field in table.spec().fields if not isinstance(field.transform, VoidTransform)]

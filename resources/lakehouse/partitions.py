@@ -7,6 +7,8 @@ lies in one chunk and in one partition. Put here what follows from a partition s
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +27,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType
+from pyiceberg.types import DateType, DoubleType, FloatType
 
 from manifests.chunks import Chunking
 from manifests.errors import Problem
@@ -85,11 +87,16 @@ def partition_problems(table: Table) -> list[Problem]:
         column = schema.find_column_name(field.source_id)
         if not isinstance(field.transform, _KNOWN):
             what = f"{name} is partitioned by {column} with {field.transform!r}, which is not known here"
+        elif column is not None and isinstance(schema.find_field(field.source_id).field_type, FloatType | DoubleType):
+            what = f"{name} is partitioned by {field.transform}({column}), a column of floating point"
         elif column is None or "." in column:
             what = f"{name} is partitioned by {column or f'the field {field.source_id}'}, which is no column of its own"
         else:
             continue
-        rule = "rows are written by the table's partitions: identity, bucket, truncate, year, month, day or hour of a column"
+        rule = (
+            "rows are written by the table's partitions: identity, bucket, truncate, year, month, day or hour of a column that is "
+            "no floating-point number"
+        )
         problems.append(Problem(what, rule, "change its partitions (PyIceberg: `table.update_spec()`)"))
     return problems
 
@@ -98,37 +105,46 @@ def _fields(spec: PartitionSpec) -> Iterator[PartitionField]:
     return (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
 
 
-def partition_of(path: str, statistics: DataFileStatistics, spec: PartitionSpec, schema: Schema) -> Record:
-    """Return the partition of a staged file, all of whose rows lie in one.
+def partition_of(path: str, statistics: DataFileStatistics, table: Table) -> Record:
+    """Return the partition of a staged file, all of whose rows lie in one, by the table's current spec.
 
     Of ordered transforms the ends of the file's values say which. A bucket says nothing of the values between: that all of them
     lie in one was judged by the gate, under the spec that the file's path names.
 
     Raises:
-        ValueError: if its rows lie in several, or it was written for another spec.
+        ValueError: if its rows lie in several, if its footer does not say, or if it was written for another spec.
     """
-    return Record(*[_value(path, statistics, field, spec, schema) for field in spec.fields])
+    return Record(*[_value(path, statistics, field, table) for field in table.spec().fields])
 
 
-def _value(
-    path: str, statistics: DataFileStatistics, field: PartitionField, spec: PartitionSpec, schema: Schema
-) -> Any:
-    if not isinstance(field.transform, BucketTransform):
-        return DataFileStatistics.partition(statistics, PartitionSpec(field), schema)[0]
-    if f"/{spec_folder(spec)}" not in path:
-        raise ValueError(f"{path} was not written for the table's partition spec {spec.spec_id}")
+def _value(path: str, statistics: DataFileStatistics, field: PartitionField, table: Table) -> Any:
+    if isinstance(field.transform, VoidTransform):
+        return None
+    schema = table.schema()
     aggregated = statistics.column_aggregates.get(field.source_id)
-    if aggregated is None or aggregated.current_min is None:
+    if aggregated is None or aggregated.current_min is None or aggregated.current_max is None:
         if statistics.null_value_counts.get(field.source_id) == statistics.record_count:
             return None
-        raise ValueError(f"{path} has no bounds of column {schema.find_column_name(field.source_id)}")
+        # without its ends nothing says where the rows lie: under no partition at all, readers would not find them
+        raise ValueError(
+            f"the footer of {path} does not say the ends of column {schema.find_column_name(field.source_id)}"
+        )
+    if not isinstance(field.transform, BucketTransform):
+        return statistics.partition(PartitionSpec(field), schema)[0]
+    if f"/{spec_folder(table)}" not in path:
+        raise ValueError(f"{path} was not written by the partitions that the table has now")
     bucket = field.transform.transform(schema.find_field(field.source_id).field_type)
     return bucket(partition_record_value(field, aggregated.current_min, schema))
 
 
-def spec_folder(spec: PartitionSpec) -> str:
-    """Return how the folder of files begins that were written by the partitions of a spec."""
-    return f"{SPEC_IN_PATH}={spec.spec_id}-"
+def spec_folder(table: Table) -> str:
+    """Return how the folder of files begins that were written by the partitions that a table has now.
+
+    By what they are, and of which table: an id is given again once the spec that had it is gone.
+    """
+    parts = [[field.source_id, str(field.transform)] for field in table.spec().fields]
+    said = json.dumps([str(table.metadata.table_uuid), parts])
+    return f"{SPEC_IN_PATH}={hashlib.sha256(said.encode()).hexdigest()[:16]}-"
 
 
 def name_and_size(transform: str) -> tuple[str, int]:

@@ -43,6 +43,9 @@ from manifests.chunks import EXAMPLES, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.fields import NAME_PATTERN, NAME_WORDS, VERSION_PATTERN, VERSION_WORDS
 
+_FOLDERS = frozenset({"chunk", "part"})
+"""Columns that a batch is written with besides those of its table: `staging.folders`."""
+
 
 def of_target(
     target: TargetTable, columns: Mapping[str, ColumnTypes | None], references: set[str]
@@ -88,6 +91,7 @@ def _of_own_columns(
     if not has_lineage(target.model):
         yield from _of_missing_lineage(target, own)
     yield from without_type(name, own)
+    yield from _of_folders(name, own)
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
     yield from former_name_problems(name, target.model)
@@ -120,6 +124,17 @@ def _of_own_columns(
                 yield from in_columns(name, field, (origin.column,), origin.table, upstream)
     if target.corrections is not None:
         yield from _of_corrections(target)
+
+
+def _of_folders(name: str, own: ColumnTypes) -> Iterator[Problem]:
+    """Say which columns have names that a batch is written with besides."""
+    for column in sorted(_FOLDERS & own.keys()):
+        yield Problem(
+            f"column {column} has the name of a folder",
+            "staged files lie in folders of these names, one for each chunk and partition",
+            "give the column another name",
+            f"{name}: model",
+        )
 
 
 def _of_missing_lineage(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pyiceberg.table.snapshots import Snapshot
+
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
 from backfill_assets.installation import Platform
@@ -73,8 +75,8 @@ def planted_fences(platform: Platform, name: str) -> Iterator[Disagreement]:
 
 
 def foreign_snapshots(view: TableView) -> Iterator[Disagreement]:
-    """Find snapshots that no run of this ledger made."""
-    for snapshot in view.history:
+    """Find snapshots that no run of this ledger made, since the first that one made: what a table held before is not ours."""
+    for snapshot in _since_adopted(view):
         run_id = properties_of(snapshot).get(RUN_PROPERTY)
         if run_id in view.known:
             continue
@@ -89,3 +91,12 @@ def foreign_snapshots(view: TableView) -> Iterator[Disagreement]:
             if run_id is None
             else "restore the ledger that knows the run, or find out whose installation shares this table",
         )
+
+
+def _since_adopted(view: TableView) -> list[Snapshot]:
+    """Return the history of a table from the first snapshot on that a known run has made; all of it where there is none."""
+    own = [one for one in view.history if properties_of(one).get(RUN_PROPERTY) in view.known]
+    if not own:
+        return list(view.history)
+    first = min(one.sequence_number or 0 for one in own)
+    return [one for one in view.history if (one.sequence_number or 0) >= first]

@@ -169,7 +169,7 @@ def _partitions(table: Table) -> tuple[dict[str, str], tuple[str, ...]]:
         unit, of = units.get(type(field.transform)), kinds.get(type(column.field_type))
         if unit is None or of is None:
             others.append(
-                f"partitions: {field.transform} of {column.name} is left out; a target is partitioned by month or day of a date"
+                f"partitions: {field.transform} of {column.name} is left out of the new table; a table that exists keeps its own"
             )
         else:
             found.setdefault(f"{unit} of {of}", column.name)
