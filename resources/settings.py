@@ -268,7 +268,7 @@ def _folders(folders: list[str], home: Path, warehouse: str) -> list[str]:
     Refused are those that are no absolute paths, lie in one another, or in or around the home folder or the warehouse, links
     followed: a transform reads and writes below them, and evidence and ledger are none of its business.
     """
-    own = {"home": home.resolve()}
+    own = {"the home folder": home.resolve()}
     if warehouse.startswith("file:"):
         own["the warehouse"] = Path(warehouse.removeprefix("file://").removeprefix("file:")).resolve()
     found: dict[str, Path] = {}

@@ -338,7 +338,7 @@ def test_a_target_is_like_a_table_as_far_as_its_source_has_the_columns(
     )
     assert said["review"] == [
         "column score: left out, because nothing declares float",
-        "partitions: bucket[16] of patient_id is left out; a target is partitioned by month or day of a date",
+        "partitions: bucket[16] of patient_id is left out of the new table; a table that exists keeps its own",
         "source: bronze.wards_rows is new, and has the columns of gold.stays; load it, or name --source",
         f"name: gold.wards_stays and not gold.stays, {LACKS}",
         "publishRange of the manifest: bronze.wards_rows has no rows yet; write the first and the last day",

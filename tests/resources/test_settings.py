@@ -410,3 +410,30 @@ def test_a_setting_of_spark_changes_the_configuration_hash(other: dict[str, Any]
 )
 def test_where_things_live_does_not_change_the_configuration_hash(other: dict[str, Any]) -> None:
     assert load_settings(**other).output_hash() == load_settings().output_hash()
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["lake"], "absolute path"),
+        (["/"], "in or around the home folder"),
+        (["{home}/lake"], "in or around the home folder"),
+        (["{home}/.."], "in or around the home folder"),
+        (["{link}"], "in or around the home folder"),
+        (["/lake", "/lake/x"], "in or around '/lake'"),
+        (["s3://lake"], "absolute path"),
+    ],
+)
+def test_folders_of_tables_lie_apart_from_home_warehouse_and_one_another(
+    tmp_path: Path, folders: list[str], said: str
+) -> None:
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir()
+    link.symlink_to(home)
+    with pytest.raises(EnvironmentRefused, match=said):
+        load_settings(home=home, table_folders=[one.format(home=home, link=link) for one in folders])
+
+
+def test_folders_of_tables_are_reachable_beside_the_warehouse(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "home", table_folders=[f"{tmp_path}/lake/"])
+    assert settings.reachable_folders == [f"{tmp_path}/home/warehouse", f"{tmp_path}/lake"]
