@@ -44,7 +44,7 @@ from backfill_assets.evidence.events import COLUMN_CHANGES
 from backfill_assets.installation import Platform
 from backfill_assets.operations.columns import differences, evolve
 from backfill_assets.operations.initialise import initialise
-from backfill_assets.staging.rows import read
+from backfill_assets.staging.pinned_rows import read
 from benchmarks import small_table
 from benchmarks.small_table import TARGET, serves
 from manifests.errors import DeclarationRefused, EnvironmentRefused

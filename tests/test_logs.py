@@ -159,7 +159,7 @@ def test_each_step_of_a_run_is_written(written: list[dict[str, Any]]) -> None:
     def of(run_id: str) -> list[str]:
         return [line["event"] for line in written if line["run_id"] == run_id]
 
-    chunks = ["attempt_started"] * 2 + ["chunk_staged"] * 2 + ["chunk_verdict"] * 2 + ["run_verdict"] * 2
+    chunks = ["attempt_started"] * 2 + ["chunk_staged"] * 2 + ["chunk_verdict"] * 2 + ["run_verdict"] * 3
     ended = ["publish_started", "publish_done", "rollback_started", "rollback_done"]
     assert of("taken-back") == ["planned", "staging_started", *chunks, *ended]
     failing = of("failed")

@@ -17,6 +17,7 @@ from manifests.chunks import Chunking
 from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.declared_tables import metrics_problems
+from resources.lakehouse.metadata import UnreadableMetadata
 from resources.lakehouse.partitions import partition_problems, parts_of_chunks
 from resources.lakehouse.storage import local_path
 
@@ -35,7 +36,10 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
         changed.append(target.corrections.name)
     problems: list[Problem] = []
     for name in dict.fromkeys((*changed, target.source, *target.references)):
-        table = platform.lakehouse.table(name)
+        try:
+            table = platform.lakehouse.table(name)
+        except UnreadableMetadata:
+            continue  # whoever reads it next says so
         problems += _out_of_reach(platform, table)
         if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
             problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
@@ -93,8 +97,10 @@ def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> 
 def _of_changed_since(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
     """Say why nobody can tell what has come into a source since a snapshot."""
     since = None if manifest.target.merge is None else manifest.target.merge.changed_since
+    if since is None:
+        return
     until = manifest.source.snapshot_id or platform.lakehouse.snapshot_id(target.source)
-    if since is None or until is None or not {since, until} <= platform.lakehouse.history(target.source):
+    if until is None or not {since, until} <= platform.lakehouse.history(target.source):
         return  # of a snapshot that is not there the planner says so
     try:
         platform.lakehouse.pinned_since(target.source, since, until)

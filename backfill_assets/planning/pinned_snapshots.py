@@ -7,18 +7,14 @@ published run would be reproduced from. Put here which tags there are to be. Whe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import Plan
-from resources import logs
 from resources.lakehouse.refs import pin_of
 from resources.ledger.facade import RunRecord
-
-_log = logging.getLogger(__name__)
 
 
 def pins_of(plans: Iterable[Plan]) -> dict[str, set[int]]:
@@ -75,4 +71,3 @@ def _tag(platform: Platform, name: str, snapshot_id: int) -> None:
                 "tag_pinned_snapshots to false and have its snapshots kept by whoever expires them",
             )
         ) from refusal
-    logs.event(_log, logging.INFO, "snapshot_pinned", f"tagged snapshot {snapshot_id} of {name}", table=name)

@@ -15,7 +15,7 @@ import polars as pl
 
 from backfill_assets.declarations.tallies import MOST_GROUPS, Place, Tally, limits_of
 from backfill_assets.worker.columns import UNREADABLE, scan_file
-from backfill_assets.worker.sums import sum_of
+from backfill_assets.worker.sums import exact, plus, sum_of
 from backfill_assets.worker.violations import Violation, unreadable
 from resources.spark.chunk_work import ChunkWork
 
@@ -42,11 +42,13 @@ class Counted:
                 self._drop(tally, grouped.height)
                 continue
             found = self._found[tally.name]
-            width = len(tally.by)
+            width, kinds = len(tally.by), [rows.schema[name] for name in tally.sums]
+            first = width + 1 + len(tally.nulls)
             for row in grouped.iter_rows():
-                place, counts = row[:width], list(row[width:])
+                place, sums = row[:width], [exact(one, kind) for one, kind in zip(row[first:], kinds, strict=True)]
+                counts = [*row[width:first], *sums]
                 known = found.get(place)
-                found[place] = counts if known is None else [a + b for a, b in zip(known, counts, strict=True)]
+                found[place] = counts if known is None else [plus(a, b) for a, b in zip(known, counts, strict=True)]
             if len(found) > MOST_GROUPS:
                 self._drop(tally, len(found))
 
