@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from resources.lakehouse.loads import (
     LOAD_PROPERTY,
 )
 from resources.ledger import policy_in_force
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import operator
 
 _FIRST_PARTITION_FIELD = 1000
@@ -79,14 +81,20 @@ def initialise(platform: Platform) -> Initialised:
             schema = iceberg_schema(model)
             spec = _spec(schema, target.day_column, target.chunking)
             platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES, any_partitions=True)
-    records = platform.ledger.runs()  # what those of an earlier version read has no tags yet
-    keep(platform, needed_pins(platform, records, runs_over(platform, records, platform.ledger.now())))
+    _tag_what_runs_read(platform)
     held = {}
     for name, rows, version in shipped:
         properties = {LOAD_PROPERTY: f"{name}:{version}", DATA_VERSION_PROPERTY: version}
         platform.lakehouse.overwrite_rows(name, rows, properties)
         held[name] = version
     return Initialised(held, columns)
+
+
+def _tag_what_runs_read(platform: Platform) -> None:
+    """Tag what runs of an earlier version have read; of a ledger with cells that cannot be read the doctor says what is wrong."""
+    with suppress(IllegibleRow):
+        records = platform.ledger.runs()
+        keep(platform, needed_pins(platform, records, runs_over(platform, records, platform.ledger.now())))
 
 
 def make_ledger(platform: Platform) -> None:
