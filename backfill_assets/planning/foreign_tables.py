@@ -18,11 +18,8 @@ from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.declared_tables import metrics_problems
 from resources.lakehouse.metadata import UnreadableMetadata
-from resources.lakehouse.partitions import partition_problems, parts_of_chunks
+from resources.lakehouse.partitions import WRITTEN_FORMAT, partition_problems, parts_of_chunks
 from resources.lakehouse.storage import local_path
-
-_WRITTEN_FORMAT = 2
-"""The newest format of Iceberg that PyIceberg writes."""
 
 
 def require_usable_tables(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
@@ -66,10 +63,10 @@ def _out_of_reach(platform: Platform, table: Table) -> Iterator[Problem]:
 
 
 def _of_format(table: Table) -> Iterator[Problem]:
-    if table.format_version > _WRITTEN_FORMAT:
+    if table.format_version > WRITTEN_FORMAT:
         yield Problem(
             f"{_name(table)} is of Iceberg's format {table.format_version}",
-            f"tables are written in the formats up to {_WRITTEN_FORMAT}; those of later ones can be read as sources",
+            f"tables are written in the formats up to {WRITTEN_FORMAT}; those of later ones can be read as sources",
             "publish into a table of an earlier format, or wait for a version of PyIceberg that writes it",
         )
 

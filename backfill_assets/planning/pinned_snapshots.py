@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import Plan
+from resources.lakehouse.partitions import WRITTEN_FORMAT
 from resources.lakehouse.refs import pin_of
 from resources.ledger.facade import RunRecord
 
@@ -51,10 +52,15 @@ def keep(platform: Platform, pins: Mapping[str, AbstractSet[int]]) -> None:
 
 
 def untagged_of(platform: Platform, name: str, snapshot_ids: Iterable[int]) -> list[int]:
-    """Return those snapshots that a table has, and that no tag of a plan keeps."""
+    """Return those snapshots that a table has, and that no tag of a plan keeps.
+
+    None of a table of a format that cannot be written here: whoever expires its snapshots has to keep what plans read.
+    """
     if not platform.lakehouse.exists(name):
         return []
     table = platform.lakehouse.table(name)
+    if table.format_version > WRITTEN_FORMAT:
+        return []
     known, refs = {one.snapshot_id for one in table.snapshots()}, table.refs()
     return sorted(one for one in set(snapshot_ids) & known if pin_of(one) not in refs)
 

@@ -32,6 +32,8 @@ from pyiceberg.types import DateType, DoubleType, FloatType
 from manifests.chunks import Chunking
 from manifests.errors import Problem
 
+WRITTEN_FORMAT = 2
+"""The newest format of Iceberg's tables that PyIceberg writes."""
 SPEC_IN_PATH = "part"
 """Name of the folder in a staged file's path that has its partition spec, where a chunk has files of several partitions."""
 _KNOWN = (
