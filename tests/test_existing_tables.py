@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyiceberg.transforms import parse_transform
 from rich.console import Console
 from worlds import SPARK, World
 
+import backfill_assets as ba
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
@@ -391,3 +393,40 @@ def test_what_was_published_by_buckets_is_right_also_once_the_table_has_none(tmp
         "published_rows_pass_rules": True,
         "published_rows_are_accepted": True,
     }
+
+
+# --- gates of every table, where rows belong to chunks by instants ----------------------------------------------------
+
+
+def test_gates_that_count_and_compare_days_see_every_row_of_a_table_of_instants(tmp_path: Path) -> None:
+    gates = (
+        ba.row_count_gate(),
+        ba.distribution_gate("region", least_rows=1),
+        ba.bounded_change_gate("price", rise=1e6, fall=1e6, absolute=True, days_around=3),
+    )
+    target, start, end = cut_target("months of instants")
+    platform = opened(tmp_path / "home", replace(target, reconciliations=gates), spark=SPARK)
+    orders.fill(platform)
+    world = World(platform, tmp_path / "home")
+    world.published(manifest("first", *aligned(target.chunking, orders.FIRST, orders.LAST), "1.0.0", kind="BACKFILL"))
+    world.published(manifest("second", start, end))
+    verdicts = {one.gate: one for one in platform.ledger.verdicts("second") if not one.chunk}
+    assert {gate.name: verdicts[gate.name].passed for gate in gates} == {gate.name: True for gate in gates}
+    # each day of the two months has orders, the last one as well, and is compared with the day before it
+    days = (end - start).days + 1
+    series = verdicts[gates[2].name]
+    assert (series.details["days"], series.details["compared"]) == (days, days)
+
+
+def test_months_are_no_slices_of_a_table_that_is_cut_by_weeks(tmp_path: Path) -> None:
+    module = tmp_path / "weekly.py"
+    (tmp_path / "expected.csv").write_text("month,rows\n2024-01,5\n")
+    module.write_text('import backfill_assets as ba\nGATE = ba.checksum_gate("expected.csv", ("month",))\n')
+    spec = importlib.util.spec_from_file_location("weekly", module)
+    assert spec is not None
+    assert spec.loader is not None
+    weekly = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(weekly)
+    target, _, _ = cut_target("weeks of dates")
+    with pytest.raises(DeclarationRefused, match="the month of a row is told from its chunk"):
+        check_products([orders.product(replace(target, reconciliations=(weekly.GATE,)))])

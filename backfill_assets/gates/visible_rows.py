@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from backfill_assets.declarations.tallies import Tallied, Tally, tallied_of
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, files_after
+from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.worker.tallying import CountTask, counting
@@ -111,7 +112,7 @@ class VisibleRows:
         rows = read(run.spark, PinnedRead(run.target.name, None, table.schema(), tuple(sorted(paths))))
         around = timedelta(days=days_around)
         begins, ends = (F.lit(day) for day in (_plus(start, -around), _plus(end, around)))
-        return rows.where(F.col(run.target.day_column).between(begins, ends))
+        return rows.where(F.to_date(run.target.day_column).between(begins, ends))
 
     def _around(self, days: int) -> list[str]:
         run, (start, end) = self._run, self._days
@@ -171,8 +172,7 @@ class VisibleRows:
         return found[::-1]
 
     def _scopes(self, chunks: Iterable[Chunk]) -> dict[str, Scope]:
-        day = self._run.target.day_column
-        return {chunk.key: Scope(day, chunk.start, chunk.end) for chunk in chunks}
+        return chunk_scopes(self._run.target, chunks)
 
 
 def _counted(results: Collection[Any]) -> list[Any]:

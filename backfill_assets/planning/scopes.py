@@ -5,17 +5,19 @@ Put here how a plan's chunks become what the lakehouse is asked about; nothing h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import date
 
 from backfill_assets.declarations.target import TargetTable
+from manifests.chunks import Chunk
 from manifests.plan import PlannedChunk
 from resources.lakehouse.facade import Scope
 
 
-def chunk_scopes(target: TargetTable, chunks: Sequence[PlannedChunk]) -> dict[str, Scope]:
+def chunk_scopes(target: TargetTable, chunks: Iterable[Chunk | PlannedChunk]) -> dict[str, Scope]:
     """Return the days of chunks as scopes of the target, by key."""
-    return {chunk.key: scope_of(target, chunk.start, chunk.end) for chunk in chunks}
+    instants = target.has_instants  # what the model says, once for all of them
+    return {chunk.key: Scope(target.day_column, chunk.start, chunk.end, instants=instants) for chunk in chunks}
 
 
 def scope_of(target: TargetTable, start: date, end: date) -> Scope:

@@ -109,6 +109,14 @@ def _wrong(
         rule = f"one of them says when: {CHUNK}, {MONTH} or {target.day_column}"
         yield Problem(f"slices are {', '.join(slices)}", rule, "name one of these", where)
         return
+    if MONTH in slices and target.chunking not in {Chunking.MONTH, Chunking.DAY}:
+        yield Problem(
+            f"slices are {', '.join(slices)}, and {target.name} has chunks by {target.chunking.lower()}",
+            "the month of a row is told from its chunk, which is a month or a day",
+            f"name {CHUNK} instead",
+            where,
+        )
+        return
     columns = tables.get(target.name) or {}
     yield from of_kind(where, sums, columns, "a number, which can be added up", is_number)
     yield from of_kind(where, slices, columns, "text, a whole number, a truth or a day", _is_slice)

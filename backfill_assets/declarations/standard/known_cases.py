@@ -144,13 +144,21 @@ def _wrong(target: TargetTable, _tables: Tables, *, gate: str, read: Any) -> Ite
 # --- held against a run -----------------------------------------------------------------------------------------------
 
 
+def _day_of(value: date) -> date:
+    """Return the day by which a case is in a chunk; of an instant that of UTC."""
+    return value.astimezone(UTC).date() if isinstance(value, datetime) else value
+
+
 def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Finding:
     target = table_of(context)
     known, problems = read(target)
     if known is None:
         raise ValueError("; ".join(one.what for one in problems))
     chunks = context.transform.chunks
-    inside = [case for case in known.cases if any(one.start <= case[target.day_column] <= one.end for one in chunks)]
+    days = [_day_of(case[target.day_column]) for case in known.cases]
+    inside = [
+        case for case, day in zip(known.cases, days, strict=True) if any(one.start <= day <= one.end for one in chunks)
+    ]
     cases = _of_entities(context, inside)
     outside, others = len(known.cases) - len(inside), len(inside) - len(cases)
     left_out = f"; {outside:,} of other days are not compared" if outside else ""

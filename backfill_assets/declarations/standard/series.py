@@ -204,7 +204,7 @@ def _each_step(context: ReconciliationContext, column: str, by: tuple[str, ...],
     A day without a figure is left out: the next one that has one is compared with the last one that had.
     """
     scope, day = context.transform.publish_range, _day_of(context)
-    rows = context.visible(around).groupBy(*by, F.col(day).alias(_DAY)).agg(F.sum(column).alias(_VALUE))
+    rows = context.visible(around).groupBy(*by, F.to_date(day).alias(_DAY)).agg(F.sum(column).alias(_VALUE))
     in_order = Window.partitionBy(*by).orderBy(_DAY)
     found = rows.where(F.col(_VALUE).isNotNull()).withColumns(
         {
