@@ -47,19 +47,8 @@ class Line(pa.DataFrameModel):
     price: Amount
 
 
-class Order(Published):
-    """An order, priced."""
-
-    order_id: pl.Int64
-    ordered_on: pl.Date
-    ordered_at: Instant
-    customer: str
-    region: str = pa.Field(nullable=True)
-    price: Amount = pa.Field(ge=0)
-
-
 class Bare(pa.DataFrameModel):
-    """The same order in a table that says of no row which run made it."""
+    """An order, priced, in a table that says of no row which run made it."""
 
     order_id: pl.Int64
     ordered_on: pl.Date
@@ -67,6 +56,10 @@ class Bare(pa.DataFrameModel):
     customer: str
     region: str = pa.Field(nullable=True)
     price: Amount = pa.Field(ge=0)
+
+
+class Order(Published, Bare):
+    """An order, priced."""
 
 
 def orders(inputs: Inputs, context: TransformContext) -> DataFrame:

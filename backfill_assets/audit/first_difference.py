@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.worker.digest import RowDigest
+from backfill_assets.worker.key_order import rank
 from resources.lakehouse.facade import local_path
 
 
@@ -68,7 +69,7 @@ def first_differing_row(
             unequal = pl.DataFrame([one[name][:length].ne_missing(other[name][:length]) for name in columns])
             at = unequal.select(pl.any_horizontal(pl.all())).to_series().arg_true()[0]
             left, right = one.row(at, named=True), other.row(at, named=True)
-            ranks = [_rank(row[name] for name in key) for row in (left, right)]
+            ranks = [rank(row[name] for name in key) for row in (left, right)]
             return _row_difference(left if ranks[0] <= ranks[1] else None, right if ranks[1] <= ranks[0] else None, key)
         one = one[length:] if one.height > length else next(sides[0], None)
         other = other[length:] if other.height > length else next(sides[1], None)
@@ -97,14 +98,9 @@ def in_key_order(paths: Sequence[str], columns: Mapping[str, pl.Expr], key: Sequ
         keys = pl.scan_parquet(path, hive_partitioning=False).select(key).sort(key)
         ends = pl.concat([keys.head(1), keys.tail(1)]).collect()
         if ends.height:
-            bounds.append((_rank(ends.row(0)), _rank(ends.row(-1)), path))
+            bounds.append((rank(ends.row(0)), rank(ends.row(-1)), path))
     bounds.sort()
     apart = all(later[0] > earlier[1] for earlier, later in pairwise(bounds))
     ordered = [path for *_, path in bounds]
     for group in ([path] for path in ordered) if apart else [ordered]:
         yield pl.scan_parquet(group, hive_partitioning=False).select(columns.values()).sort(key).collect()
-
-
-def _rank(values: Any) -> list[tuple[bool, Any]]:
-    """Make a key comparable where one of its values is null: nulls come first, as Polars sorts them."""
-    return [(value is not None, value) for value in values]

@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.transforms import IdentityTransform
 
 from backfill_assets.audit.file_columns import columns_of
+from resources.lakehouse.scopes import DAY_MICROSECONDS
 from resources.lakehouse.snapshots import Days, Entry, Seen, day_at
 from resources.lakehouse.storage import Storage, place_of, store_of
 
@@ -27,8 +28,6 @@ UNPROVABLE = "belongs to no known run, and cannot be opened: what readers get by
 _PATH_FIELD = 2147483546
 _PATH_NAME = "file_path"
 """Field id and name of the column of a file of deleted positions that names the file in which they are."""
-_MICROSECONDS = 86_400_000_000
-"""Of a day."""
 _UNREADABLE = (OSError, arrow.ArrowException, ValueError, LookupError, TypeError)
 
 
@@ -121,7 +120,7 @@ def _opened(seen: Seen, entry: Entry, day: int | None, run: int | None) -> Holds
             for one in compute.unique(values.cast(arrow.date32())).cast(arrow.int32()).to_pylist()
         }
         names = {one for values in _values(raw, runs, arrow.string()) for one in values.to_pylist()}
-        numbers |= {constants[day] // (_MICROSECONDS if instants else 1)} if day in constants else set()
+        numbers |= {constants[day] // (DAY_MICROSECONDS if instants else 1)} if day in constants else set()
         names |= {constants[run]} if run in constants else set()
         return Holds(tuple(sorted({day_at(number) for number in numbers})), frozenset(names))
     except _UNREADABLE as error:

@@ -75,7 +75,9 @@ _log = logging.getLogger(__name__)
 
 def gate_spec(run: RunContext) -> GateSpec:
     """Return what the chunks of a plan are held against."""
-    return spec_of(run.target, lineage(run.plan), parts_of(run.platform.lakehouse, run.target).by)
+    return spec_of(
+        run.target, lineage(run.plan), parts_of(run.platform.lakehouse.table(run.target.name), run.target).by
+    )
 
 
 def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_progress) -> None:
@@ -269,9 +271,8 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         with platform.spark.settings_kept(plan.mode):
             return everywhere(item, there)
 
-    findings |= {item.name: partial(reconciled, item) for item in asked} | {
-        PURITY_GATE: partial(_recomputed, run, record, chunks)
-    }
+    findings |= {item.name: partial(reconciled, item) for item in asked}
+    findings[PURITY_GATE] = partial(_recomputed, run, record, chunks)
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
@@ -283,11 +284,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         mode=plan.mode,
         target=target.name,
         judged=[
-            *(
-                Judged(PURITY_GATE, Level.RECORD.value, one, LIMIT)
-                for gate, one in found.items()
-                if gate == PURITY_GATE
-            ),
+            *([Judged(PURITY_GATE, Level.RECORD.value, found[PURITY_GATE], LIMIT)] if PURITY_GATE in found else []),
             *(Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked),
         ],
         concealed=concealed(run),

@@ -380,18 +380,18 @@ def collect(
             logs.event(
                 _log, logging.INFO, "garbage_collected", text, table=item.table, by=by, refs=outcome.refs, **facts
             )
-    # also what a collection has let go that was killed before it looked again
+    # also of what a collection has let go that was killed before it looked again
     keep_pins(platform, _needed_pins(platform, at))
     return done
 
 
 def _release_pins(platform: Platform, listed: TableGarbage, at: datetime) -> Collected:
     """Let go of those of the listed tags of a table that is only read which no run needs now either."""
-    outcome = Collected(listed.table)
-    for now in _released_pins(platform, at):
-        if now.table == listed.table:
-            outcome.refs = sorted(set(listed.refs) & set(now.refs))
-            release(platform, listed.table, outcome.refs, lambda: _needed_pins(platform, at).get(listed.table, set()))
+    now = releasable(platform, listed.table, _needed_pins(platform, at).get(listed.table, set()))
+    outcome = Collected(listed.table, sorted(set(listed.refs) & set(now)))
+    release(platform, listed.table, outcome.refs)
+    # a run that was recorded before the tags went may have found them
+    keep_pins(platform, {listed.table: _needed_pins(platform, at).get(listed.table, set())})
     return outcome
 
 

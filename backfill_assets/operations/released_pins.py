@@ -6,14 +6,12 @@ has is `planning.pinned_snapshots`'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Sequence
 
 from pyiceberg.table.refs import SnapshotRefType
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
-from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.pinned_snapshots import pins_of_run
 from manifests.errors import InputRefused
 from resources.lakehouse.refs import pin_of
@@ -50,16 +48,14 @@ def releasable(platform: Platform, name: str, needed: Container[int]) -> list[st
     )
 
 
-def release(platform: Platform, name: str, tags: Sequence[str], needed_now: Callable[[], AbstractSet[int]]) -> None:
-    """Remove tags from a table, in one commit; what a run has come to need meanwhile (asked afterwards) is tagged again.
+def release(platform: Platform, name: str, tags: Sequence[str]) -> None:
+    """Remove tags from a table, in one commit.
 
-    A plan is recorded before its snapshots are tagged. So whoever was recorded before the tags went is found here, and whoever
-    is recorded afterwards does not find them.
+    A plan is recorded before its snapshots are tagged. So whoever was recorded before the tags went is found by who looks
+    afterwards, as `garbage.collect` does, and whoever is recorded later does not find them.
     """
     refs = platform.lakehouse.table(name).refs()
     going = {tag: refs[tag].snapshot_id for tag in tags if tag in refs and tag == pin_of(refs[tag].snapshot_id)}
-    if not going:
-        return
-    platform.lakehouse.point(name, expected=going, removed=list(going))
-    faults.reach("collecting.released")
-    pinned_snapshots.keep(platform, {name: needed_now() & set(going.values())})
+    if going:
+        platform.lakehouse.point(name, expected=going, removed=list(going))
+        faults.reach("collecting.released")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from backfill_assets.installation import Platform
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.plan import Plan
 from resources.lakehouse.partitions import WRITTEN_FORMAT
 from resources.lakehouse.refs import pin_of
@@ -56,9 +56,10 @@ def untagged_of(platform: Platform, name: str, snapshot_ids: Iterable[int]) -> l
 
     None of a table of a format that cannot be written here: whoever expires its snapshots has to keep what plans read.
     """
-    if not platform.lakehouse.exists(name):
+    try:
+        table = platform.lakehouse.table(name)
+    except InputRefused:  # it is not there
         return []
-    table = platform.lakehouse.table(name)
     if table.format_version > WRITTEN_FORMAT:
         return []
     known, refs = {one.snapshot_id for one in table.snapshots()}, table.refs()

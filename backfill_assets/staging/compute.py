@@ -151,8 +151,8 @@ def compute_batch(
     platform, target, plan = run.platform, run.target, run.plan
     inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read))
     context = transform_context(run, chunks)
-    schema = platform.lakehouse.table(target.name).schema()
-    parts = parts_of(platform.lakehouse, target)
+    table = platform.lakehouse.table(target.name)
+    schema, parts = table.schema(), parts_of(table, target)
     rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
     if PURITY_GATE in plan.gates:
         require_steady(plan, rows)

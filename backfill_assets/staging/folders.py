@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
-from pyiceberg.types import BinaryType, IntegerType, StringType
+from pyiceberg.table import Table
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+    parse_transform,
+)
+from pyiceberg.types import BinaryType, StringType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 from pyspark.sql.pandas.functions import arrow_udf
@@ -18,8 +29,7 @@ from backfill_assets.declarations.schema import spark_type
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.partitions import partition_values
 from manifests.chunks import Chunking
-from resources.lakehouse.facade import Lakehouse
-from resources.lakehouse.partitions import SPEC_IN_PATH, name_and_size, parts_of_chunks, spec_folder
+from resources.lakehouse.partitions import SPEC_IN_PATH, parts_of_chunks, spec_folder
 
 CHUNK_FOLDER = "chunk"
 _TRUNC = {Chunking.YEAR: "YEAR", Chunking.MONTH: "MM", Chunking.WEEK: "WEEK"}
@@ -52,9 +62,8 @@ NO_PARTS = Parts()
 """Of a table whose chunks are its partitions."""
 
 
-def parts_of(lakehouse: Lakehouse, target: TargetTable) -> Parts:
+def parts_of(table: Table, target: TargetTable) -> Parts:
     """Return by what the rows of a target's chunks lie in several partitions of its table, as that is today."""
-    table = lakehouse.table(target.name)
     by = parts_of_chunks(table, target.day_column, target.chunking)
     return Parts(by, spec_folder(table), table.schema())
 
@@ -82,17 +91,20 @@ def _number(parts: Parts) -> Column:
 def _value(schema: Schema, column: str, transform: str) -> Column:
     """Return the partition of a column's values: those of one partition are equal, those of different ones are not."""
     source, kind = F.col(column), schema.find_field(column).field_type
-    name, size = name_and_size(transform)
-    match name:
-        case "identity":
+    match parse_transform(transform):
+        case IdentityTransform():
             return source
-        case "hour":
+        case HourTransform():
             return F.date_trunc("HOUR", source)
-        case "day" | "month" | "year":
-            return F.trunc(source, {"month": "MM", "year": "YEAR"}[name]) if name != "day" else F.to_date(source)
-        case "truncate" if isinstance(kind, (StringType, BinaryType)):
-            return F.substring(source, 1, size)
-        case "truncate" | "bucket":
-            result = spark_type(kind if name == "truncate" else IntegerType())
+        case DayTransform():
+            return F.to_date(source)
+        case MonthTransform():
+            return F.trunc(source, "MM")
+        case YearTransform():
+            return F.trunc(source, "YEAR")
+        case TruncateTransform() as cut if isinstance(kind, (StringType, BinaryType)):
+            return F.substring(source, 1, cut.width)
+        case TruncateTransform() | BucketTransform() as parted:
+            result = spark_type(parted.result_type(kind))
             return arrow_udf(partition_values(transform, kind), result)(source)  # type: ignore[call-overload,no-any-return]
     raise ValueError(f"no rows can be written by {transform}({column})")

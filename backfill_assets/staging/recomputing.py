@@ -88,9 +88,8 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
         ]
         times = sides[0].unionByName(sides[1]).groupBy(*names).agg(F.sum(_TIMES).alias(_TIMES))
         with running(plan):
-            differing = times.where(F.col(_TIMES) != 0).orderBy(
-                *target.key, _TIMES
-            )  # both sides of a key beside each other
+            # both sides of a key come beside each other
+            differing = times.where(F.col(_TIMES) != 0).orderBy(*target.key, _TIMES)
             return [row.asDict() for row in differing.limit(LIMIT + 1).collect()]
 
 

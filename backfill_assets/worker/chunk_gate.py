@@ -112,23 +112,35 @@ def gate_chunk(
     paths = in_key_order(task.paths, spec.key, judge.violations)
     read = (_read(path, judge.violations, judge.hashes, spec.schema) for path in paths)
     frames = (one for one in read if one is not None)
-    for one in _together(judge, list(frames), spec.key) if len(paths) > 1 and _may_interleave(spec, paths) else frames:
+    for one in _in_one_order(judge, frames, spec.key) if len(paths) > 1 and _may_interleave(spec, paths) else frames:
         judge.add(one)
     return judge.result()
 
 
 def _may_interleave(spec: GateSpec, paths: Sequence[str]) -> bool:
     """Whether the keys of a chunk's files may interleave: of several partitions, and of whatever readers see, they may."""
-    return bool(spec.parts or spec.schema or any(f"/{_PARTITION_FOLDER}" in path for path in paths))
+    return bool(spec.schema) or any(f"/{_PARTITION_FOLDER}" in path for path in paths)
 
 
-def _together(judge: _Judge, frames: Sequence[pl.DataFrame], key: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Yield the rows of files of several partitions, at once where their keys interleave, if they have the same columns."""
-    for frame in frames:
-        judge.hold_in_one_partition(frame)
-    whole = all(frame.schema == frames[0].schema and set(key) <= set(frame.columns) for frame in frames)
-    # of files without the columns the rules say so, each for itself
-    yield from one_order((by_key(frame, key)[0] for frame in frames), key) if whole else frames
+def _in_one_order(judge: _Judge, frames: Iterable[pl.DataFrame], key: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of files in key order: those at once whose keys interleave, every other file by itself.
+
+    A file with other columns than the first is yielded last, by itself: what is wrong with it the rules say.
+    """
+    odd: list[pl.DataFrame] = []
+
+    def alike() -> Iterator[pl.DataFrame]:
+        first: pl.Schema | None = None
+        for frame in frames:
+            judge.hold_in_one_partition(frame)
+            first = frame.schema if first is None else first
+            if frame.schema == first and set(key) <= set(frame.columns):
+                yield by_key(frame, key)[0]
+            else:
+                odd.append(frame)
+
+    yield from one_order(alike(), key)
+    yield from odd
 
 
 class _Judge:

@@ -28,7 +28,7 @@ def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str,
         if head.height:
             first_keys.append((head.row(0), path))
     # a null in a key is the row rules' to report; here it only must not stop the sorting
-    first_keys.sort(key=lambda pair: _rank(pair[0]))
+    first_keys.sort(key=lambda pair: rank(pair[0]))
     return [path for _, path in first_keys]
 
 
@@ -56,7 +56,7 @@ def one_order(frames: Iterable[pl.DataFrame], key: Sequence[str]) -> Iterator[pl
     for frame in frames:
         if held is None or not held.height:
             held = frame
-        elif frame.height and _rank(held.select(key).row(-1)) >= _rank(frame.select(key).row(0)):
+        elif frame.height and rank(held.select(key).row(-1)) >= rank(frame.select(key).row(0)):
             held = pl.concat([held, frame], how="vertical_relaxed").sort(key)
         elif frame.height:
             yield held
@@ -65,6 +65,6 @@ def one_order(frames: Iterable[pl.DataFrame], key: Sequence[str]) -> Iterator[pl
         yield held
 
 
-def _rank(values: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+def rank(values: Iterable[Any]) -> list[tuple[bool, Any]]:
     """Make a key comparable where one of its values is NULL: these come first, as Polars sorts them."""
     return [(value is not None, value) for value in values]

@@ -20,12 +20,11 @@ from pyiceberg.types import DateType, TimestamptzType
 from manifests.errors import Problem, PublicationRefused
 from resources.lakehouse.metadata import column_of, readable_bounds
 from resources.lakehouse.pyiceberg_private import holds_only
+from resources.lakehouse.scopes import DAY_MICROSECONDS
 
 _SHOWN = 10
 _RULE = "a commit replaces whole files, and nothing outside what it is for may change"
 _EPOCH = date(1970, 1, 1)
-_MICROSECONDS = 86_400_000_000
-"""Of a day."""
 
 
 def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[DataFile]) -> list[DataFile]:
@@ -83,7 +82,7 @@ def days_of(table: Table, column: str, file: DataFile) -> tuple[date, date] | No
     with readable_bounds(table):
         first, last = (int(from_bytes(kind, bound)) for bound in (low, high))
     if isinstance(kind, TimestamptzType):
-        first, last = first // _MICROSECONDS, last // _MICROSECONDS
+        first, last = first // DAY_MICROSECONDS, last // DAY_MICROSECONDS
     return _EPOCH + timedelta(days=first), _EPOCH + timedelta(days=last)
 
 

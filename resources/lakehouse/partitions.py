@@ -19,10 +19,9 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
-    HourTransform,
     IdentityTransform,
     MonthTransform,
-    TruncateTransform,
+    UnknownTransform,
     VoidTransform,
     YearTransform,
 )
@@ -36,16 +35,6 @@ WRITTEN_FORMAT = 2
 """The newest format of Iceberg's tables that PyIceberg writes."""
 SPEC_IN_PATH = "part"
 """Name of the folder in a staged file's path that has its partition spec, where a chunk has files of several partitions."""
-_KNOWN = (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    TruncateTransform,
-    VoidTransform,
-    YearTransform,
-)
 _WITHIN: dict[Chunking, tuple[type, ...]] = {
     Chunking.YEAR: (YearTransform,),
     Chunking.MONTH: (MonthTransform, YearTransform),
@@ -87,7 +76,7 @@ def partition_problems(table: Table) -> list[Problem]:
     problems = []
     for field in _fields(table.spec()):
         column = schema.find_column_name(field.source_id)
-        if not isinstance(field.transform, _KNOWN):
+        if isinstance(field.transform, UnknownTransform):
             what = f"{name} is partitioned by {column} with {field.transform!r}, which is not known here"
         elif column is not None and isinstance(schema.find_field(field.source_id).field_type, FloatType | DoubleType):
             what = f"{name} is partitioned by {field.transform}({column}), a column of floating point"
@@ -147,9 +136,3 @@ def spec_folder(table: Table) -> str:
     parts = [[field.source_id, str(field.transform)] for field in table.spec().fields]
     said = json.dumps([str(table.metadata.table_uuid), parts])
     return f"{SPEC_IN_PATH}={hashlib.sha256(said.encode()).hexdigest()[:16]}-"
-
-
-def name_and_size(transform: str) -> tuple[str, int]:
-    """Return name and size of a transform as Iceberg writes it: of `bucket[16]` bucket and 16; what has no size has 0."""
-    name, _, size = transform.removesuffix("]").partition("[")
-    return name, int(size or 0)

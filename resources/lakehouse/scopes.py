@@ -12,6 +12,9 @@ from datetime import UTC, date, datetime, time
 
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual, Or
 
+DAY_MICROSECONDS = 86_400_000_000
+"""Microseconds of a day, by which an instant's number says its day of UTC."""
+
 
 @dataclass(frozen=True)
 class Scope:

@@ -30,6 +30,7 @@ from pyiceberg.types import DateType, TimestamptzType
 
 from resources.lakehouse.file_access import says_how_files_are_opened
 from resources.lakehouse.pyiceberg_private import may_hold
+from resources.lakehouse.scopes import DAY_MICROSECONDS
 from resources.lakehouse.storage import place_of
 
 Facts = dict[str, Any]
@@ -37,8 +38,6 @@ Days = tuple[date, date]
 """The first and the last, both included."""
 _EPOCH = date(1970, 1, 1)
 _BYTES_OF_INSTANT = 8
-_MICROSECONDS = 86_400_000_000
-"""Of a day."""
 _OF_DAYS = frozenset({"identity", "day", "month"})
 """Transforms of a partition by which `said_days` knows the days of a file."""
 _READERS = 16
@@ -411,7 +410,7 @@ def day_bounds(entry: Entry, day: int | None) -> Days | None:
 def _day_of(bound: bytes) -> date:
     """Return the day of a bound: a date has four bytes, an instant eight, and its day is that of UTC."""
     if len(bound) == _BYTES_OF_INSTANT:
-        return day_at(int(from_bytes(TimestamptzType(), bound)) // _MICROSECONDS)
+        return day_at(int(from_bytes(TimestamptzType(), bound)) // DAY_MICROSECONDS)
     return day_at(int(from_bytes(DateType(), bound)))
 
 
