@@ -166,5 +166,6 @@ def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platfor
         "all_chunks_staged": "WARN: not judged: not every chunk has passed its rules",
         "old_data_policy": PASSED,
         "rows_within_expected": "WARN: not judged: not every chunk has passed its rules",
+        "recomputed_chunks_are_equal": "WARN: not judged: not every chunk has passed its rules",
     }
     assert why == ["2020-02 to 2020-03: chunk_rules has not passed: 2020-02: unique key: 50; 2020-03: unique key: 54"]
