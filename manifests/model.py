@@ -129,6 +129,15 @@ class OnConflict(StrEnum):
     """The run waits for the other change to be undone."""
 
 
+class FilesAcrossBorder(StrEnum):
+    """What becomes of files of the target that hold rows of the publish range and others."""
+
+    REFUSE = "REFUSE"
+    """The plan is refused."""
+    SPLIT = "SPLIT"
+    """`backfill split-files` may write their rows again, unchanged, in files of their own on each side; then it is planned."""
+
+
 class Semantics(StrEnum):
     """Which truth a reference table is read for."""
 
@@ -236,7 +245,7 @@ class Target(Part):
     table: TableName
     publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
     publish_range: DayRange
-    _later = frozenset({"merge", "version", "acceptance", "corrections"})
+    _later = frozenset({"merge", "version", "acceptance", "corrections", "files_across_border"})
 
     merge: Merge | None = None
     version: (
@@ -247,6 +256,7 @@ class Target(Part):
     ) = None
     acceptance: Acceptance | None = None
     corrections: Corrections | None = None
+    files_across_border: FilesAcrossBorder = FilesAcrossBorder.REFUSE
 
     @model_validator(mode="after")
     def _options_fit_mode(self) -> Self:

@@ -154,7 +154,7 @@ def _problems_of_target(given: _Given) -> list[Problem]:
         *([] if manifest.development else code_problems(given.code, given.uncommitted)),
         *scope_problems(given.publish, contract, source),
         *publish_mode_problems(manifest, contract, base),
-        *whole_file_problems(given.publish, contract, base),
+        *whole_file_problems(given.publish, contract, base, manifest.target.files_across_border),
         *live_problems(manifest, contract, source, base),
         *warm_up_problems(manifest, contract),
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from manifests.chunks import aligned
 from manifests.errors import Problem
 from manifests.facts import BaseState, TargetContract
-from manifests.model import DayRange, RunManifest
+from manifests.model import DayRange, FilesAcrossBorder, RunManifest
 
 _SHOWN_FILES = 10
 
@@ -63,7 +63,9 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
     return problems
 
 
-def whole_file_problems(publish: DayRange, contract: TargetContract, base: BaseState) -> list[Problem]:
+def whole_file_problems(
+    publish: DayRange, contract: TargetContract, base: BaseState, wanted: FilesAcrossBorder
+) -> list[Problem]:
     """Return what keeps files of the target from being replaced whole; nothing of a range that is no whole chunks."""
     is_whole = aligned(contract.chunking, publish.start, publish.end) == (publish.start, publish.end)
     if not base.files_beyond or base.rows_in_scope or not is_whole:
@@ -74,6 +76,9 @@ def whole_file_problems(publish: DayRange, contract: TargetContract, base: BaseS
             f"{len(base.files_beyond)} file(s) of {contract.table} may hold days of {publish.start} to {publish.end} and "
             f"others, or of several of its chunks: {shown}",
             "a publication replaces whole files, and nothing outside its publish range may change",
-            "rewrite these files by the table's partitions; or widen the publish range to all of their days",
+            "`backfill split-files` with this manifest parts them, without changing a row; or widen the publish range to all of their days"
+            if wanted is FilesAcrossBorder.SPLIT
+            else "widen the publish range to all of their days; or set target.filesAcrossBorder to SPLIT and run "
+            "`backfill split-files` with the manifest, which parts them without changing a row",
         )
     ]

@@ -22,7 +22,7 @@ from backfill_assets.audit.linked_records import check_records
 from backfill_assets.audit.published_tables import PublishedTables
 from backfill_assets.audit.recorded_diffs import check_diff
 from backfill_assets.audit.sealed_bundles import check_bundles, check_folder, damage_of
-from backfill_assets.evidence.events import COLUMN_CHANGES, GC
+from backfill_assets.evidence.events import COLUMN_CHANGES, FILE_SPLITS, GC
 from backfill_assets.evidence.links import strange_links
 from backfill_assets.evidence.records import records_of
 from backfill_assets.evidence.seals import sealed_of
@@ -186,7 +186,7 @@ class _Check:
             known=set(read.known),
             adopted=read.journal.adopted,
         )
-        wrong += strange_folders(self._platform.evidence, read.runs_now, {GC, COLUMN_CHANGES})
+        wrong += strange_folders(self._platform.evidence, read.runs_now, {GC, COLUMN_CHANGES, FILE_SPLITS})
         return [Problem("", one.where, one.what, *around(one.expected, one.found)) for one in wrong]
 
     def run(self, run_id: str, *, data: bool) -> tuple[Verified, bool]:

@@ -46,7 +46,7 @@ from backfill_assets.cli.reproduction import reproduce
 from backfill_assets.cli.status import status
 from backfill_assets.cli.stopping import stop
 from backfill_assets.cli.ui import ui
-from backfill_assets.cli.upkeep import doctor, gc
+from backfill_assets.cli.upkeep import doctor, gc, split_files
 from manifests.errors import (
     Refused,
 )
@@ -114,6 +114,7 @@ def cli() -> None:
       backfill report RUN              one page about a run that stands by itself
       backfill doctor                  what disagrees with what; --repair
       backfill gc                      what nothing needs any more; --delete
+      backfill split-files MANIFEST    part files that reach across its range
       backfill runbook RUN             its steps: what is done, what is next
       backfill metrics                 figures for Prometheus; --output, --listen
 
@@ -236,6 +237,7 @@ for _command in (
     rollback,
     run,
     runbook,
+    split_files,
     status,
     stop,
     ui,

@@ -1,6 +1,7 @@
-"""The commands that keep an installation healthy: `doctor`, `gc`.
+"""The commands that keep an installation and its tables healthy: `doctor`, `gc`, `split-files`.
 
-Put here arguments and output; what disagrees is `operations.doctor`'s, what may go `operations.garbage`'s.
+Put here arguments and output; what disagrees is `operations.doctor`'s, what may go `operations.garbage`'s,
+which files are parted `operations.splitting`'s.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -118,3 +120,46 @@ def gc(dry_run: bool, delete: bool, yes: bool, today: datetime | None, as_json: 
         )
     if not done:
         tell("nothing to remove")
+
+
+@click.command("split-files")
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("--preview", is_flag=True, help="Only show which files would be parted, and where.")
+@json_option
+def split_files(manifest: Path, preview: bool, as_json: bool) -> None:
+    """Part the files of a table that hold rows on both sides of MANIFEST's publish range, so that it can be planned.
+
+    For tables that somebody else has written: a publication replaces whole files. Their rows are written again as they are,
+    in files of their own on each side of the border, held against what they were, and put in their place by one commit:
+    readers have the same rows before and after. The manifest has to ask for it (target.filesAcrossBorder: SPLIT); files of
+    runs are never parted. Safe to kill and to repeat.
+    """
+    from backfill_assets.cli.terminal import make_console
+    from backfill_assets.operations import splitting
+    from manifests.reading import load_manifest
+
+    contract = load_manifest(manifest)
+    with opened_platform() as platform:
+        plan = splitting.split_plan(platform, contract)
+        if preview or not plan.files:
+            done = splitting.Done(plan)
+        elif as_json:
+            done = splitting.split_files(platform, contract)
+        else:
+            from rich.progress import Progress
+
+            with Progress(console=make_console(stderr=True)) as bars:
+                task = bars.add_task("splitting", total=2 * plan.rows)
+                done = splitting.split_files(platform, contract, lambda rows: bars.advance(task, rows))
+    if as_json:
+        say(done.shown())
+        return
+    for file in done.plan.files:
+        tell(f"{'would part' if preview else 'parted'} {file.file_path} ({file.record_count:,} rows)")
+    if not done.plan.files:
+        tell(f"no file of {done.plan.table} holds rows on both sides of the publish range: plan the run")
+    elif not preview:
+        tell(
+            f"{done.plan.rows:,} rows of {len(done.plan.files)} file(s) lie in {done.pieces} by snapshot {done.snapshot_id}, "
+            "unchanged: plan the run"
+        )

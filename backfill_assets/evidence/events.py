@@ -18,6 +18,8 @@ GC = "gc"
 """The folder of the evidence store that holds a record of each collection; too short to be a run id."""
 COLUMN_CHANGES = "cc"
 """The folder that holds a record of each change of a table's columns; too short to be a run id."""
+FILE_SPLITS = "fs"
+"""The folder that holds a record of each split of a table's files; too short to be a run id."""
 ACTIONS = frozenset({PUBLISH, ROLLBACK, REINSTATE, ACCEPT})
 EVENTS = frozenset({TOLD, REFUSED, MOVED, ADOPTED, SUPERSEDED, RESTORED})
 _OF_A_CHANGE = re.compile(

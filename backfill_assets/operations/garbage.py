@@ -31,6 +31,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources import logs
 from resources.lakehouse.facade import RUN_PROPERTY
+from resources.lakehouse.file_splits import SPLIT_FOLDER
 from resources.lakehouse.history import Referenced, expirable, forget, referenced
 from resources.lakehouse.lineage import amended_base_tag, base_tag, withdrawn
 from resources.lakehouse.storage import FileFound, Storage, place_of
@@ -273,7 +274,7 @@ def _candidates(
 ) -> Iterator[Garbage]:
     for folder in sorted(storage.folders(posixpath.join(storage.location, "data"))):
         name = posixpath.basename(folder)
-        if name.startswith(_SCRATCH):
+        if name.startswith((_SCRATCH, SPLIT_FOLDER)):
             files = storage.files(folder)
             if all(_older(file, at - GRACE) for file in files):
                 yield from (Garbage(SCRATCH, name, file) for file in files)

@@ -27,6 +27,8 @@ COLLECTION = "gc"
 """Who holds the lease of a collection of garbage: no run, and too short to be the id of one."""
 COLUMNS = "cc"
 """Who holds the lease of a change of columns: no run either."""
+SPLITTING = "fs"
+"""Who holds the lease of a split of files: no run either."""
 
 
 @contextmanager
@@ -140,6 +142,17 @@ def columns_lease(platform: Platform, target: str) -> Iterator[Lease]:
         LeaseHeld: if somebody publishes to the target, or takes a publication back.
     """
     with _whole_lease(platform, target, COLUMNS, "change columns") as lease:
+        yield lease
+
+
+@contextmanager
+def splitting_lease(platform: Platform, target: str) -> Iterator[Lease]:
+    """Hold every day of a target while files of it are split.
+
+    Raises:
+        LeaseHeld: if somebody publishes to the target, or takes a publication back.
+    """
+    with _whole_lease(platform, target, SPLITTING, "split files") as lease:
         yield lease
 
 

@@ -122,7 +122,12 @@ def rows_in(table: Table, scope: Scope) -> int:
 
 
 def files_beyond(table: Table, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
-    """Describe the current files that may hold rows of a scope and of other days.
+    """Describe the files that `files_across` returns."""
+    return [in_words(table, scope.column, file) for file in files_across(table, scope, chunk_of)]
+
+
+def files_across(table: Table, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[DataFile]:
+    """Return the current files that may hold rows of a scope and of other days.
 
     With `chunk_of` (from a day to the key of its chunk) also those that hold rows of more than one chunk.
     """
@@ -133,7 +138,7 @@ def files_beyond(table: Table, scope: Scope, chunk_of: Callable[[date], str] | N
             days = days_of(table, scope.column, file)
             if days is None or chunk_of(days[0]) != chunk_of(days[1]):
                 beyond.add(file.file_path)
-    return [in_words(table, scope.column, file) for file in files if file.file_path in beyond]
+    return [file for file in files if file.file_path in beyond]
 
 
 def paths_in(table: Table, snapshot_id: int, scopes: Iterable[Scope]) -> list[str]:

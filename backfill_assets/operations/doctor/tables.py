@@ -12,14 +12,17 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import InputTable
+from backfill_assets.evidence.split_records import splits_on_record
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, table_missing
 from backfill_assets.operations.doctor.views import TableView, properties_of
+from backfill_assets.operations.splitting import SPLIT
 from manifests.errors import InputRefused
 from manifests.text import visible
 from resources.lakehouse.declared_tables import column_problems
-from resources.lakehouse.facade import RUN_PROPERTY
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
 from resources.lakehouse.fences import fence_of, fenced_in
+from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import committed_at
 from resources.lakehouse.snapshots import redirected_access
 
@@ -78,7 +81,7 @@ def foreign_snapshots(view: TableView) -> Iterator[Disagreement]:
     """Find snapshots that no run of this ledger made, since the first that one made: what a table held before is not ours."""
     for snapshot in _since_adopted(view):
         run_id = properties_of(snapshot).get(RUN_PROPERTY)
-        if run_id in view.known:
+        if run_id in view.known or _is_split(view, snapshot):
             continue
         when = committed_at(view.table, snapshot).isoformat(timespec="seconds")
         what = "by no known run" if run_id is None else f"by run '{run_id}', which the ledger does not know"
@@ -91,6 +94,15 @@ def foreign_snapshots(view: TableView) -> Iterator[Disagreement]:
             if run_id is None
             else "restore the ledger that knows the run, or find out whose installation shares this table",
         )
+
+
+def _is_split(view: TableView, snapshot: Snapshot) -> bool:
+    """Whether a snapshot is that of a split, by what it has exchanged: what it says of itself any program can say."""
+    if properties_of(snapshot).get(ACTION_PROPERTY) != SPLIT:
+        return False
+    evidence = view.platform.evidence
+    came, went = changed_by(view.table, snapshot)
+    return (frozenset(came), frozenset(went)) in splits_on_record(evidence, evidence.chain.contents(), view.table)
 
 
 def _since_adopted(view: TableView) -> list[Snapshot]:

@@ -1,0 +1,216 @@
+"""Files of a target that hold rows on both sides of a publish range, parted at its border: `backfill split-files`.
+
+Put here which files are parted for a manifest, what speaks against it, and the order of things: pieces are written and held
+against their files, it is put on record, and one commit has the pieces in their place. Readers have the same rows before and
+after. How a file is cut is `resources.lakehouse.file_splits`', what its records prove later `evidence.split_records`'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import Any
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from backfill_assets import faults
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.evidence.split_records import record_split
+from backfill_assets.installation import Platform
+from backfill_assets.planning.scopes import scope_of
+from backfill_assets.publication.leasing import splitting_lease
+from manifests.chunks import aligned, cut, key_of
+from manifests.errors import InputRefused, PlanRefused, Problem
+from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
+from manifests.model import FilesAcrossBorder, RunManifest
+from resources import logs
+from resources.lakehouse.containment import days_of, in_words
+from resources.lakehouse.file_splits import Pieces, commit_split, split_file
+from resources.lakehouse.lookups import files_across
+from resources.lakehouse.summaries import ACTION_PROPERTY
+from resources.ledger.facade import operator
+
+_log = logging.getLogger(__name__)
+SPLIT = "split"
+"""What the snapshot of a split says that it is."""
+_SHOWN = 5
+_WAITING = frozenset(RunState) - ENDED - WAS_PUBLISHED - {RunState.DRAFT, RunState.PLANNED}
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """Which files of a table are parted for a manifest, and at which days: each begins a piece."""
+
+    table: str
+    files: tuple[DataFile, ...]
+    days: tuple[date, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows that are written again."""
+        return sum(file.record_count for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are written again."""
+        return sum(file.file_size_in_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What has become of it: by which snapshot, of how many files how many pieces were made; nothing if there was nothing to do."""
+
+    plan: SplitPlan
+    snapshot_id: int | None = None
+    pieces: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        """Return it for a script."""
+        return {
+            "table": self.plan.table,
+            "files": [file.file_path for file in self.plan.files],
+            "rows": self.plan.rows,
+            "bytes": self.plan.bytes,
+            "days": list(self.plan.days),
+            "pieces": self.pieces,
+            "snapshotId": self.snapshot_id,
+        }
+
+
+def split_plan(platform: Platform, manifest: RunManifest) -> SplitPlan:
+    """Return which files would be parted for a manifest; changes nothing.
+
+    Raises:
+        InputRefused: if no product declares the target.
+        PlanRefused: with everything that speaks against it: the manifest, runs that wait, files of accepted runs.
+    """
+    target = platform.products.target(manifest.target.table)
+    wanted, table = manifest.target, platform.lakehouse.table(target.name)
+    start, end = wanted.publish_range.start, wanted.publish_range.end
+    problems = list(_against(manifest, target))
+    if problems:
+        raise PlanRefused(problems)
+    chunk_of = partial(key_of, target.chunking) if wanted.derives else None
+    files = files_across(table, scope_of(target, start, end), chunk_of)
+    first_days = [one.start for one in cut(target.chunking, start, end)] if wanted.derives else [start]
+    plan = SplitPlan(target.name, tuple(files), (*first_days, end + timedelta(days=1)))
+    if problems := [*_of_others(platform, target, table, files), *_of_runs(platform, target, files)]:
+        raise PlanRefused(problems)
+    return plan
+
+
+def split_files(platform: Platform, manifest: RunManifest, told: Callable[[int], None] = lambda _: None) -> Done:
+    """Part the files that hold rows on both sides of a manifest's publish range; safe to kill and to repeat.
+
+    `told` gets numbers of rows as they are written, and as they are read again: twice the plan's rows in all.
+
+    Raises:
+        InputRefused, PlanRefused: as `split_plan` does; and for a file that cannot be cut.
+        PublicationRefused: if a file is gone meanwhile. Nothing has changed then.
+        LeaseHeld: if somebody publishes to the target, or takes a publication back.
+        EnvironmentRefused: if files cannot be read or written.
+    """
+    split_plan(platform, manifest)
+    with splitting_lease(platform, manifest.target.table) as lease:
+        plan = split_plan(platform, manifest)  # as it is now that nobody else publishes
+        if not plan.files:
+            return Done(plan)
+        table = platform.lakehouse.table(plan.table)
+        column = platform.products.target(plan.table).day_column
+        split = [split_file(table, file, column, plan.days, told) for file in plan.files]
+        _require_parted(table, column, plan, split)
+        faults.reach("splitting.written")
+        record = record_split(platform, table, split, manifest.hash, by=operator(), at=platform.ledger.now())
+        faults.reach("splitting.recorded")
+        said = {ACTION_PROPERTY: SPLIT, "backfill.split": record}
+        commit_split(platform.lakehouse, plan.table, split, said, lease.token)
+        faults.reach("splitting.committed")
+    done = Done(plan, platform.lakehouse.snapshot_id(plan.table), sum(len(one.pieces) for one in split))
+    with logs.bound(target=plan.table):
+        text = f"{len(plan.files)} file(s) were parted at {plan.days[0]} to {plan.days[-1]} into {done.pieces}, rows unchanged"
+        logs.event(_log, logging.INFO, "files_split", text, rows=plan.rows, snapshot_id=done.snapshot_id)
+    return done
+
+
+def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
+    wanted = manifest.target
+    if wanted.files_across_border is not FilesAcrossBorder.SPLIT:
+        yield Problem(
+            f"target.filesAcrossBorder is {wanted.files_across_border}",
+            "files are written again where the manifest says so",
+            "set it to SPLIT, if that is meant",
+        )
+    publish = wanted.publish_range
+    whole = aligned(target.chunking, publish.start, publish.end)
+    if whole != (publish.start, publish.end):
+        yield Problem(
+            f"target.publishRange is {publish.start} to {publish.end}",
+            f"{target.name} is changed by whole chunks ({target.chunking.lower()}s)",
+            f"{whole[0]} to {whole[1]} are",
+        )
+
+
+def _of_others(platform: Platform, target: TargetTable, table: Table, files: Sequence[DataFile]) -> Iterator[Problem]:
+    """Say what is under way at the table, or was planned on files that would go."""
+    for _, run_id, action in platform.ledger.interrupted_publications(target.name):
+        yield Problem(
+            f"{action} of run '{run_id}' has not said what came of it",
+            "files are split where it is known whose they are",
+            "`backfill doctor --repair` finds it out; then run the same command again",
+        )
+    if not files:
+        return
+    for record in platform.ledger.runs(target=target.name, states=_WAITING):
+        scope = record.plan.publish_range
+        touched = [file for file in files if _may_hold(days_of(table, target.day_column, file), scope.start, scope.end)]
+        if touched:
+            yield Problem(
+                f"run '{record.run_id}' is {record.state}, and was planned on {touched[0].file_path}",
+                "a run is published on the files that it was planned on",
+                f"publish or cancel '{record.run_id}' first",
+            )
+
+
+def _may_hold(days: tuple[date, date] | None, start: date, end: date) -> bool:
+    return days is None or (days[0] <= end and days[1] >= start)
+
+
+def _of_runs(platform: Platform, target: TargetTable, files: Sequence[DataFile]) -> Iterator[Problem]:
+    """Say which files are those of runs: what is accepted of a chunk is known by its files."""
+    paths = {file.file_path for file in files}
+    for record in platform.ledger.runs(target=target.name, states=WAS_PUBLISHED) if paths else ():
+        own = sorted(paths & platform.ledger.repairs.named_paths(record.run_id))
+        if own:
+            yield Problem(
+                f"{len(own)} of the files are those of run '{record.run_id}': {', '.join(own[:_SHOWN])}",
+                "what a run has published is known by its files, and they stay as they are",
+                "widen the publish range to all of their days",
+            )
+
+
+def _require_parted(table: Table, column: str, plan: SplitPlan, split: Sequence[Pieces]) -> None:
+    """Refuse pieces that would be in the way just as their files are.
+
+    Raises:
+        InputRefused: naming one, if the table keeps no bounds of its days.
+    """
+    borders = list(plan.days)
+    for piece in (piece for one in split for piece in one.pieces):
+        days = days_of(table, column, piece)
+        if (
+            days is None
+            and (piece.null_value_counts or {}).get(table.schema().find_field(column).field_id) == piece.record_count
+        ):
+            continue  # rows without a day
+        if days is None or any(days[0] < border <= days[1] for border in borders):
+            raise InputRefused(
+                Problem(
+                    f"a piece does not say which days it holds: {in_words(table, column, piece)}",
+                    "files are parted by the bounds that the table keeps of its columns",
+                    "have the table keep bounds (write.metadata.metrics), then run the same command again",
+                )
+            )
