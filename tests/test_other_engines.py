@@ -20,6 +20,7 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.target import Product
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
+from backfill_assets.operations.splitting import split_files
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.undoing import rollback
 from benchmarks import orders
@@ -44,6 +45,7 @@ class Foreign:
     created: str = ""
     statements: tuple[str, ...] = ()
     refused: str = ""
+    parted: bool = False
     columns: str = COLUMNS
     filled: bool = True
 
@@ -61,11 +63,9 @@ TABLES = {
         "PARTITIONED BY (days(ordered_at))", ("ALTER TABLE {table} WRITE LOCALLY ORDERED BY region",)
     ),
     "buckets": Foreign("PARTITIONED BY (bucket(4, order_id), months(ordered_on))"),
-    "regions": Foreign(
-        "PARTITIONED BY (region, years(ordered_on))", refused="may hold days of 2024-02-01 to 2024-02-29 and others"
-    ),
+    "regions": Foreign("PARTITIONED BY (region, years(ordered_on))", parted=True),
     "truncated": Foreign("PARTITIONED BY (truncate(10, customer), months(ordered_at))"),
-    "one_file": Foreign(refused="may hold days of 2024-02-01 to 2024-02-29 and others"),
+    "one_file": Foreign(parted=True),
     "evolved": Foreign(
         "PARTITIONED BY (months(ordered_on))",
         (
@@ -150,7 +150,7 @@ def write(folder: Path) -> None:
     by_java(folder, statements)
 
 
-def manifest(how: str, run_id: str) -> Any:
+def manifest(how: str, run_id: str, **target: Any) -> Any:
     return manifest_from(
         {
             "runId": run_id,
@@ -159,7 +159,7 @@ def manifest(how: str, run_id: str) -> Any:
             "reason": "a reason that is long enough",
             "source": {"table": LINES},
             "transform": {"name": "orders", "version": "2.0.0"},
-            "target": {"table": name_of(how), "publishRange": {"start": FEBRUARY[0], "end": FEBRUARY[1]}},
+            "target": {"table": name_of(how), "publishRange": {"start": FEBRUARY[0], "end": FEBRUARY[1]}} | target,
             "development": True,
         }
     )
@@ -204,6 +204,10 @@ def test_tables_of_another_engine_are_restated_for_a_month_or_refused_when_plann
                 plan_run(platform, manifest(how, run_id))
             planned[how] = str(refused.value)
         else:
+            if table.parted:
+                with pytest.raises(Refused, match="may hold days of 2024-02-01 to 2024-02-29 and others"):
+                    plan_run(platform, manifest(how, run_id))
+                assert split_files(platform, manifest(how, run_id, filesAcrossBorder="SPLIT")).pieces
             world.published(manifest(how, run_id))
             published.append(how)
     assert {
