@@ -25,6 +25,7 @@ from backfill_assets.declarations import finding
 from backfill_assets.declarations.schema import Published
 from backfill_assets.declarations.target import Product, TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.operations import columns
 from backfill_assets.operations.columns import differences, evolve
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import preview
@@ -36,7 +37,7 @@ from backfill_assets.review import diff as diff_module
 from backfill_assets.worker.columns import scan_file
 from benchmarks import small_table
 from benchmarks.small_table import HISTORY, READINGS, SCOPE, SOURCE, TARGET, manifest, planned, serves, staged
-from manifests.errors import EnvironmentRefused, LeaseHeld, PublicationRefused, TransitionRefused
+from manifests.errors import EnvironmentRefused, LeaseHeld, LeaseLost, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import local_path
 
@@ -297,6 +298,23 @@ def test_a_change_of_words_leaves_plans_as_they_are(
     assert set(evolve(platform)) == {READINGS}
     publish(platform, "validated")
     assert verify(platform, data=True).everything == []
+
+
+def test_columns_are_not_changed_by_who_was_fenced_after_the_last_look(
+    platform: Platform, becomes: Callable[[type[pa.DataFrameModel]], TargetTable]
+) -> None:
+    becomes(Added)
+    own, schema = columns.apply_changes, platform.lakehouse.table(READINGS).schema()
+
+    def late(table: Table, declared: Any, token: int | None) -> int:
+        assert token is not None
+        platform.lakehouse.fence(READINGS, token)
+        return own(table, declared, token)
+
+    with mock.patch.object(columns, "apply_changes", late), pytest.raises(LeaseLost):
+        evolve(platform)
+    assert platform.lakehouse.table(READINGS).schema() == schema
+    assert set(evolve(platform)) == {READINGS}
 
 
 def test_columns_are_not_changed_while_somebody_publishes(

@@ -718,6 +718,7 @@ PINNED = {
         "pyiceberg.io.pyarrow:PyArrowFileIO._initialize_local_fs": "self",
         "pyiceberg.io.pyarrow:_dataframe_to_data_files": "table_metadata, df, io, write_uuid, counter",
         "pyiceberg.manifest:DataFile._spec_id": SET,
+        "pyiceberg.table:Transaction._requirements": SET,
         "pyiceberg.table:Transaction._table": SET,
         "pyiceberg.table:Transaction._updates": SET,
         f"{_ICEBERG}:_FastAppendFiles": _PRODUCER,

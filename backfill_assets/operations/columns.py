@@ -164,7 +164,7 @@ def _changed(
         faults.reach("evolving.listed")
         require_unfenced(platform.lakehouse.table(name), token)
         try:
-            after = apply_changes(table, declared)
+            after = apply_changes(table, declared, token)
         except CommitFailedException:
             if attempt == _TRIES:
                 raise

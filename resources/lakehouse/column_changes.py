@@ -29,6 +29,8 @@ from pyiceberg.types import (
 )
 
 from manifests.errors import Problem
+from resources.lakehouse.fences import not_fenced
+from resources.lakehouse.pyiceberg_private import FencedTransaction
 
 
 class Change(StrEnum):
@@ -106,17 +108,20 @@ def column_changes(table: Table, declared: DeclaredColumns) -> list[ColumnChange
     return found
 
 
-def apply_changes(table: Table, declared: DeclaredColumns) -> int:
+def apply_changes(table: Table, declared: DeclaredColumns, token: int | None = None) -> int:
     """Make the columns of a table those that are declared, as one commit of its metadata; return the id of its schema.
 
     Nothing of what `column_changes` finds may be refused. No file of rows is written or rewritten.
 
     Raises:
-        CommitFailedException: if somebody has changed the table's schema meanwhile; nothing has changed then.
+        CommitFailedException: if somebody has changed the table's schema meanwhile, or the lease of `token` is fenced;
+            nothing has changed then.
     """
     fields = {one.name: one for one in table.schema().fields}
     sources = _sources(fields, declared)
-    with table.update_schema() as update:
+    transaction = FencedTransaction(table)
+    transaction.own_requirements = not_fenced(token)
+    with transaction, transaction.update_schema() as update:
         for wanted in declared.schema.fields:
             if (own := sources.get(wanted.name)) is None:
                 update.add_column((wanted.name,), wanted.field_type, wanted.doc)

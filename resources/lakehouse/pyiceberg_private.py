@@ -169,6 +169,18 @@ class QuickTransaction(Transaction):
         return seen[2]
 
 
+class FencedTransaction(Transaction):
+    """PyIceberg's transaction of changes that make no snapshot, with requirements of ours beside its own."""
+
+    own_requirements: tuple[TableRequirement, ...] = ()
+
+    def commit_transaction(self) -> Table:
+        """Commit what was changed, if the catalog finds everything that is required."""
+        if self._updates:
+            self._requirements += self.own_requirements
+        return super().commit_transaction()
+
+
 # --- data files -------------------------------------------------------------------------------------------------------
 
 
