@@ -49,12 +49,14 @@ if TYPE_CHECKING:
         TransformVersion,
     )
     from backfill_assets.defs.build import build_definitions
+    from backfill_assets.defs.component import BackfillTables
     from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
 
 __all__ = [
+    "BackfillTables",
     "Chunking",
     "ColumnOrigin",
     "Comparison",
@@ -153,6 +155,7 @@ _ROOMS = {
         "TransformVersion",
     ),
     "backfill_assets.defs.build": ("build_definitions",),
+    "backfill_assets.defs.component": ("BackfillTables",),
     "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
     "manifests.errors": ("InputRefused", "Problem"),
