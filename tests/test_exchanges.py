@@ -355,9 +355,7 @@ def test_a_candidate_outlives_what_is_changed_of_the_table_while_it_waits(
     act = accept if accepted else publish
     if act is publish and change == "a column":
         shown = readers(history)
-        with pytest.raises(
-            PublicationRefused, match="was planned for schema 0 of silver.readings, and it has schema 1"
-        ):
+        with pytest.raises(PublicationRefused, match="was planned for schema 0 of silver.readings, and it has schema 1"):
             publish(history, "run")
         assert (state(history, "run"), readers(history)) == (RunState.VALIDATED, shown)
         return

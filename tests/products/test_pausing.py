@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,9 @@ from disputes import COMPARED, DISPUTES, FILES, FOLDER, YEAR, expected, referenc
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from backfill_assets.products.enforcement import reference
 from backfill_assets.products.enforcement.pausing import CASE_CLOCK_DAILY, DISPUTED, PRODUCT
+from backfill_assets.products.enforcement.pausing.register import generate
 from backfill_assets.products.enforcement.pausing.transform import PAUSES, RULES, warm_up
 from backfill_assets.testing import Trial
 from manifests.errors import PlanRefused
@@ -117,6 +119,26 @@ def test_each_row_of_each_day_is_what_the_loop_says(cases: Sequence[Any]) -> Non
     tried = trial([*rows_of(cases), entry("sure", 0, "open", at(BEGAN))])
     tried.require_same_as(told)
     assert tried.violations() == {}
+
+
+def test_each_row_of_a_generated_register_is_what_the_loop_says() -> None:
+    first, last = date(2010, 1, 1), date(2010, 5, 31)
+    entries = generate(50, 11, start=first, end=last)
+    assert entries.equals(generate(50, 11, start=first, end=last))
+    activities = set(entries["activity"])
+    assert {"Escalate to Registry Office", "Return from Registry Office", "Escalate to Legal Office"} <= activities
+    assert entries.filter(pl.col("recorded_at") > pl.col("effective_at")).height > 20
+    assert entries.filter(pl.col("recorded_at") < pl.col("effective_at")).height > 0
+    calendar = [asdict(day) for day in reference.jurisdiction_calendar(2009, 2011)]
+    known = references() | {"reference.jurisdiction_calendar": calendar}
+    tried = Trial(
+        CASE_CLOCK_DAILY, "1.0.0", entries, publish_range=(first, last), references=known, inputs=PRODUCT.inputs
+    )
+    tried.require_same_as(lambda source, tables: list(day_by_day.rows_of(source, tables, first, last)))
+    assert tried.violations() == {}
+    rows = tried.rows()
+    assert set(rows["true_state"]) == {"RUNNING", "PAUSED", "MET", "BREACHED"}
+    assert rows.filter(pl.col("known_state").ne_missing(pl.col("true_state"))).height > 100
 
 
 def test_rows_depend_on_nothing_but_what_is_read(lived_cases: list[dict[str, Any]]) -> None:
