@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         state_level,
     )
     from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
-    from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
+    from backfill_assets.declarations.schema import Corrections, Instant, Published, PublishedInFull, row_rule
     from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
     from backfill_assets.declarations.standard.distributions import distribution_gate
@@ -83,6 +83,7 @@ __all__ = [
     "Product",
     "PublishMode",
     "Published",
+    "PublishedInFull",
     "Quarantine",
     "Reconciliation",
     "ReconciliationContext",
@@ -128,7 +129,7 @@ _ROOMS = {
         "state_level",
     ),
     "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
-    "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
+    "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "PublishedInFull", "row_rule"),
     "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
     "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),
     "backfill_assets.declarations.standard.distributions": ("distribution_gate",),

@@ -31,6 +31,7 @@ class TargetContract:
         version_column: the target column that says which of two rows of a key is newer.
         has_corrections: whether it has a corrections table.
         published_gates: those that a reconciliation can hold published rows against.
+        rows_say_why: whether its rows have the reason of their run.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
     """
 
@@ -51,6 +52,7 @@ class TargetContract:
     version_column: str = "produced_at"
     has_corrections: bool = False
     published_gates: tuple[str, ...] = ()
+    rows_say_why: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Put here what a plan says, and what can be asked of it alone. How it is made is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
@@ -98,6 +99,13 @@ class ConflictTerms:
         return "the run is refused (REFUSE)"
 
 
+def references_in_words(pins: Iterable[tuple[str, str | None, int]]) -> str:
+    """Return reference tables, each with the name of its version, if it has one, and its snapshot, in the order of their names."""
+    return "; ".join(
+        f"{table} {version or 'unnamed'} (snapshot {snapshot})" for table, version, snapshot in sorted(pins)
+    )
+
+
 @dataclass(frozen=True)
 class Plan:
     """A manifest resolved: everything that decides the output of the run, and nothing else.
@@ -151,6 +159,8 @@ class Plan:
     """What the run may not see of its source; None: it may see everything."""
     schemas: tuple[PinnedSchema, ...] = field(default=(), metadata=LATER)
     """Of each table that the run reads or writes; none in plans of an earlier version."""
+    reason: str | None = field(default=None, metadata=LATER)
+    """Why, from the manifest, where the target's rows say it themselves; else the manifest alone does."""
 
     @cached_property
     def hash(self) -> str:
@@ -164,6 +174,11 @@ class Plan:
     def schema_of(self, table: str) -> int | None:
         """Return the schema that a table had when the plan was made; None if it is not on record."""
         return next((one.schema_id for one in self.schemas if one.table == table), None)
+
+    @property
+    def reference_versions(self) -> str:
+        """Each reference table by name with its version and snapshot, as rows say it that tell their whole lineage."""
+        return references_in_words((pin.table, pin.version, pin.snapshot_id) for pin in self.references)
 
     @property
     def derives(self) -> bool:

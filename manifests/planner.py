@@ -290,6 +290,7 @@ def _plan(
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
         schemas=_schemas(given.base or BaseState()),
+        reason=manifest.reason if contract.rows_say_why else None,
     )
 
 

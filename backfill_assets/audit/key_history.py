@@ -15,7 +15,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, has_lineage
+from backfill_assets.declarations.schema import has_lineage, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_diff import PRODUCER
@@ -133,7 +133,7 @@ def versions_of(
             changed = {
                 name: [old.get(name), new.get(name)]
                 for name in {**row, **was}  # a column that the table got, or lost, in between was not there
-                if name not in LINEAGE_COLUMNS and new.get(name) != old.get(name)
+                if name not in lineage_columns(target.model) and new.get(name) != old.get(name)
             }
             makers = (_published_by_or_named(target, states[number + 1 :], was), made_by)
             because = _differences(platform, target, key, (was, row), makers)

@@ -6,8 +6,8 @@ Put here how a chunk is found and read as a reader does, with no code of the eng
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import polars as pl
@@ -15,11 +15,12 @@ import polars as pl
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.rows_by_schema import UNREADABLE_ROWS, rows_of_days
 from backfill_assets.audit.run_in_table import asked_for, days_of_chunks, files_as_left, shown_days
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, dtypes, lineage_columns
 from backfill_assets.evidence.digested import names_now
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import by_key, one_order
+from manifests.plan import references_in_words
 from resources.lakehouse.snapshots import Days, Seen
 from resources.lakehouse.storage import Storage, place_of
 
@@ -31,6 +32,12 @@ _PLANNED = {
     "produced_at": "run_clock",
 }
 """What a plan says of each lineage column, by column."""
+_READ: dict[str, Callable[[str], Any]] = {
+    "produced_at": datetime.fromisoformat,
+    "input_start": date.fromisoformat,
+    "input_end": date.fromisoformat,
+}
+"""What a plan's text is of those that are no text."""
 
 
 def read_chunk(
@@ -64,7 +71,7 @@ def read_chunk(
     if frames is None:
         return False
     accepted: str | None = str(chunk["digest"])
-    more = LINEAGE_COLUMNS if merges else ()  # of one run's rows the plan says what is in them
+    more = lineage_columns(sealed.target.model) if merges else ()  # of one run's rows the plan says what is in them
     try:
         if merges:
             accepted = _as_merged(seen, storage, sealed, own, where, days, report) if rewritten else None
@@ -86,11 +93,28 @@ def _other_lineage(sealed: Sealed, key: str, frames: Sequence[pl.DataFrame]) -> 
     """Yield each lineage column of which rows say something else than the plan of their chunk: no digest has these columns."""
     plan = sealed.plan_of(key)
     planned = {column: plan.get(name) for column, name in _PLANNED.items()}
+    if set(LATER_LINEAGE_COLUMNS) <= set(lineage_columns(sealed.target.model)) and plan.get("reason") is not None:
+        planned |= _planned_in_full(plan)
     for name, expected in planned.items():
-        own = datetime.fromisoformat(str(expected)) if name == "produced_at" and expected is not None else expected
+        read = _READ.get(name)
+        own = expected if expected is None or read is None else read(str(expected))
         found = {value for frame in frames if name in frame.columns for value in frame[name].unique().to_list()}
         if own is not None and (others := found - {own}):
             yield name, expected, ", ".join(sorted(map(str, others)))
+
+
+def _planned_in_full(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a plan says of the lineage columns that tables have which declare them."""
+    days = plan["input_range"]
+    return {
+        "transform_name": plan["transform"],
+        "input_start": days["start"],
+        "input_end": days["end"],
+        "reference_versions": references_in_words(
+            (one["table"], one["version"], one["snapshot_id"]) for one in plan["references"]
+        ),
+        "run_reason": plan["reason"],
+    }
 
 
 def _as_merged(
@@ -112,7 +136,7 @@ def _as_merged(
     frames, _ = rows_of_days(
         seen, storage, sealed, list(at.values()), own, where, sealed.target.day_column, days, report
     )
-    return None if frames is None else _digest(seen, sealed, frames, LINEAGE_COLUMNS)
+    return None if frames is None else _digest(seen, sealed, frames, lineage_columns(sealed.target.model))
 
 
 def _digest(seen: Seen, sealed: Sealed, frames: Sequence[pl.DataFrame], more: Sequence[str] = ()) -> str:
@@ -122,7 +146,9 @@ def _digest(seen: Seen, sealed: Sealed, frames: Sequence[pl.DataFrame], more: Se
     """
     key = list(sealed.target.key)
     types = digest_types(sealed, frames[0].schema if frames else None)
-    types |= {name: kind for name, kind in dtypes(sealed.target.model).items() if name in more}
+    # a table may have got some of them since: then no row of before has them
+    there = {name for frame in frames[:1] for name in frame.columns}
+    types |= {name: kind for name, kind in dtypes(sealed.target.model).items() if name in more and name in there}
     now = names_now(sealed.tables.get(seen.name, {}), seen.table.schema())
     digest = RowDigest(types)
     ordered = [by_key(frame, key)[0] for frame in frames if frame.height]

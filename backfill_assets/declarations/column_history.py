@@ -11,7 +11,7 @@ from typing import Any
 
 import pandera.polars as pa
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from backfill_assets.declarations.schema import lineage_columns
 from manifests.errors import Problem
 
 RENAMED_FROM = "renamed_from"
@@ -42,7 +42,7 @@ def former_name_problems(table: str, model: type[pa.DataFrameModel]) -> Iterator
         if not names or not all(isinstance(one, str) and one for one in names):
             yield Problem(what, "it is the name that the column had before, or a list of them, newest first", "", where)
             continue
-        if name in LINEAGE_COLUMNS:
+        if name in lineage_columns(model):
             yield Problem(what, "lineage columns are the platform's, and keep their names", "take it out", where)
         for one in names:
             if one in columns:

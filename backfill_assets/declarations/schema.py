@@ -42,6 +42,8 @@ Instant = Annotated[pl.Datetime, "us", "UTC"]
 """Type of a column that holds points in time (timestamptz)."""
 LINEAGE_COLUMNS = ("run_id", "processing_mode", "transform_version", "input_snapshot_id", "produced_at")
 """Columns that every published row carries; constant within a run."""
+LATER_LINEAGE_COLUMNS = ("transform_name", "input_start", "input_end", "reference_versions", "run_reason")
+"""Columns that rows carry besides where a model asks for them, by `PublishedInFull`; constant within a run."""
 TABLE_PROPERTIES = {
     # one small snapshot a publication: keep the metadata of the last hundred in the metadata file
     "write.metadata.previous-versions-max": "100",
@@ -92,6 +94,22 @@ class Published(pa.DataFrameModel):
         strict = True
 
 
+class PublishedInFull(Published):
+    """The lineage columns of `Published`, and those that say by themselves what was computed from what, and why.
+
+    They may be NULL: a table that gets them later has rows without. What a run stages has every one of them, and none is part of
+    a digest or a diff.
+    """
+
+    transform_name: str = pa.Field(nullable=True, description="Name of the transform that produced the row.")
+    input_start: pl.Date = pa.Field(nullable=True, description="First day of the source's rows that the run read.")
+    input_end: pl.Date = pa.Field(nullable=True, description="Last day of the source's rows that the run read.")
+    reference_versions: str = pa.Field(
+        nullable=True, description="Version and snapshot of each reference table, by name; empty text if there is none."
+    )
+    run_reason: str = pa.Field(nullable=True, description="Why, from the run's manifest.")
+
+
 class Corrections(Published):
     """Columns of a corrections table; a product's model adds the key columns of the table that is corrected."""
 
@@ -112,11 +130,16 @@ def has_lineage(model: type[pa.DataFrameModel]) -> bool:
     return issubclass(model, Published)
 
 
+def lineage_columns(model: type[pa.DataFrameModel]) -> tuple[str, ...]:
+    """Return the columns of a model that the platform fills: they identify no row, and are in no digest and no diff."""
+    return (*LINEAGE_COLUMNS, *(LATER_LINEAGE_COLUMNS if issubclass(model, PublishedInFull) else ()))
+
+
 def dtypes(model: type[pa.DataFrameModel]) -> dict[str, pl.DataType]:
     """Return a model's columns and their Polars types, in order: a target's own columns first, lineage last."""
-    columns = model.to_schema().columns
-    names = [name for name in columns if name not in LINEAGE_COLUMNS]
-    names += [name for name in LINEAGE_COLUMNS if name in columns]
+    columns, lineage = model.to_schema().columns, lineage_columns(model)
+    names = [name for name in columns if name not in lineage]
+    names += [name for name in lineage if name in columns]
     return {name: columns[name].dtype.type for name in names}
 
 

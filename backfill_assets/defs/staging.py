@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, descriptions, dtypes, iceberg_schema
+from backfill_assets.declarations.schema import descriptions, dtypes, iceberg_schema, lineage_columns
 from backfill_assets.declarations.target import InputTable, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, UnresolvedAssetJobDefinition, add_asset_metadata
@@ -141,7 +141,7 @@ def stretches(record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]
 
 def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
     """Return the Dagster column schema of a declared table."""
-    docs = descriptions(table.model)
+    docs, lineage = descriptions(table.model), lineage_columns(table.model)
     key = table.key if isinstance(table, TargetTable) else ()
     checks = {name: column.nullable for name, column in table.model.to_schema().columns.items()}
     types = {field.name: type_words(field.field_type) for field in iceberg_schema(table.model).fields}
@@ -151,7 +151,7 @@ def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
                 name,
                 types[name],
                 docs[name],
-                tags={"lineage": ""} if name in LINEAGE_COLUMNS else None,
+                tags={"lineage": ""} if name in lineage else None,
                 constraints=dg.TableColumnConstraints(nullable=checks[name], other=["key"] if name in key else []),
             )
             for name in dtypes(table.model)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from resources.ledger.facade import Verdict
 
@@ -27,8 +27,9 @@ class BrokenRule:
 
 def as_declared(table: TargetTable, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with its key first, then the columns in the order of the model; without those of the lineage."""
+    lineage = lineage_columns(table.model)
     order = [*table.key, *dtypes(table.model), *row]
-    return {name: row[name] for name in dict.fromkeys(order) if name in row and name not in LINEAGE_COLUMNS}
+    return {name: row[name] for name in dict.fromkeys(order) if name in row and name not in lineage}
 
 
 def broken_rules(verdicts: Iterable[Verdict]) -> list[BrokenRule]:

@@ -76,7 +76,9 @@ _log = logging.getLogger(__name__)
 def gate_spec(run: RunContext) -> GateSpec:
     """Return what the chunks of a plan are held against."""
     return spec_of(
-        run.target, lineage(run.plan), parts_of(run.platform.lakehouse.table(run.target.name), run.target).by
+        run.target,
+        lineage(run.plan, run.target.model),
+        parts_of(run.platform.lakehouse.table(run.target.name), run.target).by,
     )
 
 

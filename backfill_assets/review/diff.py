@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, NestedField, StringType
 
 from backfill_assets import faults
-from backfill_assets.declarations.schema import TABLE_PROPERTIES, dtypes, iceberg_schema
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, dtypes, iceberg_schema, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.diff_records import (
     ChangesTable,
@@ -206,7 +206,7 @@ def _compared(
     By Spark's workers, or `here`: by this process, one chunk after the other, without a Spark job.
     """
     platform, target, plan = run.platform, run.target, run.plan
-    values = value_columns(tuple(dtypes(target.model)), target.key)
+    values = value_columns(tuple(dtypes(target.model)), target.key, lineage_columns(target.model))
     schema = changes_schema(target).model_dump_json() if output else ""
     hidden = concealed(run)
     table = platform.lakehouse.table(target.name).schema().model_dump_json()
@@ -316,7 +316,7 @@ def _column_diff(name: str, chunks: Sequence[ChunkDiff]) -> ColumnDiff:
 def changes_schema(target: TargetTable) -> Schema:
     """Return the Iceberg schema of a target's changes table: a row a changed key, each value before and after."""
     declared = {field.name: field for field in iceberg_schema(target.model).fields}
-    values = value_columns(tuple(declared), target.key)
+    values = value_columns(tuple(declared), target.key, lineage_columns(target.model))
     columns: list[tuple[str, IcebergType, str]] = [
         ("run_id", StringType(), "Run that changes the row."),
         ("chunk", StringType(), "Chunk that the row is in."),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
@@ -101,8 +101,9 @@ def _spec(run: RunContext) -> MergeSpec | CorrectionSpec:
             plan.merge.on_older_version,
             plan.run_id,
             deletes_at=lineage(plan).get(column),
+            lineage=lineage_columns(target.model),
         )
-    values = value_columns(tuple(dtypes(target.model)), target.key)
+    values = value_columns(tuple(dtypes(target.model)), target.key, lineage_columns(target.model))
     reason = platform.ledger.run(plan.run_id).manifest.reason
     base = platform.lakehouse.table(target.name).schema().model_dump_json()
     return CorrectionSpec(schema, target.name, target.key, values, reason, lineage(plan), base)

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import Inputs
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_of, pinned_inputs, transform_context
@@ -69,7 +69,7 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
     """
     target, plan, spark = run.target, run.plan, run.spark
     schema = run.platform.lakehouse.table(target.name).schema()
-    names = [name for name in dtypes(target.model) if name not in LINEAGE_COLUMNS]
+    names = [name for name in dtypes(target.model) if name not in lineage_columns(target.model)]
     with computing_otherwise(spark):
         found = pinned_inputs(run, [chunk])
         mine = partial(_arranged, run, part)

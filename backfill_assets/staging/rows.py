@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
+import pandera.polars as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -26,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from backfill_assets.declarations.output_types import fits, way_out
 from backfill_assets.declarations.places import place, raised_in_worker
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, spark_schema
+from backfill_assets.declarations.schema import Published, dtypes, lineage_columns, spark_schema
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
 from backfill_assets.staging.folders import CHUNK_FOLDER, NO_PARTS, Parts, first_day_of_chunk, in_folders
@@ -121,15 +122,21 @@ def inputs_of(
     return Inputs(source, seen(earlier.where(instant < F.lit(start))).select(*target.look_back_columns))
 
 
-def lineage(plan: Plan) -> dict[str, Any]:
-    """Return the value of each lineage column of a plan's rows."""
-    return {
+def lineage(plan: Plan, model: type[pa.DataFrameModel] = Published) -> dict[str, Any]:
+    """Return the value of each lineage column that a model has of a plan's rows."""
+    values = {
         "run_id": plan.run_id,
         "processing_mode": plan.mode.value,
         "transform_version": plan.transform_version,
         "input_snapshot_id": plan.source_snapshot_id,
         "produced_at": plan.run_clock,
+        "transform_name": plan.transform,
+        "input_start": plan.input_range.start,
+        "input_end": plan.input_range.end,
+        "reference_versions": plan.reference_versions,
+        "run_reason": plan.reason,
     }
+    return {name: values[name] for name in lineage_columns(model)}
 
 
 def computed_rows(
@@ -156,7 +163,9 @@ def computed_rows(
         rows = _with_later_columns(_only_these(rows, target, chunks), version.without, schema)
         if not version.clustered:
             rows = _clustered(rows, target, context)
-        return in_folders(_with_declared_columns(rows, schema, plan), target, plan.chunking, parts)
+        return in_folders(
+            _with_declared_columns(rows, schema, lineage(plan, target.model)), target, plan.chunking, parts
+        )
 
 
 def _with_every_view(target: TargetTable, version: TransformVersion, inputs: Inputs) -> Inputs:
@@ -366,7 +375,7 @@ def _with_later_columns(rows: DataFrame, without: Sequence[str], schema: Schema)
 def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[Problem]:
     """Say which columns a transform's output lacks or has besides."""
     without = target.versions[plan.transform_version].without
-    declared = [name for name in dtypes(target.model) if name not in {*LINEAGE_COLUMNS, *without}]
+    declared = [name for name in dtypes(target.model) if name not in {*lineage_columns(target.model), *without}]
     counted = Counter(rows.columns)
     wrong = {
         "lacks": sorted(set(declared) - set(counted)),
@@ -431,9 +440,8 @@ def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) 
     )
 
 
-def _with_declared_columns(rows: DataFrame, schema: Schema, plan: Plan) -> DataFrame:
+def _with_declared_columns(rows: DataFrame, schema: Schema, constants: Mapping[str, Any]) -> DataFrame:
     """Add the lineage columns, cast to the declared types and attach field ids, which a cast drops: they come last."""
-    constants = lineage(plan)
     columns = []
     for field in spark_schema(schema).fields:
         value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)

@@ -13,7 +13,7 @@ import pandera.polars as pa
 import polars as pl
 import pyarrow as arrow
 
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import dtypes, lineage_columns
 from manifests.errors import InputRefused, Problem
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | pl.DataFrame | arrow.Table
@@ -27,17 +27,18 @@ def frame_of(name: str, model: type[pa.DataFrameModel], rows: Rows, *, complete:
         InputRefused: if they are no rows; naming what is no column, or the column whose values are not of its type; with
             `complete` also columns that are left out.
     """
-    kinds = {column: kind for column, kind in dtypes(model).items() if column not in LINEAGE_COLUMNS}
+    lineage = set(lineage_columns(model))
+    kinds = {column: kind for column, kind in dtypes(model).items() if column not in lineage}
     if isinstance(rows, arrow.Table):
         rows = pl.DataFrame(pl.from_arrow(rows))
     if isinstance(rows, pl.DataFrame):
-        _require_known(name, kinds, set(rows.columns), complete=complete)
+        _require_known(name, kinds, set(rows.columns) - lineage, complete=complete)
         there = [_cast(name, rows[column], kind) for column, kind in kinds.items() if column in rows.columns]
         missing = [pl.lit(None, kind).alias(column) for column, kind in kinds.items() if column not in rows.columns]
         return pl.DataFrame(there).with_columns(missing).select(*kinds)
     found = [_by_column(name, row) for row in _each(name, rows)]
     for row in found:
-        _require_known(name, kinds, set(row), complete=complete)
+        _require_known(name, kinds, set(row) - lineage, complete=complete)
     columns = {
         column: _column(name, column, kind, [row.get(column) for row in found]) for column, kind in kinds.items()
     }
@@ -67,7 +68,7 @@ def _no_rows(name: str, what: str) -> InputRefused:
 
 
 def _require_known(name: str, kinds: Mapping[str, Any], found: set[str], *, complete: bool) -> None:
-    wrong = [f"has {one}, which is no column" for one in sorted(found - kinds.keys() - set(LINEAGE_COLUMNS))]
+    wrong = [f"has {one}, which is no column" for one in sorted(found - kinds.keys())]
     wrong += [f"lacks {one}" for one in kinds if complete and one not in found]
     if wrong:
         raise InputRefused(

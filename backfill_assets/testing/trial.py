@@ -22,7 +22,7 @@ from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.finding import find_products
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.staging.rows import lineage, read_window
@@ -158,7 +158,7 @@ class Trial:
             )
             for chunk in self.plan.chunks
         ]
-        results = list(gate_chunks(spec_of(self.target, lineage(self.plan)), tasks))
+        results = list(gate_chunks(spec_of(self.target, lineage(self.plan, self.target.model)), tasks))
         require_read(one for result in results for one in result.violations)
         return {result.chunk: result.violations for result in sorted(results, key=_chunk) if result.violations}
 
@@ -391,7 +391,7 @@ class Trial:
 
     def _differences(self, expected: pl.DataFrame, found: pl.DataFrame, word: str = "otherwise") -> list[Difference]:
         key = list(self.target.key)
-        others = [name for name in dtypes(self.target.model) if name not in {*key, *LINEAGE_COLUMNS}]
+        others = [name for name in dtypes(self.target.model) if name not in {*key, *lineage_columns(self.target.model)}]
         return differences_between(expected, found, key, others, word)
 
     def _require_alike(self, how: str, found: Mapping[str, pl.DataFrame], cause: Callable[[PlannedChunk], str]) -> None:

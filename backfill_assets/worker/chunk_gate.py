@@ -20,7 +20,7 @@ import polars as pl
 from backfill_assets.declarations.measures import USABLE, unusable_columns
 from backfill_assets.declarations.places import place
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes, iceberg_schema, iceberg_type
+from backfill_assets.declarations.schema import dtypes, iceberg_schema, iceberg_type, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.chunk_rules import (
     FILES_RULE,
@@ -246,7 +246,7 @@ class _Judge:
 
 def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:
     """Return the columns a digest is made of."""
-    return [name for name in dtypes(model) if name not in LINEAGE_COLUMNS]
+    return [name for name in dtypes(model) if name not in lineage_columns(model)]
 
 
 def as_digested(frame: pl.DataFrame, columns: Sequence[DigestColumn]) -> pl.DataFrame:

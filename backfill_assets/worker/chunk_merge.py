@@ -55,6 +55,7 @@ Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 class MergeSpec:
     """How rows are merged: `schema` is the target's Iceberg schema as JSON; the rest as the plan has it.
 
+    `lineage` are the columns that say whose a row is, and nothing of what it says.
     `clock` is the version of a deletion where `version_column` is the run clock's column, else None: it always wins.
     """
 
@@ -65,6 +66,7 @@ class MergeSpec:
     on_older_version: OlderVersion
     run_id: str
     deletes_at: Any = None
+    lineage: tuple[str, ...] = LINEAGE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,7 @@ def _broken(
         if spec.on_older_version is OlderVersion.REFUSE:
             require(OLDER_RULE, compared.filter(pl.col("_version") < version).select(*spec.key, version, "_version"))
         if computed is not None:
-            same = (*spec.key, spec.version_column, *LINEAGE_COLUMNS)
+            same = (*spec.key, spec.version_column, *spec.lineage)
             values = [name for name in frame.columns if name not in same]
             ties = frame.join(computed, on=[*spec.key, spec.version_column], how="inner", suffix="_computed")
             differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_computed")) for name in values)
@@ -484,7 +486,7 @@ def _judge_merges(
             rows = scan_file(path, spec.schema).collect()
             seen += rows.height
             counted.add(rows)
-            sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key))))
+            sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key, spec.lineage))))
             slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
         yield JudgedMerge(
             task.chunk,

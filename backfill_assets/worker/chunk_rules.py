@@ -143,7 +143,8 @@ def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
         shown = value.isoformat() if isinstance(value, datetime) else value
         column = schema.columns[name]
         constant = pa.Check.eq(value, error=f"{_CONSTANT}{shown}")
-        schema.columns[name] = _column(column, [*column.checks, constant], nullable=column.nullable)
+        # those that a table got later may be NULL in older rows, and are there in every row of a run
+        schema.columns[name] = _column(column, [*column.checks, constant], nullable=False)
     return schema
 
 

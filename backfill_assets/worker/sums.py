@@ -21,9 +21,11 @@ _HALF = 10**19
 """What a decimal of 38 digits is divided by, so that the sums of both halves fit in 128 bits, whatever rows there are."""
 
 
-def value_columns(columns: Sequence[str], key: Sequence[str]) -> tuple[str, ...]:
+def value_columns(
+    columns: Sequence[str], key: Sequence[str], lineage: Sequence[str] = LINEAGE_COLUMNS
+) -> tuple[str, ...]:
     """Return the columns of a target that can differ between two rows of one key: neither the key's nor lineage."""
-    return tuple(name for name in columns if name not in (*key, *LINEAGE_COLUMNS))
+    return tuple(name for name in columns if name not in (*key, *lineage))
 
 
 def _is_added_up(kind: pl.DataType) -> bool:

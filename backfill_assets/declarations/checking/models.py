@@ -19,7 +19,7 @@ import polars as pl
 
 from backfill_assets.declarations.checking.columns import ColumnTypes
 from backfill_assets.declarations.pandera_private import is_built_in
-from backfill_assets.declarations.schema import Published
+from backfill_assets.declarations.schema import Published, PublishedInFull
 from manifests.errors import Problem
 
 _OFFERED = 1000
@@ -95,7 +95,8 @@ def _of_names(model: type[pa.DataFrameModel], where: str) -> Iterator[Problem]:
         rule = "Spark and SQL do not tell capitals from small letters"
         yield Problem(f"column {name} has the name of another", rule, "give one of them another name", where)
     if issubclass(model, Published):
-        lineage = Published.to_schema().columns
+        base = PublishedInFull if issubclass(model, PublishedInFull) else Published
+        lineage = base.to_schema().columns
         for name in lineage:
             if columns[name].dtype != lineage[name].dtype:
                 yield Problem(

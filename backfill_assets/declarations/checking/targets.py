@@ -37,7 +37,14 @@ from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
 from backfill_assets.declarations.column_history import former_name_problems
 from backfill_assets.declarations.column_types import is_floating, is_nested
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, Corrections, dtypes, has_lineage, uuids
+from backfill_assets.declarations.schema import (
+    LINEAGE_COLUMNS,
+    Corrections,
+    dtypes,
+    has_lineage,
+    lineage_columns,
+    uuids,
+)
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
 from manifests.chunks import EXAMPLES, first_day
 from manifests.errors import InputRefused, Problem
@@ -419,7 +426,7 @@ def _wrong_without(target: TargetTable, name: str, version: TransformVersion) ->
         rule = "it is a tuple of the columns that the table got after the version"
         return Problem(f"without of version {name!r} is {without!r}", rule, 'for example without=("quality",)', where)
     schema = target.model.to_schema().columns
-    found_by = {*target.key, target.day_column, target.entity, target.version_column, *LINEAGE_COLUMNS}
+    found_by = {*target.key, target.day_column, target.entity, target.version_column, *lineage_columns(target.model)}
     wrong = [one for one in without if one not in schema or one in found_by or not schema[one].nullable]
     if not wrong:
         return None
