@@ -51,6 +51,7 @@ class TargetContract:
     version_column: str = "produced_at"
     has_corrections: bool = False
     published_gates: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
