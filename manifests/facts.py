@@ -53,6 +53,7 @@ class TargetContract:
     has_corrections: bool = False
     published_gates: tuple[str, ...] = ()
     rows_say_why: bool = False
+    summed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

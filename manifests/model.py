@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from manifests.canonical import canonical_json, sha256_of
+from manifests.expected import Expected
 from manifests.fields import MOST_DAYS, Day, Name, Part, SnapshotId, TableName, Version, whole_number
 
 RUN_ID_RULE = (
@@ -366,7 +367,9 @@ class Safety(Part):
 
 
 class Validation(Part):
-    """Which run-level gates must pass (all that the target declares, unless named) and with which tolerances."""
+    """Which run-level gates must pass (all that the target declares, unless named), with which tolerances, and what must come out."""
+
+    _later = frozenset({"expected"})
 
     gates: tuple[Name, ...] | None = None
     tolerances: dict[
@@ -381,6 +384,7 @@ class Validation(Part):
             ),
         ],
     ] = Field(default={})
+    expected: Expected | None = None
 
 
 class Limits(Part):
@@ -473,6 +477,8 @@ class RunManifest(Part):
             raise ValueError(f"sideEffectsAllowed is for LIVE only; this run's mode is {self.execution_mode}")
         if self.sample is not None and self.execution_mode is not Mode.DRY_RUN:
             raise ValueError(f"sample is for mode DRY_RUN; this run's mode is {self.execution_mode}")
+        if self.validation.expected is not None and self.execution_mode is Mode.RECONCILIATION:
+            raise ValueError("validation.expected is for runs that compute rows; a reconciliation computes none")
         if self.cut_line is not None and self.kind is Kind.LIVE:
             raise ValueError(
                 "cutLine is for runs over the history before LIVE; LIVE goes on from the target's watermark"

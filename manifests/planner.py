@@ -17,6 +17,8 @@ from manifests.code_identity import CodeIdentity, code_problems
 from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRead, data_terms
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
+from manifests.expected import EXPECTED_FIGURES_GATE
+from manifests.expected_problems import expected_problems
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
@@ -82,7 +84,7 @@ def make_plan(
     pins, pin_problems = pin_references(manifest, contract, references)
     problems += [*source_range_problems(manifest, scope.inputs, source), *pin_problems]
     chunks, sample_problems = _chunks(given, scope)
-    problems += sample_problems
+    problems += [*sample_problems, *_expected_problems(manifest, contract, [chunk.key for chunk in chunks])]
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     problems += data_problems
@@ -106,7 +108,14 @@ def draft_problems(
         problems += scope_problems(manifest.target.publish_range, contract, source)
     if references:
         problems += pin_references(manifest, contract, references)[1]
-    return problems
+    return [*problems, *_expected_problems(manifest, contract, None)]
+
+
+def _expected_problems(manifest: RunManifest, contract: TargetContract, planned: Sequence[str] | None) -> list[Problem]:
+    """Return what in the figures that a manifest expects no run of it could be held against."""
+    is_part = manifest.sample is not None or manifest.progressive is not None or manifest.series is not None
+    expected = manifest.validation.expected
+    return list(expected_problems(expected, contract, planned, derives=manifest.target.derives, part=is_part))
 
 
 @dataclass(frozen=True)
@@ -310,7 +319,7 @@ def _look_back(contract: TargetContract, scope: _Scope) -> Estimate | None:
 
 
 def _gates(manifest: RunManifest, contract: TargetContract, terms: DataTerms | None) -> tuple[str, ...]:
-    """Return the run-level gates: those chosen and those that nobody can leave out; the policy's if rows are left out."""
+    """Return the run-level gates: those chosen and those that nobody can leave out; of figures and old data, if they apply."""
     chosen = manifest.validation.gates
     if manifest.execution_mode is Mode.RECONCILIATION:
         gates = tuple(gate for gate in contract.published_gates if chosen is None or gate in chosen)
@@ -318,6 +327,8 @@ def _gates(manifest: RunManifest, contract: TargetContract, terms: DataTerms | N
         gates = contract.gates
     else:
         gates = tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
+    if manifest.validation.expected is not None:
+        gates = (*gates, EXPECTED_FIGURES_GATE)
     return (*gates, OLD_DATA_GATE) if terms is not None and terms.leaves_out_rows else gates
 
 

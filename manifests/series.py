@@ -6,6 +6,9 @@ Put here how a publish range is cut into steps and what the steps are called. Th
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 from manifests.chunks import Chunking, aligned, cut
 from manifests.model import RunManifest
 from manifests.reading import manifest_from
@@ -33,8 +36,19 @@ def series_of(manifest: RunManifest, chunking: Chunking) -> tuple[RunManifest, .
         }
         series = {"of": manifest.run_id, "step": number, "steps": len(parts)}
         changes = {"runId": step_id(manifest.run_id, number), "progressive": None, "series": series, "target": target}
+        if manifest.validation.expected is not None:
+            others = {chunk.key for other in parts if other is not part for chunk in other}
+            if number > 1:  # of a chunk that no step has the first one says so
+                others |= manifest.validation.expected.chunks.keys() - {chunk.key for chunk in chunks}
+            changes["validation"] = data["validation"] | {"expected": _without(data["validation"]["expected"], others)}
         steps.append(manifest_from(data | changes))
     return tuple(steps)
+
+
+def _without(expected: dict[str, Any], keys: Collection[str]) -> dict[str, Any] | None:
+    """Return expected figures without those of some chunks; None where nothing is left."""
+    left = expected | {"chunks": {key: one for key, one in expected["chunks"].items() if key not in keys}}
+    return left if left["chunks"] or left["whole"] is not None else None
 
 
 def step_id(series: str, step: int) -> str:

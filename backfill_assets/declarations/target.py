@@ -20,6 +20,7 @@ from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.schema import PublishedInFull, dtypes
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
 from manifests.chunks import Chunk, Chunking, key_of
@@ -421,6 +422,11 @@ class TargetTable:
             has_corrections=self.corrections is not None,
             published_gates=self.published_gates,
             rows_say_why=issubclass(self.model, PublishedInFull),
+            summed=tuple(
+                name
+                for name, kind in dtypes(self.model).items()
+                if name not in (*self.key, *LINEAGE_COLUMNS) and (kind.is_integer() or isinstance(kind, pl.Decimal))
+            ),
         )
 
 

@@ -41,6 +41,7 @@ from backfill_assets.review.kept_diffs import for_decision
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
 from manifests.data_terms import OLD_DATA_GATE
+from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
 from manifests.stages import Step
 from resources.ledger.facade import RunRecord, Verdict
@@ -51,7 +52,13 @@ _PLATFORM_GATES = {
     PURITY_GATE: "Some chunks, computed again in other surroundings (clock, time zone, hash seed, order and number of "
     "partitions, environment, no network), have the rows that are staged.",
     OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
+    EXPECTED_FIGURES_GATE: "Rows, sums and digests are those that the run's manifest expects.",
 }
+_OF_SOME_RUNS = {
+    OLD_DATA_GATE: "the plan leaves out no old data",
+    EXPECTED_FIGURES_GATE: "the run's manifest expects no figures",
+}
+"""Gates that a plan has only where there is something for them to judge, and what is said where there is not."""
 
 
 def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
@@ -149,8 +156,8 @@ def _unjudged(
     It calls a check skipped of which it is told nothing, but failed where the Dagster run fails, whatever made it fail.
     """
     shown: dict[str, Any] = {"run": record.run_id, "run page": dg.MetadataValue.url(run_path(record.run_id))}
-    if gate == OLD_DATA_GATE and gate not in record.plan.gates:
-        why = "the plan leaves out no old data"
+    if gate in _OF_SOME_RUNS and gate not in record.plan.gates:
+        why = _OF_SOME_RUNS[gate]
         return dg.AssetCheckResult(passed=True, check_name=gate, asset_key=key, description=why, metadata=shown)
     if not fails:
         return _without_evaluation(context, gate)

@@ -32,6 +32,7 @@ from backfill_assets.declarations.target import (
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
+from backfill_assets.gates.expected_figures import figures_finding
 from backfill_assets.gates.purity import purity_finding
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
@@ -54,6 +55,7 @@ from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
 from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
+from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
 from manifests.plan import Plan
@@ -71,6 +73,8 @@ from resources.ledger.facade import (
 )
 
 _log = logging.getLogger(__name__)
+_OF_THE_PLATFORM = {PURITY_GATE: Level.RECORD, EXPECTED_FIGURES_GATE: Level.STATE}
+"""The platform's own gates that list what disagrees."""
 
 
 def gate_spec(run: RunContext) -> GateSpec:
@@ -275,6 +279,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
 
     findings |= {item.name: partial(reconciled, item) for item in asked}
     findings[PURITY_GATE] = partial(_recomputed, run, record, chunks)
+    findings[EXPECTED_FIGURES_GATE] = partial(figures_finding, run, record.manifest.validation.expected, chunks)
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
@@ -286,7 +291,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         mode=plan.mode,
         target=target.name,
         judged=[
-            *([Judged(PURITY_GATE, Level.RECORD.value, found[PURITY_GATE], LIMIT)] if PURITY_GATE in found else []),
+            *(Judged(one, level.value, found[one], LIMIT) for one, level in _OF_THE_PLATFORM.items() if one in found),
             *(Judged(item.name, item.level.value, found[item.name], item.exceptions_limit) for item in asked),
         ],
         concealed=concealed(run),

@@ -351,6 +351,7 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
                 "validation": {
                     "gates": part("validation", "gates"),
                     "tolerances": part("validation", "tolerances") or {},
+                    "expected": None if kind is Kind.RECONCILIATION else part("validation", "expected"),
                 },
             }
         )
