@@ -51,10 +51,13 @@ if TYPE_CHECKING:
     from backfill_assets.defs.build import build_definitions
     from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
+    from manifests.division import ByBucket, ByValue
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
 
 __all__ = [
+    "ByBucket",
+    "ByValue",
     "Chunking",
     "ColumnOrigin",
     "Comparison",
@@ -155,6 +158,7 @@ _ROOMS = {
     "backfill_assets.defs.build": ("build_definitions",),
     "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
+    "manifests.division": ("ByBucket", "ByValue"),
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
 }
