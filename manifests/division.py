@@ -38,9 +38,9 @@ class Division:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The parts by their names in keys, in order."""
+        """The parts by their names in keys, in the order of texts: by which ledgers and launch dialogs sort keys."""
         if self.values:
-            return self.values
+            return tuple(sorted(self.values))
         return tuple(bucket_name(number, self.buckets) for number in range(self.buckets))
 
     @property
