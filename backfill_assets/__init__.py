@@ -52,11 +52,14 @@ if TYPE_CHECKING:
     from backfill_assets.defs.component import BackfillTables
     from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
+    from manifests.division import ByBucket, ByValue
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
 
 __all__ = [
     "BackfillTables",
+    "ByBucket",
+    "ByValue",
     "Chunking",
     "ColumnOrigin",
     "Comparison",
@@ -159,6 +162,7 @@ _ROOMS = {
     "backfill_assets.defs.component": ("BackfillTables",),
     "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
+    "manifests.division": ("ByBucket", "ByValue"),
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
 }

@@ -1,6 +1,8 @@
 """Cutting days into chunks: the only place that knows what a chunk key looks like.
 
-A chunk is one partition of the target and the unit of computing, checking, retrying and reporting.
+A chunk is one partition of the target and the unit of computing, checking, retrying and reporting. Its key is its time (an hour,
+a day, a week, a month, a year) and, where a table is divided beside time, the part of it: `2012-03~CA`. Which parts a table has
+is `manifests.division`'s; which rows lie in a chunk, for those who read or write them.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ import re
 from calendar import monthrange
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import date, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from itertools import pairwise
+from typing import Protocol
 
 from manifests.errors import InputRefused, Problem
 
@@ -25,61 +27,122 @@ class Chunking(StrEnum):
     WEEK = "WEEK"
     """From Monday to Sunday, as ISO 8601 counts them."""
     DAY = "DAY"
+    HOUR = "HOUR"
+    """Of an instant, in UTC; what is planned and published are whole days of them."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One chunk: its key, its place in its run (0-based), its first and last day (both inclusive)."""
+    """One chunk: its key, its place in its run (0-based), its first and last day (both inclusive).
+
+    Of a table of hours `hour` is its hour of that day; of a table that is divided beside time `part` is its value or bucket.
+    """
 
     key: str
     index: int
     start: date
     end: date
+    hour: int | None = None
+    part: str = ""
 
+
+class Placed(Protocol):
+    """What has the place of a chunk: a `Chunk`, or a plan's."""
+
+    @property
+    def key(self) -> str:
+        """Its key."""
+
+    @property
+    def start(self) -> date:
+        """Its first day."""
+
+    @property
+    def end(self) -> date:
+        """Its last day."""
+
+    @property
+    def hour(self) -> int | None:
+        """Its hour of that day; None of chunks of whole days."""
+
+    @property
+    def part(self) -> str:
+        """Its value or bucket; empty where a table is not divided beside time."""
+
+
+PART = "~"
+"""Between the time and the part in a key: nothing to Dagster, to a URL, a path, a glob or a range of chunks."""
+HOURS = range(24)
 
 _KEY = {
     Chunking.YEAR: re.compile(r"\d{4}"),
     Chunking.MONTH: re.compile(r"\d{4}-\d{2}"),
     Chunking.WEEK: re.compile(r"(\d{4})-W(\d{2})"),
     Chunking.DAY: re.compile(r"\d{4}-\d{2}-\d{2}"),
+    Chunking.HOUR: re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3])"),
 }
-KEY_FORMAT = {Chunking.YEAR: "%Y", Chunking.MONTH: "%Y-%m", Chunking.WEEK: "%G-W%V", Chunking.DAY: "%Y-%m-%d"}
+KEY_FORMAT = {
+    Chunking.YEAR: "%Y",
+    Chunking.MONTH: "%Y-%m",
+    Chunking.WEEK: "%G-W%V",
+    Chunking.DAY: "%Y-%m-%d",
+    Chunking.HOUR: "%Y-%m-%dT%H",
+}
 """How `strftime` writes the key of a chunk from its first day."""
 EXAMPLES = {
     Chunking.YEAR: "2012",
     Chunking.MONTH: "2012-03",
     Chunking.WEEK: "2012-W09",
     Chunking.DAY: "2012-03-31",
+    Chunking.HOUR: "2012-03-31T05",
 }
-"""A key of each chunking."""
+"""The time in a key of each chunking."""
 
 _KEY_LENGTH = {chunking: len(example) for chunking, example in EXAMPLES.items()}
 _DAY = EXAMPLES[Chunking.DAY]
 _SIX_DAYS = timedelta(days=6)
-_MISSING_NAMED, _STRETCHES_NAMED = 3, 6
+_MISSING_NAMED, _STRETCHES_NAMED, _PARTS_NAMED = 3, 6, 6
+_TICK = timedelta(microseconds=1)
 
 
-def key_of(chunking: Chunking, day: date) -> str:
-    """Return the key of the chunk that holds `day`."""
+def key_of(chunking: Chunking, day: date, part: str = "") -> str:
+    """Return the key of the chunk that holds `day`, in a part; of hours that of a `datetime`, and of a date the first."""
     if chunking is Chunking.WEEK:
         year, week, _ = day.isocalendar()
-        return f"{year:04}-W{week:02}"
-    return day.isoformat()[: _KEY_LENGTH[chunking]]
+        text = f"{year:04}-W{week:02}"
+    elif chunking is Chunking.HOUR:
+        hour = day.hour if isinstance(day, datetime) else 0
+        text = f"{day.isoformat()[: len(_DAY)]}T{hour:02}"
+    else:
+        text = day.isoformat()[: _KEY_LENGTH[chunking]]
+    return f"{text}{PART}{part}" if part else text
+
+
+def time_of(key: str) -> str:
+    """Return the time in a chunk's key."""
+    return key.partition(PART)[0]
+
+
+def part_of(key: str) -> str:
+    """Return the part in a chunk's key; empty where it has none."""
+    return key.partition(PART)[2]
 
 
 def first_day(chunking: Chunking, key: str) -> date:
-    """Return the first day of the chunk `key`.
+    """Return the first day of the chunk `key`, in whichever part.
 
     Raises:
         InputRefused: if `key` is not a key of this chunking.
     """
     start = None
-    if found := _KEY[chunking].fullmatch(key):
+    if found := _KEY[chunking].fullmatch(time_of(key)):
         with suppress(ValueError):  # not a day of the calendar: refused below, with the rule
             if chunking is Chunking.WEEK:
                 start = date.fromisocalendar(int(found[1]), int(found[2]), 1)
+            elif chunking is Chunking.HOUR:
+                start = date.fromisoformat(found[1])
             else:
-                start = date.fromisoformat(key + "-01-01"[: len(_DAY) - len(key)])
+                start = date.fromisoformat(found[0] + "-01-01"[: len(_DAY) - len(found[0])])
     if start is not None:
         return start
     example = EXAMPLES[chunking]
@@ -92,6 +155,23 @@ def first_day(chunking: Chunking, key: str) -> date:
     )
 
 
+def hour_of(chunking: Chunking, key: str) -> int | None:
+    """Return the hour of a chunk's key; None of chunks of whole days."""
+    found = _KEY[chunking].fullmatch(time_of(key)) if chunking is Chunking.HOUR else None
+    return None if found is None else int(found[2])
+
+
+def first_instant(chunk: Placed) -> datetime:
+    """Return when a chunk begins, in UTC."""
+    return datetime.combine(chunk.start, time(chunk.hour or 0), UTC)
+
+
+def last_instant(chunk: Placed) -> datetime:
+    """Return the last microsecond of a chunk, in UTC."""
+    hour = HOURS[-1] if chunk.hour is None else chunk.hour
+    return datetime.combine(chunk.end, time(hour, 59, 59, 999_999), UTC)
+
+
 def last_day(chunking: Chunking, start: date) -> date:
     """Return the last day of the chunk that begins on `start`."""
     match chunking:
@@ -101,12 +181,12 @@ def last_day(chunking: Chunking, start: date) -> date:
             return start.replace(day=monthrange(start.year, start.month)[1])
         case Chunking.WEEK:
             return start + min(_SIX_DAYS, date.max - start)
-        case Chunking.DAY:
+        case Chunking.DAY | Chunking.HOUR:
             return start
 
 
 def following(chunking: Chunking, start: date) -> date:
-    """Return the first day of the chunk after the one that begins on `start`."""
+    """Return the first day of the chunk after the one that begins on `start`; of hours that of the next day."""
     return last_day(chunking, start) + timedelta(days=1)
 
 
@@ -124,43 +204,122 @@ def _begin(chunking: Chunking, day: date) -> date:
             return day.replace(day=1)
         case Chunking.WEEK:
             return day - timedelta(days=day.weekday())
-        case Chunking.DAY:
+        case Chunking.DAY | Chunking.HOUR:
             return day
 
 
 def chunking_of(key: str) -> Chunking | None:
     """Return what a chunk's key is one of; None for a text that is no key."""
-    return next((chunking for chunking, pattern in _KEY.items() if pattern.fullmatch(key)), None)
+    return next((chunking for chunking, pattern in _KEY.items() if pattern.fullmatch(time_of(key))), None)
 
 
-def cut(chunking: Chunking, start: date, end: date) -> Iterator[Chunk]:
-    """Cut whole chunks from `start` to `end` (both inclusive and aligned), in order."""
+def cut(chunking: Chunking, start: date, end: date, parts: Sequence[str] = ()) -> Iterator[Chunk]:
+    """Cut whole chunks from `start` to `end` (both inclusive and aligned), in order of time and, in one time, of the parts."""
     index, day = 0, start
+    hours = HOURS if chunking is Chunking.HOUR else (None,)
     while day <= end:
         last = last_day(chunking, day)
-        yield Chunk(key_of(chunking, day), index, day, last)
+        for hour in hours:
+            text = key_of(chunking, day) if hour is None else f"{day.isoformat()}T{hour:02}"
+            for part in parts or ("",):
+                yield Chunk(f"{text}{PART}{part}" if part else text, index, day, last, hour, part)
+                index += 1
         if last >= end:  # the day after may be beyond the calendar
             return
-        index, day = index + 1, following(chunking, day)
+        day = following(chunking, day)
 
 
 def are_adjacent(keys: Sequence[str]) -> bool:
-    """Whether chunks in order have no gap between them."""
-    chunking = chunking_of(keys[0]) or Chunking.DAY
-    firsts = [first_day(chunking, key) for key in keys]
-    return all(following(chunking, one) == after for one, after in pairwise(firsts))
+    """Whether chunks in order have no gap between them: of parts, each of which has the same times."""
+    return len(_stretches_in(keys)) == 1
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Chunks without a gap: all times from the first to the last chunk, in each of the parts (of their first time)."""
+
+    first: Placed
+    last: Placed
+    parts: tuple[str, ...]
+
+
+def stretches_of(chunks: Iterable[Placed]) -> list[Stretch]:
+    """Return chunks, in order of time, as stretches without a gap; parts with the same times are together."""
+    spans: dict[str, list[tuple[Placed, Placed]]] = {}
+    for chunk in chunks:
+        own = spans.setdefault(chunk.part, [])
+        if own and last_instant(own[-1][1]) + _TICK == first_instant(chunk):
+            own[-1] = own[-1][0], chunk
+        else:
+            own.append((chunk, chunk))
+    found: dict[tuple[datetime, datetime], Stretch] = {}
+    for part, own in spans.items():
+        for first, last in own:
+            at = first_instant(first), last_instant(last)
+            before = found.get(at)
+            found[at] = (
+                Stretch(first, last, (part,)) if before is None else replace(before, parts=(*before.parts, part))
+            )
+    return [found[at] for at in sorted(found)]
 
 
 def span(keys: Collection[str]) -> str:
     """Return the first and the last of some chunks in words; one chunk is named once."""
-    return f"{min(keys)} to {max(keys)}" if len(keys) > 1 else next(iter(keys))
+    if len(keys) == 1:
+        return next(iter(keys))
+    parts = sorted({part_of(key) for key in keys})
+    if parts == [""]:
+        return f"{min(keys)} to {max(keys)}"
+    times = sorted({time_of(key) for key in keys})
+    return f"{_span_of_times(times)} of {_parts_in_words(parts)}"
+
+
+def _span_of_times(times: Sequence[str]) -> str:
+    return times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}"
+
+
+def _parts_in_words(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - _PARTS_NAMED} more" if len(parts) > _PARTS_NAMED else ""
+    return ", ".join(parts[:_PARTS_NAMED]) + more
 
 
 def in_words(keys: Iterable[str]) -> str:
     """Return chunks as people say them: `2020-01 to 2020-09 without 2020-04`; a gap never reads as if it were among them."""
-    ordered = sorted(set(keys))
-    if not ordered:
+    times: dict[str, set[str]] = {}
+    for key in keys:
+        times.setdefault(part_of(key), set()).add(time_of(key))
+    if not times:
         return "none"
+    alike: dict[frozenset[str], list[str]] = {}
+    for part in sorted(times):
+        alike.setdefault(frozenset(times[part]), []).append(part)
+    said = [
+        _times_in_words(own) + (f" of {_parts_in_words(parts)}" if parts != [""] else "")
+        for own, parts in alike.items()
+    ]
+    more = f"; and {len(said) - _STRETCHES_NAMED} more" if len(said) > _STRETCHES_NAMED else ""
+    return "; ".join(said[:_STRETCHES_NAMED]) + more
+
+
+def _stretches_in(keys: Iterable[str]) -> list[Stretch]:
+    """Return keys as stretches without a gap."""
+    ordered = sorted(set(keys))
+    chunking = chunking_of(ordered[0]) or Chunking.DAY
+    return stretches_of(chunk_named(chunking, key) for key in ordered)
+
+
+def chunk_named(chunking: Chunking, key: str) -> Chunk:
+    """Return the chunk of a key, by itself.
+
+    Raises:
+        InputRefused: if `key` is not a key of this chunking.
+    """
+    first = first_day(chunking, key)
+    return Chunk(key, 0, first, last_day(chunking, first), hour_of(chunking, key), part_of(key))
+
+
+def _times_in_words(times: Collection[str]) -> str:
+    ordered = sorted(times)
     chunking = chunking_of(ordered[0]) or Chunking.DAY
     try:
         first, *_, last = [first_day(chunking, key) for key in (ordered[0], *ordered)]
@@ -170,6 +329,8 @@ def in_words(keys: Iterable[str]) -> str:
     missing: list[str] = []
     there, follows = set(ordered), 0
     for chunk in cut(chunking, first, last_day(chunking, last)):
+        if not ordered[0] <= chunk.key <= ordered[-1]:
+            continue  # an hour of the first or the last day
         if chunk.key not in there:
             missing.append(chunk.key)
         elif stretches and chunk.index == follows:

@@ -6,11 +6,12 @@ Put here what is looked up before a plan is made, so that a plan can be made and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from manifests.chunks import Chunking
+from manifests.division import Division
 from manifests.kinds import Present
 
 
@@ -33,6 +34,7 @@ class TargetContract:
         published_gates: those that a reconciliation can hold published rows against.
         rows_say_why: whether its rows have the reason of their run.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
+        division: what it is divided by beside time; None where it is not.
     """
 
     table: str
@@ -54,6 +56,12 @@ class TargetContract:
     published_gates: tuple[str, ...] = ()
     rows_say_why: bool = False
     summed: tuple[str, ...] = ()
+    division: Division | None = None
+
+    def parts(self, values: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the parts that each time is cut into: those of a manifest's `values`, or all; none where there are no parts."""
+        names = () if self.division is None else self.division.names
+        return names if values is None else tuple(name for name in names if name in set(values))
 
 
 @dataclass(frozen=True)

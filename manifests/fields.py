@@ -82,6 +82,15 @@ Day = Annotated[
 VERSION_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z._+-]{0,63}$"
 VERSION_WORDS = "letters, digits and . _ + -, at most 64 of them, a letter or digit first"
 Version = Annotated[str, Field(pattern=VERSION_PATTERN, description=f"a version is text of {VERSION_WORDS}")]
+PartName = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,63}$",
+        description="a value, or a bucket like b03of16, is text of letters, digits and . _ -, in quotes where YAML takes it for "
+        "something else, at most 64 of them, a letter or digit first",
+    ),
+]
+"""What the chunks of a table are divided by beside time."""
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description=f"a name is text of {NAME_WORDS}")]
 SnapshotId = Annotated[
     int,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 
-from manifests.chunks import in_words
+from manifests.chunks import in_words, part_of
 from manifests.errors import Problem
-from manifests.model import Kind, RunManifest
+from manifests.model import Kind, RunManifest, scope_in_words
 
 FIRST_OUTPUT = frozenset({Kind.BACKFILL, Kind.BOOTSTRAP, Kind.MIGRATION, Kind.REPLAY})
 """Kinds that never replace what was accepted by something else."""
@@ -58,10 +58,13 @@ def kind_problems(
             a RESTATEMENT of days that are not published yet is let pass: it asks for nothing that it may not have.
     """
     kind, scope, table = manifest.kind, manifest.target.publish_range, manifest.target.table
+    values = manifest.target.values
     held = {
         key: holder
         for key, holder in present.holders.items()
-        if present.days[key][0] <= scope.end and present.days[key][1] >= scope.start
+        if present.days[key][0] <= scope.end
+        and present.days[key][1] >= scope.start
+        and (values is None or part_of(key) in values)
     }
     found = _found(table, held, present)
     match kind:
@@ -78,10 +81,10 @@ def kind_problems(
             others_said = f"{table} is in use: it holds chunks of runs of kind {', '.join(others)}"
             return [_is(kind, Kind.BACKFILL, others_said, f"a {kind} fills a new target")]
         case Kind.REPAIR | Kind.REPROCESSING | Kind.REPLAY if not found:
-            nothing = f"nothing of {table} is published from {scope.start} to {scope.end}"
+            nothing = f"nothing of {table} is published from {scope_in_words(scope, values)}"
             return [_is(kind, Kind.BACKFILL, nothing, f"a {kind} works on what was processed before")]
         case Kind.RESTATEMENT if not found and told_apart:
-            nothing = f"nothing of {table} is published from {scope.start} to {scope.end}"
+            nothing = f"nothing of {table} is published from {scope_in_words(scope, values)}"
             rule = "a RESTATEMENT supersedes what was accepted, and the policy has another rule for a first output"
             return [_is(kind, Kind.BACKFILL, nothing, rule)]
         case Kind.REPAIR if manifest.target.merge is None and len(held) == len(present.holders) > 1:

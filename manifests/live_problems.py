@@ -6,6 +6,7 @@ Put here rules about runs beside LIVE. What a run of kind LIVE must be is `manif
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 
 from manifests.chunks import Chunking, aligned, cut, first_day, last_day
@@ -70,7 +71,10 @@ def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseSta
             stretches.append((since + one_day, publish.start - one_day))
     if cut_line is not None and (series is None or series.step == series.steps):
         stretches.append((publish.end + one_day, cut_line - one_day))
-    gaps = [gap for first, last in stretches if (gap := _uncovered(contract.chunking, first, last, base.accepted))]
+    parts = contract.parts(manifest.target.values)
+    gaps = [
+        gap for first, last in stretches if (gap := _uncovered(contract.chunking, first, last, base.accepted, parts))
+    ]
     return [
         Problem(
             f"no run would cover the days {start} to {end}",
@@ -82,13 +86,15 @@ def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseSta
     ]
 
 
-def _uncovered(chunking: Chunking, start: date, end: date, accepted: frozenset[str]) -> tuple[date, date] | None:
+def _uncovered(
+    chunking: Chunking, start: date, end: date, accepted: frozenset[str], parts: Sequence[str]
+) -> tuple[date, date] | None:
     """Return the first and last day from `start` to `end` that no accepted chunk holds; None if each is held.
 
     A chunk that begins before `start` is complete up to there only: its other days are not covered.
     """
     if start > end:
         return None
-    chunks = cut(chunking, *aligned(chunking, start, end))
+    chunks = cut(chunking, *aligned(chunking, start, end), parts)
     missing = [chunk for chunk in chunks if chunk.start < start or chunk.key not in accepted]
     return (max(missing[0].start, start), min(missing[-1].end, end)) if missing else None

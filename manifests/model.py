@@ -8,14 +8,17 @@ Unknown keys are refused everywhere.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from manifests.canonical import canonical_json, sha256_of
+from manifests.division import MOST_VALUES
 from manifests.expected import Expected
-from manifests.fields import MOST_DAYS, Day, Name, Part, SnapshotId, TableName, Version, whole_number
+from manifests.fields import MOST_DAYS, Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
+from manifests.steps import Progressive, Sample, Series
 
 RUN_ID_RULE = (
     "3 to 64 characters of a-z, 0-9, '-', '_' and '.', beginning and ending with a letter or digit, "
@@ -178,6 +181,11 @@ class DayRange(Part):
         return self
 
 
+def scope_in_words(days: DayRange, values: Sequence[str] | None) -> str:
+    """Say which part of a target may change: days, and values or buckets where not all of them may."""
+    return f"{days.start} to {days.end}" + ("" if values is None else f" of {', '.join(values)}")
+
+
 class Source(Part):
     """What is read. Without `snapshotId` the planner pins the current snapshot; without `range` it reads what it needs."""
 
@@ -240,13 +248,14 @@ class Merge(Part):
 class Target(Part):
     """What may change, and how.
 
-    `merge` belongs to MERGE_BY_KEY, `version` and `acceptance` to VERSIONED, `corrections` to CORRECTION_EVENTS.
+    `merge` belongs to MERGE_BY_KEY, `version` and `acceptance` to VERSIONED, `corrections` to CORRECTION_EVENTS. `values` are those
+    (or the buckets) of the publish range that may change, of a table that is divided by them; all of them, if left out.
     """
 
     table: TableName
     publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
     publish_range: DayRange
-    _later = frozenset({"merge", "version", "acceptance", "corrections", "files_across_border"})
+    _later = frozenset({"merge", "version", "acceptance", "corrections", "files_across_border", "values"})
 
     merge: Merge | None = None
     version: (
@@ -258,6 +267,14 @@ class Target(Part):
     acceptance: Acceptance | None = None
     corrections: Corrections | None = None
     files_across_border: FilesAcrossBorder = FilesAcrossBorder.REFUSE
+    values: Annotated[tuple[PartName, ...], Field(min_length=1, max_length=MOST_VALUES)] | None = None
+
+    @field_validator("values")
+    @classmethod
+    def _each_value_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and len(set(value)) != len(value):
+            raise ValueError("a value is named once")
+        return value
 
     @model_validator(mode="after")
     def _options_fit_mode(self) -> Self:
@@ -310,28 +327,6 @@ class Freeze(Part):
     def describe(self) -> str:
         """Say in words what LIVE does."""
         return f"those to the publish range wait from the approval until the run has ended, at most {self.hours} hours (freeze)"
-
-
-class Progressive(Part):
-    """Publish range by range: the manifest is planned as a series of runs, each gated, each after the one before it."""
-
-    chunks_per_step: Annotated[int, whole_number(1, 10_000, "how many chunks a step publishes")]
-
-
-class Series(Part):
-    """Which step of a progressive run this is; written by the planner. Step 1 has no step before it."""
-
-    of: str
-    step: Annotated[int, Field(ge=1, strict=True, description="which step it is: a whole number from 1 on")]
-    steps: Annotated[int, Field(ge=1, strict=True, description="how many steps there are: a whole number from 1 on")]
-
-
-class Sample(Part):
-    """Of a dry run: compute and check these chunks only."""
-
-    chunks: tuple[
-        Annotated[str, Field(pattern=r"^[0-9-]{7,10}$", description="a chunk's key: 2012-03, or 2012-03-31")], ...
-    ] = Field(min_length=1, max_length=1_000)
 
 
 class WarmUp(Part):

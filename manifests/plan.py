@@ -18,8 +18,19 @@ from manifests.canonical import LATER, canonical_json, sha256_of
 from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
 from manifests.data_terms import DataTerms
+from manifests.division import Division
 from manifests.estimates import Estimate
-from manifests.model import Acceptance, Corrections, DayRange, Mode, OlderVersion, OnConflict, PublishMode, Semantics
+from manifests.model import (
+    Acceptance,
+    Corrections,
+    DayRange,
+    Mode,
+    OlderVersion,
+    OnConflict,
+    PublishMode,
+    Semantics,
+    scope_in_words,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,9 @@ class PlannedChunk:
     start: date
     end: date
     reads: Estimate
+    hour: int | None = field(default=None, metadata=LATER)
+    """Its hour, of a table of hours; `part` is its value or bucket, of a table that is divided beside time."""
+    part: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -161,6 +175,10 @@ class Plan:
     """Of each table that the run reads or writes; none in plans of an earlier version."""
     reason: str | None = field(default=None, metadata=LATER)
     """Why, from the manifest, where the target's rows say it themselves; else the manifest alone does."""
+    division: Division | None = field(default=None, metadata=LATER)
+    """What the target is divided by beside time."""
+    values: tuple[str, ...] | None = field(default=None, metadata=LATER)
+    """The values or buckets that may change, where not all of them may."""
 
     @cached_property
     def hash(self) -> str:
@@ -189,6 +207,11 @@ class Plan:
     def complete_until(self) -> date:
         """The last day of the publish range that the source knows."""
         return self.source_ends or self.publish_range.end
+
+    @property
+    def scope(self) -> str:
+        """What may change, in words: the days, and the values or buckets where not all of them may."""
+        return scope_in_words(self.publish_range, self.values)
 
     @property
     def publishes(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
 from types import MappingProxyType
 
 from manifests.chunks import cut
@@ -27,7 +28,13 @@ from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, PinnedSch
 from manifests.policy import Policy, Role
 from manifests.publish_mode_problems import publish_mode_problems, whole_file_problems
 from manifests.reference_pins import pin_references
-from manifests.target_problems import name_problems, scope_problems, source_range_problems, warm_up_problems
+from manifests.target_problems import (
+    name_problems,
+    scope_problems,
+    source_range_problems,
+    value_problems,
+    warm_up_problems,
+)
 from manifests.who_may import request_problems
 
 
@@ -103,7 +110,7 @@ def draft_problems(
 
     Only what each field says by itself is looked at: names, pins where `references` are known, the range where `source` is.
     """
-    problems = name_problems(manifest, contract)
+    problems = [*name_problems(manifest, contract), *value_problems(manifest, contract)]
     if source is not None:
         problems += scope_problems(manifest.target.publish_range, contract, source)
     if references:
@@ -140,6 +147,11 @@ class _Given:
         """The days that may change."""
         return self.manifest.target.publish_range
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The values or buckets that may change, where the target is divided by them."""
+        return self.contract.parts(self.manifest.target.values)
+
 
 @dataclass(frozen=True)
 class _Scope:
@@ -162,6 +174,7 @@ def _problems_of_target(given: _Given) -> list[Problem]:
         *name_problems(manifest, contract),
         *([] if manifest.development else code_problems(given.code, given.uncommitted)),
         *scope_problems(given.publish, contract, source),
+        *value_problems(manifest, contract),
         *publish_mode_problems(manifest, contract, base),
         *whole_file_problems(given.publish, contract, base, manifest.target.files_across_border),
         *live_problems(manifest, contract, source, base),
@@ -179,15 +192,13 @@ def _scope(given: _Given) -> _Scope:
 
 def _chunks(given: _Given, scope: _Scope) -> tuple[tuple[PlannedChunk, ...], list[Problem]]:
     """Cut the publish range into chunks: all of them, or those of the sample."""
+    # hours and parts of the same days are computed from the same rows
+    reads = cache(lambda start, end: scope.files.read_for(start - timedelta(days=scope.warm_up), end))
     chunks = tuple(
         PlannedChunk(
-            chunk.key,
-            chunk.index,
-            chunk.start,
-            chunk.end,
-            scope.files.read_for(chunk.start - timedelta(days=scope.warm_up), chunk.end),
+            chunk.key, chunk.index, chunk.start, chunk.end, reads(chunk.start, chunk.end), chunk.hour, chunk.part
         )
-        for chunk in cut(given.contract.chunking, given.publish.start, given.publish.end)
+        for chunk in cut(given.contract.chunking, given.publish.start, given.publish.end, given.parts)
     )
     sample = given.manifest.sample
     if sample is None:
@@ -300,7 +311,14 @@ def _plan(
         data=terms,
         schemas=_schemas(given.base or BaseState()),
         reason=manifest.reason if contract.rows_say_why else None,
+        division=contract.division,
+        values=_values(given),
     )
+
+
+def _values(given: _Given) -> tuple[str, ...] | None:
+    """Return the values that may change, in the declaration's order; None where all of them may."""
+    return None if given.parts == given.contract.parts(None) else given.parts
 
 
 def _schemas(base: BaseState) -> tuple[PinnedSchema, ...]:

@@ -1,45 +1,45 @@
 """A progressive run as a series of manifests, one a step.
 
-Put here how a publish range is cut into steps and what the steps are called. That each step waits for the one before it is
+Put here how a publish range, or its values, is cut into steps and what the steps are called. That each step waits for the one before it is
 `backfill_assets.publication.requirements`'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from datetime import date
 from typing import Any
 
-from manifests.chunks import Chunking, aligned, cut
+from manifests.chunks import HOURS, Chunking, aligned, cut
 from manifests.model import RunManifest
 from manifests.reading import manifest_from
 
 
-def series_of(manifest: RunManifest, chunking: Chunking) -> tuple[RunManifest, ...]:
+def series_of(manifest: RunManifest, chunking: Chunking, names: Sequence[str] = ()) -> tuple[RunManifest, ...]:
     """Return the steps of a progressive manifest, in order; the manifest itself where it is not progressive.
 
-    A step is a manifest like any other, with a part of the publish range and a run id that ends in its number.
+    A step is a manifest like any other, with a part of the publish range or of its values, and a run id that ends in its number.
+    `names` are the values or buckets that the target is divided by.
     """
     if manifest.progressive is None:
         return (manifest,)
-    publish = manifest.target.publish_range
-    chunks = list(cut(chunking, *aligned(chunking, publish.start, publish.end)))
-    size = manifest.progressive.chunks_per_step
-    parts = [chunks[first : first + size] for first in range(0, len(chunks), size)]
     data = manifest.model_dump(mode="json", by_alias=True)
+    parts = [(days, values) for values in _values(manifest, names) for days in _days(manifest, chunking)]
+    keys = [
+        [chunk.key for chunk in cut(chunking, *aligned(chunking, start, end), values or names)]
+        for (start, end), values in parts
+    ]
     steps = []
-    for number, part in enumerate(parts, start=1):
-        target = data["target"] | {
-            "publishRange": {
-                "start": max(part[0].start, publish.start).isoformat(),
-                "end": min(part[-1].end, publish.end).isoformat(),
-            }
-        }
+    for number, ((start, end), values) in enumerate(parts, start=1):
+        target = data["target"] | {"publishRange": {"start": start.isoformat(), "end": end.isoformat()}}
+        if values is not None:
+            target["values"] = list(values)
         series = {"of": manifest.run_id, "step": number, "steps": len(parts)}
         changes = {"runId": step_id(manifest.run_id, number), "progressive": None, "series": series, "target": target}
-        if manifest.validation.expected is not None:
-            others = {chunk.key for other in parts if other is not part for chunk in other}
+        if (expected := manifest.validation.expected) is not None:
+            others = {key for other in range(len(keys)) if other != number - 1 for key in keys[other]}
             if number > 1:  # of a chunk that no step has the first one says so
-                others |= manifest.validation.expected.chunks.keys() - {chunk.key for chunk in chunks}
+                others |= expected.chunks.keys() - {key for own in keys for key in own}
             changes["validation"] = data["validation"] | {"expected": _without(data["validation"]["expected"], others)}
         steps.append(manifest_from(data | changes))
     return tuple(steps)
@@ -49,6 +49,28 @@ def _without(expected: dict[str, Any], keys: Collection[str]) -> dict[str, Any] 
     """Return expected figures without those of some chunks; None where nothing is left."""
     left = expected | {"chunks": {key: one for key, one in expected["chunks"].items() if key not in keys}}
     return left if left["chunks"] or left["whole"] is not None else None
+def _days(manifest: RunManifest, chunking: Chunking) -> list[tuple[date, date]]:
+    """Return the days of the steps that publish the same values: of hours a step has the days that its first chunks lie in."""
+    publish, progressive = manifest.target.publish_range, manifest.progressive
+    if progressive is None or progressive.chunks_per_step is None:
+        return [(publish.start, publish.end)]
+    # whole days are published: a step of a table of hours has as many as its chunks fill
+    times = Chunking.DAY if chunking is Chunking.HOUR else chunking
+    chunks = list(cut(times, *aligned(times, publish.start, publish.end)))
+    size = -(-progressive.chunks_per_step // (len(HOURS) if chunking is Chunking.HOUR else 1))
+    parts = [chunks[first : first + size] for first in range(0, len(chunks), size)]
+    return [(max(part[0].start, publish.start), min(part[-1].end, publish.end)) for part in parts]
+
+
+def _values(manifest: RunManifest, names: Sequence[str]) -> list[tuple[str, ...] | None]:
+    """Return the values of the steps, in order; None for all that the manifest is about."""
+    progressive, wanted = manifest.progressive, manifest.target.values
+    if progressive is None or progressive.values is None:
+        return [wanted]
+    named = {name for step in progressive.values if step != "rest" for name in step}
+    rest = tuple(name for name in wanted or names if name not in named)
+    steps = [rest if step == "rest" else step for step in progressive.values]
+    return [step for step in steps if step]
 
 
 def step_id(series: str, step: int) -> str:

@@ -117,11 +117,12 @@ class Publish:
     end: date
     commits: tuple[TableCommit, ...]
     manual: bool
+    values: tuple[str, ...] | None = None
 
     def describe(self) -> str:
         """Say in one line what this stage does."""
         who = "when somebody says so" if self.manual else "by `backfill run` or the sensor, once every gate has passed"
-        days = f"{self.start} to {self.end}"
+        days = f"{self.start} to {self.end}" + ("" if self.values is None else f", of {', '.join(self.values)} alone,")
         return f"publish {self.target} from {days} ({self.mode}) {in_commits(self.commits)}; {who}"
 
 
@@ -163,7 +164,9 @@ def stages_of(plan: Plan, commits: Sequence[TableCommit], candidate: PrepareCand
             stages.append(candidate)
         days = plan.publish_range
         stages.append(
-            Publish(plan.publish_mode, plan.target, days.start, days.end, tuple(commits), plan.manual_publish)
+            Publish(
+                plan.publish_mode, plan.target, days.start, days.end, tuple(commits), plan.manual_publish, plan.values
+            )
         )
     return stages
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from manifests.chunks import aligned, key_of
+from manifests.chunks import Chunking, aligned, key_of
 from manifests.errors import Problem
 from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceState, TargetContract
@@ -76,12 +76,12 @@ def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Probl
 def scope_problems(publish: DayRange, contract: TargetContract, source: SourceState) -> list[Problem]:
     """Return why a publish range is none of the target's: parts of chunks, chunks not declared, days the source has not."""
     problems = []
-    whole = aligned(contract.chunking, publish.start, publish.end)
+    whole, by_hours = aligned(contract.chunking, publish.start, publish.end), contract.chunking is Chunking.HOUR
     if whole != (publish.start, publish.end):
         problems.append(
             Problem(
                 f"target.publishRange is {publish.start} to {publish.end}",
-                f"{contract.table} is published in whole {contract.chunking.lower()}s",
+                f"{contract.table} is published in whole {'day' if by_hours else contract.chunking.lower()}s",
                 f"use {whole[0]} to {whole[1]}",
             )
         )
@@ -118,6 +118,48 @@ def scope_problems(publish: DayRange, contract: TargetContract, source: SourceSt
             )
         )
     return problems
+
+
+def value_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
+    """Return which values a manifest names that its target is not divided by."""
+    steps = manifest.progressive.values if manifest.progressive is not None else None
+    named = {"target.values": manifest.target.values or ()}
+    named["progressive.values"] = tuple(name for step in steps or () if step != "rest" for name in step)
+    problems = []
+    left = [name for name in contract.parts(manifest.target.values) if name not in named["progressive.values"]]
+    if steps and "rest" not in steps and left:
+        problems.append(
+            Problem(
+                f"no step of progressive.values publishes {', '.join(left[:_SHOWN])}"
+                + (", …" if left[_SHOWN:] else ""),
+                "the steps publish the whole change, one part after the other",
+                "name them, or give `rest` as the last step; or narrow target.values",
+            )
+        )
+    for field, values in named.items():
+        if not values and not (field == "progressive.values" and steps):
+            continue
+        if contract.division is None:
+            problems.append(
+                Problem(
+                    f"{field} names {', '.join(values) or 'the rest'}",
+                    f"{contract.table} is cut into chunks by its {contract.chunking.lower()}s alone",
+                    f"leave {field} out, or declare `chunk_values` in the product",
+                )
+            )
+        elif unknown := [value for value in values if value not in contract.parts(manifest.target.values)]:
+            problems.append(
+                Problem(
+                    f"{field} names {', '.join(unknown)}",
+                    f"{contract.table} is divided by {contract.division}: {', '.join(contract.parts(None)[:_SHOWN])}"
+                    + (", …" if len(contract.parts(None)) > _SHOWN else ""),
+                    "correct the values; those of steps are among target.values, if these are given",
+                )
+            )
+    return problems
+
+
+_SHOWN = 20
 
 
 def warm_up_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:

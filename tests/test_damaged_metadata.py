@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -25,7 +25,7 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.operations.clock import recorded_instants
-from backfill_assets.operations.doctor.accepted_files import ChunksByDay
+from backfill_assets.operations.doctor.accepted_files import ChunksByTime
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
@@ -594,13 +594,18 @@ def test_an_entry_of_the_catalog_that_is_no_file_is_that_tables_damage(platform:
 
 
 def test_a_file_whose_bounds_span_the_calendar_is_looked_at_at_once() -> None:
-    months = ChunksByDay(Chunking.MONTH, ["2020-03", "2020-01", "no month"])
-    assert months.between(date.min, date.max) == ["2020-01", "2020-03"]
-    assert months.between(date(2020, 1, 31), date(2020, 2, 29)) == ["2020-01"]
-    assert months.between(date(2020, 2, 1), date(2020, 2, 29)) == []
-    assert ChunksByDay(Chunking.DAY, ["2020-01-31", "2020-02-01"]).between(date(2020, 2, 1), date(9999, 12, 31)) == [
-        "2020-02-01"
-    ]
+    months = ChunksByTime(Chunking.MONTH, ["2020-03", "2020-01", "no month"])
+    ends = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    assert months.between(*ends) == ["2020-01", "2020-03"]
+    assert months.between(_at(2020, 1, 31), _at(2020, 2, 29)) == ["2020-01"]
+    assert months.between(_at(2020, 2, 1), _at(2020, 2, 29)) == []
+    assert ChunksByTime(Chunking.DAY, ["2020-01-31", "2020-02-01"]).between(_at(2020, 2, 1), ends[1]) == ["2020-02-01"]
+    hours = ChunksByTime(Chunking.HOUR, ["2020-01-31T23~CA", "2020-02-01T00~CA", "2020-02-01T00~WA"])
+    assert hours.between(_at(2020, 2, 1), _at(2020, 2, 1)) == ["2020-02-01T00~CA", "2020-02-01T00~WA"]
+
+
+def _at(year: int, month: int, day: int) -> datetime:
+    return datetime(year, month, day, tzinfo=UTC)
 
 
 def test_a_path_that_no_file_can_have_is_no_file(platform: Platform) -> None:

@@ -7,7 +7,7 @@ Put here what follows from the entries of manifests that main shows. How an entr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -20,16 +20,18 @@ from backfill_assets.audit.issued_corrections import check_corrections
 from backfill_assets.audit.listed_files import MISLED, not_as_rows
 from backfill_assets.audit.run_in_table import (
     came_with,
-    days_of_chunks,
     effects_on,
     field_of,
     files_as_left,
+    is_of_others,
+    part_said,
     shown_days,
     unknown_in,
 )
 from backfill_assets.audit.unknown_files import UNPROVABLE, Holds
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.publication.under_way import Effect
+from resources.lakehouse.scopes import Scope
 from resources.lakehouse.snapshots import Days, Entry, Seen, day_bounds, is_of_no_day, said_days
 from resources.lakehouse.storage import place_of, store_of
 
@@ -70,11 +72,11 @@ def check_files(world: World, sealed: Sealed, report: Report) -> Looked:
     if seen is None or not chunks:
         return Looked()
     day = field_of(seen, sealed, sealed.target.day_column)
-    days = days_of_chunks(sealed)
-    own = {str(chunk["chunk"]): _own(seen, sealed, chunk, days[str(chunk["chunk"])]) for chunk in chunks}
-    missing = _missing(seen, own, day, days, report)
+    scopes = sealed.scopes
+    own = {str(chunk["chunk"]): _own(seen, sealed, chunk, scopes[str(chunk["chunk"])]) for chunk in chunks}
+    missing = _missing(seen, own, day, scopes, report)
     expected = {place_of(file["path"]): key for key, files in own.items() for file in files}
-    strays = _strays(world, seen, sealed, {key: days[key] for key in own}, expected, report)
+    strays = _strays(world, seen, sealed, {key: scopes[key] for key in own}, expected, report)
     if sealed.plan.get("merge") and sealed.changes[-1]["snapshot_id"] not in seen.by_id:
         strays = {}  # an expiry has taken what says which files the merge left alone
     rewritten: list[Rewritten] = []
@@ -86,7 +88,7 @@ def check_files(world: World, sealed: Sealed, report: Report) -> Looked:
             rewritten += _judged(seen, key, own[key], lost, new, report)
         else:
             moving.add(key)
-            _hold_brought(seen, key, days[key], strays.get(key, []), known, day, report)
+            _hold_brought(seen, key, scopes[key], strays.get(key, []), known, day, report)
     if moving:
         whose = sorted({f"{one.intent.action} of '{one.intent.run_id}'" for one in known if one.keys & moving})
         report.notes.append(
@@ -107,7 +109,7 @@ def _unexplained(
 def _hold_brought(
     seen: Seen,
     key: str,
-    days: Days,
+    scope: Scope,
     entries: Sequence[Entry],
     known: Sequence[Effect],
     day: int | None,
@@ -120,15 +122,15 @@ def _hold_brought(
         if len(listed) > 1:
             report.add(where, TWICE, "once", len(listed))
         if place in staged:
-            _entry(seen, where, listed[0], staged[place], day, days, report)
+            _entry(seen, where, listed[0], staged[place], day, scope, report)
 
 
-def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], days: Days) -> list[Mapping[str, Any]]:
+def _own(seen: Seen, sealed: Sealed, chunk: Mapping[str, Any], scope: Scope) -> list[Mapping[str, Any]]:
     """Return the files that were accepted of a chunk: those of the run, and beside a merge those that it left alone."""
     if not sealed.plan.get("merge"):
         return list(chunk["files"])
     derived = {place_of(file["path"]): file for file in chunk["derived"]}
-    left = files_as_left(seen, sealed, days) or {}
+    left = files_as_left(seen, sealed, scope) or {}
     beside = [
         {"path": one.file.file_path, "rows": one.file.record_count, "bytes": one.file.file_size_in_bytes}
         for place, one in left.items()
@@ -141,7 +143,7 @@ def _missing(
     seen: Seen,
     own: Mapping[str, Sequence[Mapping[str, Any]]],
     day: int | None,
-    days: Mapping[str, Days],
+    scopes: Mapping[str, Scope],
     report: Report,
 ) -> dict[str, list[Mapping[str, Any]]]:
     """Return the accepted files that readers do not get, by chunk; hold what is said of the others against what is known."""
@@ -156,7 +158,7 @@ def _missing(
             where = f"{seen.name} chunk {key} {place}"
             if len(listed) > 1:
                 report.add(where, TWICE, "once", len(listed))
-            _entry(seen, where, listed[0], file, day, days[key], report)
+            _entry(seen, where, listed[0], file, day, scopes[key], report)
     return missing
 
 
@@ -193,7 +195,7 @@ def _judged(
 
 
 def _entry(
-    seen: Seen, where: str, entry: Entry, file: Mapping[str, Any], day: int | None, days: Days, report: Report
+    seen: Seen, where: str, entry: Entry, file: Mapping[str, Any], day: int | None, scope: Scope, report: Report
 ) -> None:
     """Hold what a manifest says of an accepted file against what is known of it without opening it."""
     for name, listed, known in (
@@ -204,6 +206,10 @@ def _entry(
             report.add(f"{where} {name}", "is not that of the file that was accepted", known, listed)
     for name, expected, found in not_as_rows(entry, {store_of(file["path"])}):
         report.add(f"{where} {name}", MISLED, expected, found)
+    days = scope.start, scope.end
+    if is_of_others(seen, scope, entry):
+        said = part_said(seen, scope, entry)
+        report.add(f"{where} partition", "is not that of the chunk: filters do not find the rows", scope.parts[0], said)
     bounds = day_bounds(entry, day)
     if bounds is not None and not (days[0] <= bounds[0] and bounds[1] <= days[1]):
         report.add(f"{where} bounds", "lie outside of the chunk", shown_days(days), shown_days(bounds))
@@ -219,11 +225,28 @@ def _entry(
             report.add(f"{where} partition {field.name}", what, low if low == high else f"{low} to {high}", value)
 
 
+def _by_days(scopes: Mapping[str, Scope]) -> Callable[[date, date], Iterator[str]]:
+    """Return what says which chunks have days, both ends included."""
+    by_start: dict[Days, list[str]] = {}
+    for key, scope in sorted(scopes.items()):
+        by_start.setdefault((scope.start, scope.end), []).append(key)
+    spans = sorted(by_start)
+    starts = [span[0] for span in spans]
+
+    def within(low: date, high: date) -> Iterator[str]:
+        for number in range(bisect_right(starts, high) - 1, -1, -1):
+            if spans[number][1] < low:
+                break
+            yield from by_start[spans[number]]
+
+    return within
+
+
 def _strays(
     world: World,
     seen: Seen,
     sealed: Sealed,
-    days: Mapping[str, Days],
+    scopes: Mapping[str, Scope],
     known: Mapping[str, str],
     report: Report,
 ) -> dict[str, list[Entry]]:
@@ -233,16 +256,7 @@ def _strays(
     not say. One whose partition says that its rows have no day is nowhere else: whoever asks for days does not get them.
     """
     day, unknown = field_of(seen, sealed, sealed.target.day_column), unknown_in(world, seen, sealed)
-    by_start = sorted(days.items(), key=lambda item: item[1])
-    starts = [span[0] for _, span in by_start]
-
-    def within(low: date, high: date) -> Iterator[str]:
-        for number in range(bisect_right(starts, high) - 1, -1, -1):
-            key, span = by_start[number]
-            if span[1] < low:
-                break
-            yield key
-
+    within = _by_days(scopes)
     found: dict[str, list[Entry]] = {}
     for place, entries in seen.entries.items():
         for entry in entries if place not in known else ():
@@ -259,5 +273,6 @@ def _strays(
             if held.trouble and not keys:
                 report.add(f"{seen.name} {place}", UNPROVABLE, "a file that can be opened", held.trouble)
             for key in sorted(keys):
-                found.setdefault(key, []).append(entry)
+                if not is_of_others(seen, scopes[key], entry):
+                    found.setdefault(key, []).append(entry)
     return found

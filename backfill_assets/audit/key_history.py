@@ -15,10 +15,11 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
 
-from backfill_assets.declarations.schema import has_lineage, lineage_columns
+from backfill_assets.declarations.schema import dtypes, has_lineage, iceberg_type, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_diff import PRODUCER
+from backfill_assets.worker.partitions import part_of_value
 from backfill_assets.worker.violations import shown_row
 from manifests.chunks import key_of
 from manifests.lifecycle import PUBLISH, ROLLBACK
@@ -57,7 +58,14 @@ class Version:
 def chunk_of(target: TargetTable, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> str | None:
     """Return the chunk that a row is in, or the row of a key that has its day; None where neither says."""
     day = (row or {}).get(target.day_column) or key.get(target.day_column)
-    return None if day is None else key_of(target.chunking, day)
+    if day is None:
+        return None
+    if target.chunk_values is None:
+        return key_of(target.chunking, day)
+    column = target.chunk_values.column
+    value = row[column] if row is not None and column in row else key.get(column)
+    part = part_of_value(target.chunk_values, iceberg_type(column, dtypes(target.model)[column]), value)
+    return None if part is None else key_of(target.chunking, day, part)
 
 
 State = tuple[Snapshot, list[dict[str, Any]]]

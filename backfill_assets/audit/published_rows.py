@@ -13,15 +13,16 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.audit.findings import Report
-from backfill_assets.audit.rows_by_schema import UNREADABLE_ROWS, rows_of_days
-from backfill_assets.audit.run_in_table import asked_for, days_of_chunks, files_as_left, shown_days
+from backfill_assets.audit.rows_by_schema import UNREADABLE_ROWS, rows_of_chunk
+from backfill_assets.audit.run_in_table import asked_for, files_as_left, is_of_others, shown_days
 from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, dtypes, lineage_columns
 from backfill_assets.evidence.digested import names_now
 from backfill_assets.evidence.seals import Sealed, digest_types
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import by_key, one_order
 from manifests.plan import references_in_words
-from resources.lakehouse.snapshots import Days, Seen
+from resources.lakehouse.scopes import Scope
+from resources.lakehouse.snapshots import Seen
 from resources.lakehouse.storage import Storage, place_of
 
 _PLANNED = {
@@ -49,16 +50,20 @@ def read_chunk(
     chunk that was merged into, each file is read, and its rows are those of the files as they were gated.
     What manifests say of each file is held against its rows. Memory is one file's, or one chunk's where files overlap.
     """
-    key, days = str(chunk["chunk"]), days_of_chunks(sealed)[str(chunk["chunk"])]
+    key = str(chunk["chunk"])
+    scope = sealed.scopes[key]
+    days = scope.start, scope.end
     where = f"{seen.name} chunk {key}"
     column = sealed.target.day_column
     if column not in seen.table.schema().column_names:
         report.add(where, f"cannot be asked for by its days: readers find no column {column}", column, "nothing")
         return False
-    finds = seen.finder(asked_for(sealed.target, days))
+    finds = seen.finder(scope.filter)
     merges = bool(sealed.plan.get("merge"))
     own = {place_of(file["path"]): file for file in chunk["derived" if merges else "files"]}
-    opened = [one for entries in seen.entries.values() for one in entries if finds(one)]
+    opened = [
+        one for entries in seen.entries.values() for one in entries if finds(one) and not is_of_others(seen, scope, one)
+    ]
     whole = True
     for place in sorted(own.keys() & seen.entries.keys() - {one.place for one in opened}):
         report.add(f"{where} {place}", "is not found by readers who ask for its days", shown_days(days), "not opened")
@@ -66,7 +71,7 @@ def read_chunk(
     if any(not one.is_data for one in opened):
         report.add(where, "has files of deleted rows on it: readers get fewer rows than were accepted")
         return False
-    frames, all_right = rows_of_days(seen, storage, sealed, opened, own, where, column, days, report)
+    frames, all_right = rows_of_chunk(seen, storage, sealed, opened, own, where, scope, report)
     whole &= all_right
     if frames is None:
         return False
@@ -74,7 +79,7 @@ def read_chunk(
     more = lineage_columns(sealed.target.model) if merges else ()  # of one run's rows the plan says what is in them
     try:
         if merges:
-            accepted = _as_merged(seen, storage, sealed, own, where, days, report) if rewritten else None
+            accepted = _as_merged(seen, storage, sealed, own, where, scope, report) if rewritten else None
         found = _digest(seen, sealed, frames, more) if accepted is not None else None
     except UNREADABLE_ROWS as error:
         report.add(where, f"cannot be read by the current schema: {type(error).__name__}: {str(error)[:200]}")
@@ -123,19 +128,17 @@ def _as_merged(
     sealed: Sealed,
     own: Mapping[str, Mapping[str, Any]],
     where: str,
-    days: Days,
+    scope: Scope,
     report: Report,
 ) -> str | None:
     """Compute the digest of all rows of a chunk as a merge left it; None if its files are not there any more."""
-    at = files_as_left(seen, sealed, days)
+    at = files_as_left(seen, sealed, scope)
     if at is None or len(storage.look(at)) != len(at):
         report.notes.append(
             f"{where} was rewritten, and the files it was merged into are gone: they cannot be compared"
         )
         return None
-    frames, _ = rows_of_days(
-        seen, storage, sealed, list(at.values()), own, where, sealed.target.day_column, days, report
-    )
+    frames, _ = rows_of_chunk(seen, storage, sealed, list(at.values()), own, where, scope, report)
     return None if frames is None else _digest(seen, sealed, frames, lineage_columns(sealed.target.model))
 
 

@@ -26,32 +26,38 @@ from backfill_assets.audit.listed_files import counts_in
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.partitions import internal, partitions_of
-from resources.lakehouse.snapshots import Days, Entry, Seen
+from resources.lakehouse.scopes import Scope
+from resources.lakehouse.snapshots import Entry, Seen
 from resources.lakehouse.storage import Storage
 
 UNREADABLE_ROWS = (*UNREADABLE, arrow.ArrowException, ValueError, KeyError, TypeError)
 
 
-def rows_of_days(
+def rows_of_chunk(
     seen: Seen,
     storage: Storage,
     sealed: Sealed,
     opened: Sequence[Entry],
     own: Mapping[str, Mapping[str, Any]],
     where: str,
-    column: str,
-    days: Days,
+    scope: Scope,
     report: Report,
 ) -> tuple[list[pl.DataFrame] | None, bool]:
-    """Read files by the current schema; return their rows of days (None if one cannot be read), and whether all is right."""
+    """Read files by the current schema; return their rows of a chunk (None if one cannot be read), and whether all is right.
+
+    A value or bucket that a file lies in by its partition is that of its rows; of another file they are looked at.
+    """
     frames, whole = [], True
     for entry in opened:
         frame, is_right = read_by_schema(seen, storage, sealed, entry, own.get(entry.place), where, report)
         whole &= is_right
         if frame is None:
             return None, False
-        day = pl.col(column).dt.date() if frame.schema[column] == pl.Datetime else pl.col(column)
-        frames.append(frame.filter(day.is_between(*days)))
+        day, is_instant = pl.col(scope.column), frame.schema[scope.column] == pl.Datetime
+        low, high = (scope.first, scope.last) if is_instant else (scope.start, scope.end)
+        if scope.division is not None and scope.division.values:
+            frame = frame.filter(pl.col(scope.division.column).is_in(scope.parts))
+        frames.append(frame.filter(day.is_between(pl.lit(low), pl.lit(high))))
     return frames, whole
 
 

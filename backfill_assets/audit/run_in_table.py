@@ -5,17 +5,12 @@ Put here what several checks look up between a run's evidence and a table's meta
 
 from __future__ import annotations
 
-from datetime import date
-
-from pyiceberg.expressions import BooleanExpression
-
 from backfill_assets.audit.findings import World
 from backfill_assets.audit.unknown_files import UnknownIn
-from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.publication.under_way import Effect, effects
-from resources.lakehouse.facade import RUN_PROPERTY
-from resources.lakehouse.scopes import days_filter
+from resources.lakehouse.facade import RUN_PROPERTY, Scope
+from resources.lakehouse.parts import known_part
 from resources.lakehouse.snapshots import Days, Entry, Seen, schema_facts, summary_facts
 
 
@@ -26,11 +21,17 @@ def field_of(seen: Seen, sealed: Sealed, column: str) -> int | None:
     return next((int(number) for number, (name, _) in fields.items() if name == column), None)
 
 
-def days_of_chunks(sealed: Sealed) -> dict[str, Days]:
-    """Return first and last day of each planned chunk."""
-    return {
-        one["key"]: (date.fromisoformat(one["start"]), date.fromisoformat(one["end"])) for one in sealed.plan["chunks"]
-    }
+def part_said(seen: Seen, scope: Scope, entry: Entry) -> str | None:
+    """Return the value or bucket that a file lies in by what metadata says, where a scope is of one; None where it does not say."""
+    if scope.division is None or not entry.is_data:
+        return None
+    return known_part(seen.table, scope.division, entry.file)
+
+
+def is_of_others(seen: Seen, scope: Scope, entry: Entry) -> bool:
+    """Whether a file lies in another value or bucket than a scope's."""
+    part = part_said(seen, scope, entry)
+    return part is not None and part not in scope.parts
 
 
 def shown_days(days: Days) -> str:
@@ -38,16 +39,12 @@ def shown_days(days: Days) -> str:
     return f"{days[0]} to {days[1]}"
 
 
-def asked_for(target: TargetTable, days: Days) -> BooleanExpression:
-    """Return the filter of a reader who asks for days of a target."""
-    return days_filter(target.day_column, *days, instants=target.has_instants)
-
-
-def files_as_left(seen: Seen, sealed: Sealed, days: Days) -> dict[str, Entry] | None:
-    """Return the files of days as the run's last change left them; None if that snapshot has expired."""
+def files_as_left(seen: Seen, sealed: Sealed, scope: Scope) -> dict[str, Entry] | None:
+    """Return the files of a chunk as the run's last change left them; None if that snapshot has expired."""
     if not sealed.changes or sealed.target.day_column not in seen.table.schema().column_names:
         return None
-    return seen.entries_at(sealed.changes[-1]["snapshot_id"], asked_for(sealed.target, days))
+    found = seen.entries_at(sealed.changes[-1]["snapshot_id"], scope.filter)
+    return None if found is None else {place: one for place, one in found.items() if not is_of_others(seen, scope, one)}
 
 
 def came_with(seen: Seen, entry: Entry) -> str:

@@ -98,7 +98,7 @@ def _may_change(planned: Plan, program: Sequence[Stage]) -> str:
         return f"nothing that readers of {planned.target} see: a {planned.mode} run stages {chunks} and publishes none"
     commits = [commit.table for stage in program if isinstance(stage, Publish) for commit in stage.commits]
     tables = " and ".join(dict.fromkeys(commits)) or planned.target
-    return f"{tables}, {planned.publish_range.start} to {planned.publish_range.end} ({planned.publish_mode})"
+    return f"{tables}, {planned.scope} ({planned.publish_mode})"
 
 
 def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | None = None) -> RenderableType:
@@ -207,11 +207,10 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
     table.add_column("what")
     table.add_column("why")
     for record in records:
-        scope = record.manifest.target.publish_range
         table.add_row(
             record.run_id,
             Text(f"{record.state}{_stopped(waiting.get(record.run_id, ''))}", STATE_STYLE.get(record.state, "")),
-            f"{of_kind(record)} of {record.target}\n{scope.start} to {scope.end}, {record.manifest.transform.version}",
+            f"{of_kind(record)} of {record.target}\n{record.plan.scope}, {record.manifest.transform.version}",
             _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table

@@ -176,30 +176,40 @@ def _execute(
 def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
     """Return the planned chunks that ranges like `2012-01..2012-06` name; all of them without a range.
 
+    Of a table that is divided beside time, `2012-01..2012-06` are those of every value or bucket, `2012-01~CA..2012-06~CA` those of
+    one, and `CA` is every chunk of it.
+
     Raises:
         InputRefused: for a malformed range, or one outside the plan.
     """
-    from manifests.chunks import first_day
+    from manifests.chunks import first_day, part_of, time_of
 
     planned = [chunk.key for chunk in record.plan.chunks]
     if not ranges:
         return planned
     chosen: set[str] = set()
+    times, parts = {time_of(key) for key in planned}, {chunk.part for chunk in record.plan.chunks}
     for text in ranges:
+        if text in parts:
+            chosen.update(key for key in planned if part_of(key) == text)
+            continue
         first, separator, last = text.partition("..")
         last = last if separator else first
         for key in (first, last):
             first_day(record.plan.chunking, key)
-        found = [key for key in planned if first <= key <= last]
-        if not found or first not in planned or last not in planned or last < first:
+        part, begins, ends = part_of(first), time_of(first), time_of(last)
+        of_plan = {begins, ends} <= times and part == part_of(last) and (part in parts or not part) and begins <= ends
+        if not of_plan:
+            of_each = f", in each of {', '.join(sorted(parts))}" if parts != {""} else ""
             raise InputRefused(
                 Problem(
                     f"--chunks {text} is not a range of the plan",
-                    f"'{record.run_id}' has {planned[0]} to {planned[-1]}",
-                    "correct the range",
+                    f"'{record.run_id}' has {min(times)} to {max(times)}{of_each}",
+                    "correct the range"
+                    + ("; both of its ends name the same value or bucket, or none" if of_each else ""),
                 )
             )
-        chosen.update(found)
+        chosen.update(key for key in planned if begins <= time_of(key) <= ends and part in {"", part_of(key)})
     return [key for key in planned if key in chosen]
 
 

@@ -155,7 +155,7 @@ def _show(record: RunRecord, verdicts: list[Verdict]) -> None:
             [
                 ("table", f"{record.target}, snapshot {plan.base_snapshot_id}"),
                 ("against", f"{plan.source}, snapshot {plan.source_snapshot_id}"),
-                ("days", f"{plan.publish_range.start} to {plan.publish_range.end}"),
+                ("days", plan.scope),
                 ("result", "everything agrees" if all(one.passed for one in verdicts) else record.state_reason),
             ],
             record.run_id,

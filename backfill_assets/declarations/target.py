@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
 from manifests.chunks import Chunk, Chunking, key_of
+from manifests.division import Division
 from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_LAST_DAY = date(2099, 12, 31)
+_LAST_HOUR = datetime(2099, 12, 31, 23, tzinfo=UTC)
 """In the last chunk of a table that does not say which its last one is: the launch dialog offers none that is yet to come."""
 CHUNK_GATE = "chunk_rules"
 """The gate that every chunk must pass: the target's pandera model on its staged files."""
@@ -296,7 +297,9 @@ class TargetTable:
         key: columns that identify a row and order it within its chunk.
         day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC.
         chunking: by which part of its day a row belongs to a chunk.
-        chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out.
+        chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out. Of
+            a table that is divided beside time both are written without the part.
+        chunk_values: by what each time of it is divided into chunks, besides: `ByValue` or `ByBucket`; None: by nothing.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
@@ -350,13 +353,14 @@ class TargetTable:
     live: LivePolicy | None = None
     reconciled: ReconciliationPolicy | None = None
     diff_tolerances: Mapping[str, float] = field(default_factory=dict)
+    chunk_values: Division | None = None
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
         if isinstance(self.transform, str) and isinstance(self.name, str) and not self.transform:
             object.__setattr__(self, "transform", self.name.rpartition(".")[2].lower())
         if isinstance(self.chunks_until, str) and isinstance(self.chunking, Chunking) and not self.chunks_until:
-            object.__setattr__(self, "chunks_until", key_of(self.chunking, _LAST_DAY))
+            object.__setattr__(self, "chunks_until", key_of(self.chunking, _LAST_HOUR))
 
     @property
     def published_gates(self) -> tuple[str, ...]:
@@ -379,6 +383,11 @@ class TargetTable:
     def has_instants(self) -> bool:
         """Whether rows belong to chunks by an instant's day of UTC, and not by a date."""
         return isinstance(dtypes(self.model).get(self.day_column), pl.Datetime)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The values or buckets that each of its times is divided into; none where it is not."""
+        return () if self.chunk_values is None else self.chunk_values.names
 
     @property
     def changed_tables(self) -> list[str]:
@@ -427,6 +436,7 @@ class TargetTable:
                 for name, kind in dtypes(self.model).items()
                 if name not in (*self.key, *LINEAGE_COLUMNS) and (kind.is_integer() or isinstance(kind, pl.Decimal))
             ),
+            division=self.chunk_values,
         )
 
 

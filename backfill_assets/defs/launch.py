@@ -171,9 +171,10 @@ def run_chunks(
     Raises:
         RunStopped: if the run is stopped and somebody watches for that (`stopping.launched`).
     """
-    job = build_definitions(platform).resolve_job_def(staging_job_name(platform.products.target(record.target)))
+    target = platform.products.target(record.target)
+    job = build_definitions(platform).resolve_job_def(staging_job_name(target))
     success = True
-    for first, last in stretches(record, chunks):
+    for first, last in stretches(target, record, chunks):
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
         stopping.going_on(record.run_id)()
         which = f"{first} to {last}" if first != last else first

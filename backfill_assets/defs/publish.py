@@ -282,7 +282,7 @@ def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[
         waiting = {chunk.chunk for chunk in platform.ledger.chunks(record.run_id) if chunk.state is ChunkState.PLANNED}
         if not amendments or not waiting or platform.ledger.stops.held(record.run_id) is not None:
             continue
-        for first, last in stretches(record, waiting):
+        for first, last in stretches(target, record, waiting):
             yield dg.RunRequest(
                 run_key=f"{record.run_id}:{len(amendments)}:{first}",
                 tags=range_tags(record.run_id, first, last),

@@ -73,7 +73,7 @@ def _numbers(record: RunRecord, verdicts: list[Verdict]) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "run": record.run_id,
         "result": record.state_reason,
-        "days": f"{plan.publish_range.start} to {plan.publish_range.end}",
+        "days": plan.scope,
         "snapshot": str(plan.base_snapshot_id),
         "source snapshot": str(plan.source_snapshot_id),
     }

@@ -6,7 +6,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -33,7 +33,20 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
 from backfill_assets.staging.watched_launch import Launch, cancel_dagster_run
-from manifests.chunks import KEY_FORMAT, Chunking, cut, first_day, following, in_words
+from manifests.chunks import (
+    KEY_FORMAT,
+    Chunking,
+    Placed,
+    cut,
+    first_day,
+    first_instant,
+    following,
+    in_words,
+    key_of,
+    last_day,
+    last_instant,
+    time_of,
+)
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
 from manifests.stages import Step
@@ -54,7 +67,12 @@ PROCESS_TAG = "backfill/process"
 """Tag of a Dagster run with the process that works for it; see `resources.processes`."""
 
 
-_BEGINS = {Chunking.YEAR: "0 0 1 1 *", Chunking.MONTH: "0 0 1 * *", Chunking.DAY: "0 0 * * *"}
+_BEGINS = {
+    Chunking.YEAR: "0 0 1 1 *",
+    Chunking.MONTH: "0 0 1 * *",
+    Chunking.DAY: "0 0 * * *",
+    Chunking.HOUR: "0 * * * *",
+}
 """When the chunks of a chunking begin, as a cron schedule."""
 
 
@@ -72,13 +90,28 @@ def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
     chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
     begin, last = (first_day(chunking, key) for key in (target.chunks_from, target.chunks_until))
+    if target.parts:
+        # part by part, each over all times: some values over any days are few ranges, and a range is what one run takes
+        chunks = cut(chunking, begin, last_day(chunking, last), target.parts)
+        return dg.StaticPartitionsDefinition(
+            [chunk.key for chunk in sorted(chunks, key=lambda one: _place(target, one))]
+        )
     if chunking is Chunking.WEEK:  # no format that Dagster could read back writes a week without a day
         return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, begin, last)])
-    end = following(chunking, last).strftime(fmt)
+    end = (
+        key_of(chunking, following(chunking, last))
+        if chunking is Chunking.HOUR
+        else following(chunking, last).strftime(fmt)
+    )
     # Dagster lists the windows that are over; the offset adds the present one, which the source may reach into
     return dg.TimeWindowPartitionsDefinition(
         start=target.chunks_from, end=end, fmt=fmt, end_offset=1, cron_schedule=_BEGINS[chunking]
     )
+
+
+def _place(target: TargetTable, chunk: Placed) -> tuple[int, datetime]:
+    """Return where a chunk is in the order of the dimension."""
+    return (target.parts.index(chunk.part) if chunk.part in target.parts else 0, first_instant(chunk))
 
 
 def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
@@ -123,20 +156,30 @@ def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
     return run_ids[0], [chunk for _, chunk in split]
 
 
-def stretches(record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
+def stretches(target: TargetTable, record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
     """Return first and last of each stretch of chunks without gaps: what one Dagster run can take.
 
-    A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table.
+    A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table. Of a table that is
+    divided beside time a stretch is of one value or bucket, but for those that it has from the first time to the last.
     """
     wanted = set(chunks)
-    found: list[tuple[str, str]] = []
-    follows: date | None = None
-    for chunk in record.plan.chunks:
-        if chunk.key in wanted:
-            first = found.pop()[0] if chunk.start == follows else chunk.key
-            found.append((first, chunk.key))
-            follows = chunk.end + timedelta(days=1)
-    return found
+    mine = sorted((chunk for chunk in record.plan.chunks if chunk.key in wanted), key=lambda one: _place(target, one))
+    found: list[tuple[Placed, Placed]] = []
+    for chunk in mine:
+        if found and _follow(target, found[-1][1], chunk):
+            found[-1] = found[-1][0], chunk
+        else:
+            found.append((chunk, chunk))
+    return [(first.key, last.key) for first, last in found]
+
+
+def _follow(target: TargetTable, one: Placed, other: Placed) -> bool:
+    """Whether a chunk is the next one in the dimension: in time; or the first of all times, after the last one of the part before."""
+    if one.part == other.part:
+        return last_instant(one) + timedelta(microseconds=1) == first_instant(other)
+    number, after = target.parts.index(one.part), target.parts.index(other.part)
+    ends = time_of(one.key) == target.chunks_until and time_of(other.key) == target.chunks_from
+    return ends and after == number + 1
 
 
 def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:
@@ -308,6 +351,11 @@ def _failure(failed: Mapping[str, str], asked: int, staged: int) -> dg.Failure:
     )
 
 
+def _chunks_in_words(target: TargetTable) -> str:
+    division = target.chunk_values
+    return target.chunking.value.lower() + ("" if division is None else f" and {division}")
+
+
 def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
     """Make the partitioned asset of a target."""
 
@@ -320,7 +368,7 @@ def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
         owners=list(target.owners),
         kinds={"pyspark", "iceberg"},
         description=(
-            f"{target.description}\n\nA partition is a chunk ({target.chunking.value.lower()}) of one approved backfill "
+            f"{target.description}\n\nA partition is a chunk ({_chunks_in_words(target)}) of one approved backfill "
             "run. Materialising it computes the chunk into staging; readers see nothing of it before publication. "
             f"Next: `{target.name}_published`. [Where the runs stand, and why](/backfill)"
         ),

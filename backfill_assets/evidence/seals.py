@@ -11,6 +11,8 @@ import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM
 from backfill_assets.worker.digest_types import dtype_of
+from manifests.chunks import HOURS
+from manifests.division import Division
 from manifests.errors import Problem
 from manifests.lifecycle import PUBLISH, PublicationState
 from manifests.model import Corrections
 from resources.files.kept_files import read_json
 from resources.lakehouse.contents import said_of
-from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY
+from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY, Scope
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.lakehouse.snapshots import (
     Facts,
@@ -102,6 +106,26 @@ class Sealed:
         """The approved plan."""
         plan = self.run["plan"]
         return plan if isinstance(plan, dict) else {}
+
+    @cached_property
+    def scopes(self) -> dict[str, Scope]:
+        """Each planned chunk as a scope of the target's tables."""
+        target, said = self.target, self.plan.get("division")
+        division = None if said is None else Division(said["column"], tuple(said["values"]), said["buckets"])
+        found, instants = {}, target.has_instants
+        for one in self.plan["chunks"]:
+            hour, part = one.get("hour"), str(one.get("part", ""))
+            found[one["key"]] = Scope(
+                target.day_column,
+                date.fromisoformat(one["start"]),
+                date.fromisoformat(one["end"]),
+                instants,
+                HOURS[0] if hour is None else hour,
+                HOURS[-1] if hour is None else hour,
+                division if part else None,
+                (part,) if part else (),
+            )
+        return found
 
     def plan_of(self, chunk: str) -> Mapping[str, Any]:
         """The plan that a chunk was computed by: the approved one, or the last one that it was planned anew with."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time
 from functools import cache, partial, reduce
 from typing import Any
 from uuid import uuid4
@@ -31,6 +31,7 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
+from backfill_assets.gates.chunk_stretches import alike_stretches, named_stretches
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
 from backfill_assets.gates.expected_figures import figures_finding
 from backfill_assets.gates.purity import purity_finding
@@ -44,7 +45,7 @@ from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import history_until_end, merged_entities, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
-from backfill_assets.staging.folders import parts_of
+from backfill_assets.staging.folders import of_parts, parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.recomputing import LIMIT
 from backfill_assets.staging.rows import lineage
@@ -145,6 +146,8 @@ def run_gates(
             chunk.rows or 0,
             local_path(f"{outlines}/{chunk.chunk}-{uuid4().hex}.parquet"),
             digest_of(target, plan.transform_version) if digest is None else digest,
+            plan.chunk(chunk.chunk).hour,
+            plan.chunk(chunk.chunk).part,
         )
         for chunk in chunks
     ]
@@ -262,14 +265,15 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
         ),
     }
     asked = [item for item in target.reconciliations if item.name in plan.gates]
+    by_key = {chunk.chunk: chunk for chunk in chunks}
 
     @cache
     def contexts() -> dict[str, ReconciliationContext]:
         return {
-            span(stretch): reconciliation_context(
-                run.with_plan(own), [chunk for chunk in chunks if chunk.chunk in stretch]
-            )
-            for own, stretch in _stretches(platform.ledger.plans(record), plan)
+            name: reconciliation_context(run.with_plan(own), [by_key[key] for key in stretch])
+            for name, (own, stretch) in named_stretches(
+                _stretches(platform.ledger.plans(record), plan), lambda _, stretch: span(stretch)
+            ).items()
         }
 
     def reconciled(item: Reconciliation) -> Finding:
@@ -325,17 +329,8 @@ def run_verdict(gate: str, finding: Finding, kept: Mapping[str, Any]) -> Verdict
 
 
 def _stretches(plans: Mapping[str, Plan], plan: Plan) -> list[tuple[Plan, list[str]]]:
-    """Return runs of chunks that follow one another and are computed with one plan: what can be reconciled as a whole."""
-    stretches: list[tuple[Plan, list[str]]] = []
-    follows = None
-    for chunk in plan.chunks:
-        own = plans[chunk.key]
-        if stretches and follows == chunk.start and stretches[-1][0].hash == own.hash:
-            stretches[-1][1].append(chunk.key)
-        else:
-            stretches.append((own, [chunk.key]))
-        follows = chunk.end + timedelta(days=1)
-    return stretches
+    """Return chunks without a gap that are computed with one plan: what can be reconciled as a whole."""
+    return alike_stretches([(plans[chunk.key], chunk) for chunk in plan.chunks])
 
 
 def everywhere(item: Reconciliation, contexts: Mapping[str, ReconciliationContext]) -> Finding:
@@ -396,7 +391,7 @@ def reconciliation_context(
 
     context = ReconciliationContext(
         transform=replace(transform_context(run, planned), publish_range=scope),
-        source=history_until_end(run),
+        source=of_parts(history_until_end(run), target, planned),
         source_rows=sum(file.rows for file in source.files),
         source_last_day=datetime.combine(last, time.min, UTC),
         staged=staged_frame(run, chunks) if published is None else published,

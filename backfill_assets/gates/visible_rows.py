@@ -117,7 +117,7 @@ class VisibleRows:
     def _around(self, days: int) -> list[str]:
         run, (start, end) = self._run, self._days
         begin, finish = aligned(self._chunking, _plus(start, -timedelta(days=days)), _plus(end, timedelta(days=days)))
-        others = [chunk for chunk in cut(self._chunking, begin, finish) if chunk.key not in self._chunks]
+        others = [chunk for chunk in cut(self._chunking, begin, finish, self._parts) if chunk.key not in self._chunks]
         scopes = self._scopes(others)
         base = run.plan.base_snapshot_id
         there: Mapping[str, Mapping[str, int]] = {key: {} for key in scopes}
@@ -154,7 +154,13 @@ class VisibleRows:
     def _planned(self) -> list[Chunk]:
         """The chunks that are judged, in order."""
         mine = [chunk for chunk in self._run.plan.chunks if chunk.key in self._chunks]
-        return [Chunk(chunk.key, at, chunk.start, chunk.end) for at, chunk in enumerate(mine)]
+        return [Chunk(one.key, at, one.start, one.end, one.hour, one.part) for at, one in enumerate(mine)]
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        """The parts of the chunks that are judged; none where the table has none."""
+        mine = {chunk.part for chunk in self._planned}
+        return tuple(name for name in self._run.target.parts if name in mine)
 
     @property
     def _days(self) -> tuple[date, date]:
@@ -162,14 +168,17 @@ class VisibleRows:
         return planned[0].start, planned[-1].end
 
     def _earlier(self, number: int) -> list[Chunk]:
-        """Return so many chunks before those that are judged, as far as the calendar has them."""
-        start = self._days[0]
+        """Return so many chunks before those that are judged, as far as the calendar has them: of each of their parts."""
+        start, times = self._days[0], 0
         found: list[Chunk] = []
-        while len(found) < number and start > date.min:
+        while times < number and start > date.min:
             end = start - timedelta(days=1)
             start = aligned(self._chunking, end, end)[0]
-            found.append(next(cut(self._chunking, start, last_day(self._chunking, start))))
-        return found[::-1]
+            own = list(cut(self._chunking, start, last_day(self._chunking, start), self._parts))
+            wanted = (number - times) * max(len(self._parts), 1)  # of hours, the last ones of their day
+            found = own[-wanted:] + found
+            times += len(own) // max(len(self._parts), 1)
+        return found
 
     def _scopes(self, chunks: Iterable[Chunk]) -> dict[str, Scope]:
         return chunk_scopes(self._run.target, chunks)

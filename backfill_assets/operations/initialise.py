@@ -10,7 +10,14 @@ from typing import Any
 import sqlalchemy as sa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform, MonthTransform, Transform, YearTransform
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    MonthTransform,
+    Transform,
+    YearTransform,
+    parse_transform,
+)
 
 from backfill_assets import faults
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
@@ -22,6 +29,7 @@ from backfill_assets.operations.released_pins import needed_pins
 from backfill_assets.operations.shipped_references import shipped_references
 from backfill_assets.planning.pinned_snapshots import keep
 from manifests.chunks import Chunking
+from manifests.division import Division
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.column_changes import ColumnChange
 from resources.lakehouse.loads import (
@@ -38,6 +46,7 @@ _TRANSFORMS: dict[Chunking, Transform[Any, int]] = {
     Chunking.MONTH: MonthTransform(),
     Chunking.WEEK: DayTransform(),  # Iceberg has none of weeks
     Chunking.DAY: DayTransform(),
+    Chunking.HOUR: HourTransform(),
 }
 
 
@@ -79,7 +88,7 @@ def initialise(platform: Platform) -> Initialised:
     for target in platform.products.targets:
         for name, model in target.models:
             schema = iceberg_schema(model)
-            spec = _spec(schema, target.day_column, target.chunking)
+            spec = _spec(schema, target.day_column, target.chunking, target.chunk_values)
             platform.lakehouse.ensure(name, schema, spec, TABLE_PROPERTIES, any_partitions=True)
     _tag_what_runs_read(platform)
     held = {}
@@ -116,9 +125,17 @@ def make_ledger(platform: Platform) -> None:
     faults.reach("upgrading.migrated")
 
 
-def _spec(schema: Schema, column: str | None, chunking: Chunking) -> PartitionSpec:
+def _spec(schema: Schema, column: str | None, chunking: Chunking, division: Division | None = None) -> PartitionSpec:
     if column is None:
         return UNPARTITIONED_PARTITION_SPEC
     transform = _TRANSFORMS[chunking]
     source = schema.find_field(column).field_id
-    return PartitionSpec(PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{transform}"))
+    by_time = PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{transform}")
+    if division is None:
+        return PartitionSpec(by_time)
+    # an identity has the column's own name, as Iceberg's libraries give it
+    name = division.column if division.values else f"{division.column}_bucket"
+    divided = schema.find_field(division.column).field_id
+    return PartitionSpec(
+        by_time, PartitionField(divided, _FIRST_PARTITION_FIELD + 1, parse_transform(division.transform), name)
+    )

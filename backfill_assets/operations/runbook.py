@@ -127,11 +127,11 @@ class _Book(RunOnRecord):
 
     def planned(self) -> Said:
         plan = self._plan
-        scope, reads = plan.publish_range, plan.reads
+        reads = plan.reads
         facts = [
             f"plan {self._record.plan_hash}, run clock {instant_text(plan.run_clock)}",
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
-            f"may change {plan.target}, {scope.start} to {scope.end} ({plan.publish_mode}), {len(plan.chunks)} chunks",
+            f"may change {plan.target}, {plan.scope} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}, from {plan.input_range.start}",
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]

@@ -23,7 +23,7 @@ from backfill_assets.evidence.split_records import record_split
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.publication.leasing import splitting_lease
-from manifests.chunks import aligned, cut, key_of
+from manifests.chunks import Chunking, aligned, cut, key_of
 from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 from manifests.model import FilesAcrossBorder, RunManifest
@@ -143,6 +143,14 @@ def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
             f"target.filesAcrossBorder is {wanted.files_across_border}",
             "files are written again where the manifest says so",
             "set it to SPLIT, if that is meant",
+        )
+    if wanted.values is not None or (wanted.derives and (target.chunking is Chunking.HOUR or target.chunk_values)):
+        yield Problem(
+            f"{target.name} has chunks of {target.chunking.lower()}s"
+            + (f" and of {target.chunk_values}" if target.chunk_values else "")
+            + ", and more than days decides which rows may change",
+            "files are parted by the days of their rows alone",
+            "rewrite the table's files by its chunks with the engine that writes it, or publish whole days with REPLACE_PARTITIONS",
         )
     publish = wanted.publish_range
     whole = aligned(target.chunking, publish.start, publish.end)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.chunks import first_day, last_day
+from manifests.chunks import first_day, last_day, part_of
 from manifests.errors import Problem
 from manifests.facts import BaseState
 from manifests.kinds import Holder, Present
@@ -27,11 +27,12 @@ def base_state(
     scope: DayRange,
     snapshot_id: int | None = None,
     keys: Collection[str] | None = None,
+    values: Collection[str] | None = None,
 ) -> BaseState:
     """Return what is known of a target: how far it is complete, and of a range that LIVE has written, by what source.
 
     With `snapshot_id`, what led to that snapshot counts, whether it is on record yet or not. With `keys`, the runs that hold
-    these chunks are looked at, and no others.
+    these chunks are looked at, and no others. With `values` (or buckets), what is held of others says nothing of how old it is.
     """
     watermark = platform.ledger.watermarks.current(target.name)
     accepted = _holders(platform, target, snapshot_id)
@@ -44,7 +45,8 @@ def base_state(
     published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
     live = [one for one in ({one.run_id: one for one in published} | records).values() if one.mode == Mode.LIVE]
     was_live = any(touches(one.manifest.target.publish_range, scope) for one in live)
-    newest = max((made_by[key].source_committed_at for key in holders if touches(days[key], scope)), default=None)
+    of_scope = [key for key in holders if touches(days[key], scope) and (values is None or part_of(key) in values)]
+    newest = max((made_by[key].source_committed_at for key in of_scope), default=None)
     return BaseState(
         complete_until=None if watermark is None else watermark.complete_until,
         complete_at=None if watermark is None else watermark.source_at,

@@ -18,7 +18,7 @@ from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.declared_tables import metrics_problems
 from resources.lakehouse.metadata import UnreadableMetadata
-from resources.lakehouse.partitions import WRITTEN_FORMAT, partition_problems, parts_of_chunks
+from resources.lakehouse.partitions import WRITTEN_FORMAT, is_divided, partition_problems, parts_of_chunks
 from resources.lakehouse.storage import local_path
 
 
@@ -40,6 +40,7 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
         problems += _out_of_reach(platform, table)
         if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
             problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
+            problems += _of_division(table, target)
             own = {target.day_column} & set(table.schema().column_names)
             problems += [] if partition_problems(table) else metrics_problems(table, own)
     problems += _of_changed_since(platform, target, manifest)
@@ -75,7 +76,7 @@ def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> 
     """Say that a mode which rewrites a file at a time would find a chunk's rows in several partitions."""
     rewritten = manifest.target.merge is not None and _name(table) == target.name
     rewritten |= manifest.target.correction_events is not None and _name(table) != target.name
-    parts = parts_of_chunks(table, target.day_column, target.chunking) if rewritten else ()
+    parts = parts_of_chunks(table, target.day_column, target.chunking, target.chunk_values) if rewritten else ()
     if parts:
         shown = ", ".join(f"{transform}({column})" for column, transform in parts)
         yield Problem(
@@ -89,6 +90,19 @@ def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> 
                 else "partition the table by its chunks alone"
             ),
         )
+
+
+def _of_division(table: Table, target: TargetTable) -> Iterator[Problem]:
+    """Say that a table's metadata does not say in which value or bucket its new files lie."""
+    division = target.chunk_values
+    if division is None or division.column not in table.schema().column_names or is_divided(table, division):
+        return
+    yield Problem(
+        f"{_name(table)} is divided by {division}, and not partitioned by {division.transform}({division.column})",
+        "which values a file holds is told from its table's metadata alone: its partition says so",
+        f'add the partition field (PyIceberg: `table.update_spec().add_field("{division.column}", "{division.transform}")`); files '
+        "that hold several values are rewritten first, which planning says by their names",
+    )
 
 
 def _of_changed_since(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
+from backfill_assets.planning.divided_tables import require_division
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
@@ -39,6 +40,7 @@ from manifests.policy import same_name, shown
 from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
+from manifests.target_problems import value_problems
 from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
@@ -72,6 +74,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         require_usable_tables(platform, target, manifest)
     with refused.kept():
         _require_input_columns(platform, target)
+    with refused.kept():
+        require_division(platform, target, manifest)
     as_declared = refused.number == before
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
@@ -270,20 +274,23 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, snapshot_id: int | None) -> BaseState:
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
-    scope = scope_of(target, wanted.publish_range.start, wanted.publish_range.end)
+    parts = tuple(name for name in target.parts if wanted.values is None or name in wanted.values)
+    scope = scope_of(target, wanted.publish_range.start, wanted.publish_range.end, wanted.values)
     changes = manifest.execution_mode is not Mode.RECONCILIATION
     chunk_of = partial(key_of, target.chunking) if wanted.derives else None
-    known = base_state(platform, target, wanted.publish_range, snapshot_id)
+    known = base_state(platform, target, wanted.publish_range, snapshot_id, values=wanted.values)
     # rows of somebody else matter to what writes first rows only, and to what a kind means where no run holds a chunk
     holds_none = known.accepted.isdisjoint(
-        chunk.key for chunk in cut(target.chunking, *aligned(target.chunking, scope.start, scope.end))
+        chunk.key for chunk in cut(target.chunking, *aligned(target.chunking, scope.start, scope.end), parts)
     )
     rows = lakehouse.rows_in(target.name, scope) if wanted.first_rows_only or holds_none else 0
     return replace(
         known,
         rows_in_scope=rows if wanted.first_rows_only else 0,
         present=replace(known.present or Present(), rows_of_others=holds_none and rows > 0),
-        files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),
+        files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of, target.chunk_values))
+        if changes
+        else (),
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
         corrections_snapshot_id=_corrections_snapshot(platform, target)
@@ -346,7 +353,11 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
                     "name": part("transform", "name") or target.transform,
                     "version": part("transform", "version") or list(target.versions)[-1],
                 },
-                "target": {"table": table, "publishRange": scope or DayRange(start=today, end=today)},
+                "target": {
+                    "table": table,
+                    "publishRange": scope or DayRange(start=today, end=today),
+                    "values": part("target", "values"),
+                },
                 "referenceData": tuple({one.name: one for one in part("referenceData") or ()}.values()),
                 "validation": {
                     "gates": part("validation", "gates"),
@@ -365,7 +376,11 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
 def _steps(platform: Platform, manifest: RunManifest) -> tuple[RunManifest, ...]:
     """Return the steps of a manifest; itself where its target is not declared, which planning it says with all else."""
     target = platform.products.find_target(manifest.target.table)
-    return (manifest,) if target is None else series_of(manifest, target.chunking)
+    if target is None or manifest.progressive is None:
+        return (manifest,)
+    if problems := value_problems(manifest, replace(target, warm_up_days=_no_days).contract({})):
+        raise PlanRefused(problems)
+    return series_of(manifest, target.chunking, target.parts)
 
 
 def preview_series(platform: Platform, manifest: RunManifest) -> list[Plan]:
@@ -416,7 +431,7 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
     faults.reach("planning.pinned")
     with logs.of_run(record.plan):
         reads = {"rows": plan.reads.rows, "bytes": plan.reads.bytes, "files": plan.reads.files}
-        text = f"planned {len(plan.chunks)} chunk(s) of {plan.target}, {plan.publish_range.start} to {plan.publish_range.end}"
+        text = f"planned {len(plan.chunks)} chunk(s) of {plan.target}, {plan.scope}"
         logs.event(
             _log, logging.INFO, "planned", text, plan_hash=record.plan_hash, chunks=len(plan.chunks), reads=reads
         )

@@ -50,7 +50,8 @@ def require_neighbours_on_record(change: Change) -> None:
 
 def _of_plan(change: Change, plan: Plan, keys: list[str]) -> Iterator[Problem]:
     manifest, target = change.record.manifest, change.target
-    known = base_state(change.platform, target, manifest.target.publish_range, keys=keys)
+    wanted = manifest.target
+    known = base_state(change.platform, target, wanted.publish_range, keys=keys, values=wanted.values)
     source = SourceState(target.source, plan.source_snapshot_id, plan.source_committed_at, ())
     yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)
     present = known.present

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Protocol
 
 from pyiceberg.manifest import DataFile
@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.gates.accepted_then import held_then
 from backfill_assets.installation import Platform
-from backfill_assets.planning.scopes import scope_of
+from backfill_assets.planning.scopes import stretch_scopes
 from backfill_assets.run_context import RunContext
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import PublishMode
@@ -355,28 +355,14 @@ class Change:
         return self.platform.lakehouse.as_gated(table, left) <= exchange.before
 
     def scopes(self, keys: Iterable[str], bases: Mapping[str, int | None]) -> list[tuple[Scope, int | None]]:
-        """Return the days of chunks, each stretch with the snapshot whose files it must still hold."""
-        return [
-            (scope_of(self.target, stretch[0].start, stretch[-1].end), base)
-            for base, stretch in self._stretches(keys, bases)
-        ]
-
-    def _stretches(
-        self, keys: Iterable[str], bases: Mapping[str, int | None]
-    ) -> list[tuple[int | None, list[PlannedChunk]]]:
-        """Return chunks that follow one another and have one base."""
+        """Return chunks as scopes, each stretch without a gap with the snapshot whose files it must still hold."""
         wanted = set(keys)
-        stretches: list[tuple[int | None, list[PlannedChunk]]] = []
+        by_base: dict[int | None, list[PlannedChunk]] = {}
         for chunk in self.plan.chunks:
-            if chunk.key not in wanted:
-                continue
-            base = bases[chunk.key]
-            last = stretches[-1] if stretches else None
-            if last and last[0] == base and last[1][-1].end + timedelta(days=1) == chunk.start:
-                last[1].append(chunk)
-            else:
-                stretches.append((base, [chunk]))
-        return stretches
+            if chunk.key in wanted:
+                by_base.setdefault(bases[chunk.key], []).append(chunk)
+        found = [(scope, base) for base, chunks in by_base.items() for scope in stretch_scopes(self.target, chunks)]
+        return sorted(found, key=lambda one: (one[0].first, one[0].parts))
 
 
 def held_by_others_since(change: Change) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import PublishStrategy
 from backfill_assets.publication.modes import strategy_in
+from manifests.division import Division
 from manifests.lifecycle import ACCEPT, PUBLISH, PublicationState, undone_by
 from resources.lakehouse.exchanges import exchanged, same
 from resources.lakehouse.facade import (
@@ -31,6 +32,7 @@ from resources.lakehouse.facade import (
     VERSION_PROPERTY,
 )
 from resources.lakehouse.lineage import ancestors
+from resources.lakehouse.parts import known_part
 from resources.lakehouse.snapshots import Days, Entry, Seen, days_of
 from resources.lakehouse.storage import place_of
 from resources.ledger.facade import ABANDONED
@@ -107,15 +109,27 @@ class Intent:
         }
         return [key for one in self.plan["chunks"] if (key := str(one["key"])) not in unchanged]
 
-    @property
-    def days(self) -> list[Days]:
-        """The days of those chunks."""
+    @cached_property
+    def days(self) -> dict[str, list[Days]]:
+        """The days of those chunks, by their part: those that follow one another together."""
         changed = set(self.changed)
-        return [
-            (date.fromisoformat(one["start"]), date.fromisoformat(one["end"]))
-            for one in self.plan["chunks"]
-            if one["key"] in changed
-        ]
+        found: dict[str, list[Days]] = {}
+        for one in self.plan["chunks"]:
+            if one["key"] not in changed:
+                continue
+            first, last = date.fromisoformat(one["start"]), date.fromisoformat(one["end"])
+            own = found.setdefault(str(one.get("part", "")), [])
+            if own and first.toordinal() <= own[-1][1].toordinal() + 1:
+                own[-1] = own[-1][0], max(own[-1][1], last)
+            else:
+                own.append((first, last))
+        return found
+
+    @property
+    def division(self) -> Division | None:
+        """What its table is divided by beside time."""
+        said = self.plan.get("division")
+        return None if said is None else Division(said["column"], tuple(said["values"]), said["buckets"])
 
 
 def intents_in(rows: Rows) -> list[Intent]:
@@ -251,7 +265,7 @@ def _published(
     gone = intent.strategy.gone(target, seen.name, named)
     if gone is not None:
         return came, set(gone)
-    return came, None if before is None else _in_days(seen, before, day, intent.days)
+    return came, None if before is None else _in_days(seen, before, day, intent)
 
 
 def _undone(
@@ -273,13 +287,18 @@ def _undone(
     shown, before = seen.live(last.snapshot_id), seen.live(last.parent_snapshot_id)
     if shown is None or before is None:
         return None
-    going, coming = (_in_days(seen, files, day, intent.days) for files in (shown, before))
+    going, coming = (_in_days(seen, files, day, intent) for files in (shown, before))
     return {place: before[place].file for place in coming - going}, going - coming
 
 
-def _in_days(seen: Seen, files: Mapping[str, Entry], day: int | None, days: Sequence[Days]) -> set[str]:
-    """Return the places of the files that may hold rows of some days."""
-    reaches = {place: days_of(seen, entry, day) for place, entry in files.items()}
-    return {
-        place for place, (low, high) in reaches.items() if any(low <= last and first <= high for first, last in days)
-    }
+def _in_days(seen: Seen, files: Mapping[str, Entry], day: int | None, intent: Intent) -> set[str]:
+    """Return the places of the files that may hold rows of the chunks that an intent may change."""
+    division, found = intent.division, set()
+    every = [one for own in intent.days.values() for one in own]
+    for place, entry in files.items():
+        low, high = days_of(seen, entry, day)
+        part = None if division is None else known_part(seen.table, division, entry.file)
+        days = every if part is None else intent.days.get(part, [])
+        if any(low <= last and first <= high for first, last in days):
+            found.add(place)
+    return found

@@ -24,11 +24,12 @@ from backfill_assets.installation import Platform
 from backfill_assets.reconciliation.manifest import policy_of
 from backfill_assets.reconciliation.published_chunks import Published
 from backfill_assets.run_context import RunContext
+from backfill_assets.staging.folders import part_name
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import plain
-from manifests.chunks import Chunking
+from manifests.chunks import PART, Chunking
 from manifests.plan import Plan
 from resources.lakehouse.facade import PinnedRead
 
@@ -36,7 +37,12 @@ PLATFORM_GATES = {
     PUBLISHED_RULES_GATE: "What readers see passes the target's own row rules, chunk by chunk.",
     ACCEPTED_ROWS_GATE: "What readers see is what was gated and accepted, row by row: no other writer has changed it.",
 }
-_KEY_FORMAT = {Chunking.YEAR: "yyyy", Chunking.MONTH: "yyyy-MM", Chunking.DAY: "yyyy-MM-dd"}
+_KEY_FORMAT = {
+    Chunking.YEAR: "yyyy",
+    Chunking.MONTH: "yyyy-MM",
+    Chunking.DAY: "yyyy-MM-dd",
+    Chunking.HOUR: "yyyy-MM-dd'T'HH",
+}
 
 
 def described_gates(target: TargetTable) -> dict[str, str]:
@@ -163,8 +169,12 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
         .when(extra, "the row was never accepted")
         .when(F.greatest(*differs.values(), F.lit(False)), "the row is another than the accepted one")
     )
+    chunk = _chunk_of(day, target.chunking)
+    if target.chunk_values is not None:
+        column = target.chunk_values.column
+        chunk = F.concat(chunk, F.lit(PART), part_name(target, F.coalesce(f"was.{column}", f"now.{column}")))
     listed = both.select(
-        _chunk_of(day, target.chunking).alias("chunk"),
+        chunk.alias("chunk"),
         *[value.alias(name) for name, value in columns.items()],
         F.when(extra, "{}").otherwise(sides["was"]).alias("_expected"),
         F.when(missing, "{}").otherwise(sides["now"]).alias("_found"),

@@ -75,6 +75,8 @@ def read_chunks(run: RunContext, published: Mapping[str, Published]) -> dict[str
             tuple(map(local_path, one.files)),
             one.rows,
             digest=() if one.accepted is None else digested[one.accepted[0].run_id],
+            hour=plan.chunk(one.chunk).hour,
+            part=plan.chunk(one.chunk).part,
         )
         for one in published.values()
     ]

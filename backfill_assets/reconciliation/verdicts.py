@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import date, timedelta
 from functools import cache, partial
+from typing import Any
 
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
@@ -19,6 +19,7 @@ from backfill_assets.declarations.target import (
     Reconciliation,
     ReconciliationContext,
 )
+from backfill_assets.gates.chunk_stretches import alike_stretches, named_stretches
 from backfill_assets.gates.exception_table import Judged, keep
 from backfill_assets.gates.judging import everywhere, reconciliation_context, run_verdict
 from backfill_assets.planning import old_data
@@ -31,7 +32,7 @@ from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import sha256_of
 from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
-from manifests.plan import Plan
+from manifests.plan import Plan, PlannedChunk
 from resources.ledger.facade import Verdict
 
 _EXCEPTIONS_LIMIT = 10_000
@@ -80,13 +81,15 @@ def _of_the_product(run: RunContext, published: Mapping[str, Published]) -> Iter
     @cache
     def contexts() -> dict[str, ReconciliationContext]:
         return {
-            f"{span(stretch)}, {own.transform_version}": reconciliation_context(
+            name: reconciliation_context(
                 run.with_plan(own),
                 [chunks[key] for key in stretch],
                 published=outlines_of(run.with_plan(own), [published[key] for key in stretch]),
                 files={key: published[key].files for key in stretch},
             )
-            for own, stretch in _stretches(plan, published)
+            for name, (own, stretch) in named_stretches(
+                _stretches(plan, published), lambda own, stretch: f"{span(stretch)}, {own.transform_version}"
+            ).items()
         }
 
     def reconciled(item: Reconciliation) -> Finding:
@@ -114,18 +117,13 @@ def _recorded(gate: str, finding: Finding) -> Judged:
 
 def _stretches(plan: Plan, published: Mapping[str, Published]) -> list[tuple[Plan, list[str]]]:
     """Return accepted chunks that follow one another and were made by the same rules, each with a plan that has those."""
-    stretches: list[tuple[Plan, list[str]]] = []
-    follows: date | None = None
+    made: list[tuple[Plan, PlannedChunk]] = []
+    alike: dict[tuple[str, Any], Plan] = {}
     for chunk in plan.chunks:
         accepted = published[chunk.key].accepted
-        if accepted is None:
-            follows = None
-            continue
-        made_by = accepted[2]
-        own = replace(plan, transform_version=made_by.transform_version, references=made_by.references)
-        if stretches and follows == chunk.start and stretches[-1][0].hash == own.hash:
-            stretches[-1][1].append(chunk.key)
-        else:
-            stretches.append((own, [chunk.key]))
-        follows = chunk.end + timedelta(days=1)
-    return stretches
+        if accepted is not None:
+            version, references = accepted[2].transform_version, accepted[2].references
+            if (version, references) not in alike:
+                alike[version, references] = replace(plan, transform_version=version, references=references)
+            made.append((alike[version, references], chunk))
+    return alike_stretches(made)

@@ -197,7 +197,7 @@ def _judge_corrections(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[s
     target, plan = run.target, run.plan
     assert target.corrections is not None
     model = import_path_of(target.corrections.model)
-    spec = GateSpec(model, ("correction_id",), target.day_column, lineage(plan), None)
+    spec = GateSpec(model, ("correction_id",), target.day_column, lineage(plan), None, division=target.chunk_values)
     tasks = [
         GateTask(
             chunk.chunk,
@@ -206,6 +206,8 @@ def _judge_corrections(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[s
             plan.chunk(chunk.chunk).end,
             tuple(local_path(file.path) for file in chunk.derived),
             sum(file.rows for file in chunk.derived),
+            hour=plan.chunk(chunk.chunk).hour,
+            part=plan.chunk(chunk.chunk).part,
         )
         for chunk in chunks
     ]

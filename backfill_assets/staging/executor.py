@@ -134,7 +134,7 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
         raise InputRefused(
             Problem(
                 f"chunk(s) {', '.join(unknown[:10])} are not in the plan of '{run_id}'",
-                f"its publish range is {record.plan.publish_range.start} to {record.plan.publish_range.end}",
+                f"it may change {record.plan.scope}",
                 "launch chunks of the plan only",
             )
         )

@@ -2,11 +2,16 @@
 
 Put here how Spark is told where a row belongs, and how it is read back from a path. What a partition spec says is
 `resources.lakehouse.partitions`'; which rows there are, `rows`'.
+
+A row whose value no chunk of its time has (it is not declared, or NULL) is put into the first of them: the gate of that chunk reads
+it and refuses it by name. Dropped, nobody would ever hear of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -20,24 +25,109 @@ from pyiceberg.transforms import (
     YearTransform,
     parse_transform,
 )
-from pyiceberg.types import BinaryType, StringType
+from pyiceberg.types import BinaryType, IntegerType, StringType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 from pyspark.sql.pandas.functions import arrow_udf
 
-from backfill_assets.declarations.schema import spark_type
+from backfill_assets.declarations.schema import iceberg_schema, spark_type
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.partitions import partition_values
-from manifests.chunks import Chunking
+from manifests.chunks import PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
 from resources.lakehouse.partitions import SPEC_IN_PATH, parts_of_chunks, spec_folder
 
 CHUNK_FOLDER = "chunk"
+"""Name of the folder of a chunk: its first day, and after that its hour and its part, where chunks have these."""
 _TRUNC = {Chunking.YEAR: "YEAR", Chunking.MONTH: "MM", Chunking.WEEK: "WEEK"}
 
 
 def first_day_of_chunk(day: Column, chunking: Chunking) -> Column:
     """Return the first day of the chunk that a day (a date, or an instant's in UTC) lies in."""
     return F.to_date(day) if chunking is Chunking.DAY else F.trunc(day, _TRUNC[chunking])
+
+
+def has_plain_chunks(target: TargetTable) -> bool:
+    """Whether the chunks of a target are days, or whole days together, and nothing else."""
+    return target.chunk_values is None and target.chunking is not Chunking.HOUR
+
+
+def folder_of(chunk: Placed) -> str:
+    """Return the text of a chunk's folder."""
+    at = chunk.start.isoformat() if chunk.hour is None else f"{chunk.start}T{chunk.hour:02}"
+    return f"{at}{PART}{chunk.part}" if chunk.part else at
+
+
+def key_in(chunking: Chunking, folder: str) -> str:
+    """Return the key of the chunk whose folder has a text.
+
+    Raises:
+        ValueError: if it is none of a chunk.
+    """
+    day, _, hour = time_of(folder).partition("T")
+    start = date.fromisoformat(day)
+    at = datetime.combine(start, time(int(hour)), UTC) if hour else start
+    return key_of(chunking, at, part_of(folder))
+
+
+def in_chunks(rows: DataFrame, target: TargetTable, chunks: Sequence[Placed]) -> DataFrame:
+    """Return the rows that lie in chunks of hours or of parts, each with the text of its chunk's folder."""
+    times: dict[tuple[datetime, datetime], list[str]] = {}
+    for chunk in chunks:
+        times.setdefault((first_instant(chunk), last_instant(chunk)), []).append(chunk.part)
+    groups: dict[tuple[str, ...], list[tuple[datetime, datetime]]] = {}
+    for (first, last), parts in sorted(times.items()):
+        spans = groups.setdefault(tuple(parts), [])
+        if spans and spans[-1][1] + _TICK == first:
+            spans[-1] = spans[-1][0], last
+        else:
+            spans.append((first, last))
+    folders = [_folder_in(target, parts, spans) for parts, spans in groups.items()]
+    return rows.withColumn(CHUNK_FOLDER, F.coalesce(*folders)).where(F.col(CHUNK_FOLDER).isNotNull())
+
+
+_TICK = timedelta(microseconds=1)
+
+
+def _folder_in(target: TargetTable, parts: Sequence[str], spans: Sequence[tuple[datetime, datetime]]) -> Column:
+    """Return the folder of rows of some times, which have these parts; NULL of a row of other times, or of another part."""
+    day, inside = F.col(target.day_column), F.lit(False)
+    for first, last in spans:
+        ends = (first, last) if target.has_instants else (first.date(), last.date())
+        inside = inside | day.between(*map(F.lit, ends))
+    if target.chunking is Chunking.HOUR:
+        folder = F.date_format(day, "yyyy-MM-dd'T'HH")
+    else:
+        folder = F.date_format(first_day_of_chunk(day, target.chunking), "yyyy-MM-dd")
+    if target.chunk_values is not None:
+        part = part_name(target, F.col(target.chunk_values.column))
+        of_none = part.isNull() | ~part.isin(*target.parts)
+        own = F.when(of_none, F.lit(parts[0])).when(part.isin(*parts), part)
+        folder = F.concat(folder, F.lit(PART), own)
+    return F.when(inside, folder)
+
+
+def of_parts(source: DataFrame, target: TargetTable, chunks: Sequence[Placed]) -> DataFrame:
+    """Return the source rows that chunks of some parts are compared with; all where they have every part.
+
+    All as well where the source has no column by which it could be told: planning refuses a run that is judged so.
+    """
+    division, parts = target.chunk_values, {chunk.part for chunk in chunks}
+    if division is None or parts >= set(target.parts) or division.column not in source.columns:
+        return source
+    return source.where(part_name(target, F.col(division.column)).isin(*sorted(parts)))
+
+
+def part_name(target: TargetTable, column: Column) -> Column:
+    """Return the name of the part that a row lies in, by the column that its table is divided by; NULL where that is."""
+    division = target.chunk_values
+    assert division is not None
+    if division.values:
+        return column
+    kind = iceberg_schema(target.model).find_field(division.column).field_type
+    bucket = arrow_udf(partition_values(division.transform, kind), spark_type(IntegerType()))(column)  # type: ignore[call-overload]
+    width = len(str(division.buckets - 1))
+    number = F.lpad(bucket.cast("string"), width, "0")
+    return F.concat(F.lit("b"), number, F.lit(f"of{division.buckets}"))  # as `division.bucket_name` writes it
 
 
 @dataclass(frozen=True)
@@ -64,16 +154,17 @@ NO_PARTS = Parts()
 
 def parts_of(table: Table, target: TargetTable) -> Parts:
     """Return by what the rows of a target's chunks lie in several partitions of its table, as that is today."""
-    by = parts_of_chunks(table, target.day_column, target.chunking)
+    by = parts_of_chunks(table, target.day_column, target.chunking, target.chunk_values)
     return Parts(by, spec_folder(table), table.schema())
 
 
 def in_folders(rows: DataFrame, target: TargetTable, chunking: Chunking, parts: Parts) -> DataFrame:
-    """Return rows with the names of their folders; sorted where a chunk has several.
+    """Return rows with the names of their folders, that of the chunk as `in_chunks` has it; sorted where a chunk has several.
 
     Spark writes a row where its folders say, in the order in which it comes.
     """
-    rows = rows.withColumn(CHUNK_FOLDER, first_day_of_chunk(F.col(target.day_column), chunking))
+    if has_plain_chunks(target):
+        rows = rows.withColumn(CHUNK_FOLDER, first_day_of_chunk(F.col(target.day_column), chunking))
     if not parts:
         return rows
     label = F.concat(F.lit(parts.folder.removeprefix(f"{SPEC_IN_PATH}=")), F.lower(F.hex(_number(parts))))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from manifests.chunks import span
+from manifests.chunks import EXAMPLES, span, time_of
 from resources.lakehouse.facade import local_path
 
 LOOK_SECONDS = 1.0
@@ -25,6 +25,13 @@ def written_chunks(prefix: str) -> set[str]:
         return {folder.name.removeprefix("chunk=") for folder in found}
     except FileNotFoundError:
         return set()  # the job was committed, or its folder removed, while we looked
+
+
+def _keys_of(folders: Iterable[str]) -> set[str]:
+    """Return the keys that chunks in folders may have: their time is what the text of the folder begins with."""
+    lengths = [len(example) for example in EXAMPLES.values()]
+    split = [(time_of(folder), folder[len(time_of(folder)) :]) for folder in folders]
+    return {f"{at[:length]}{part}" for at, part in split for length in lengths}
 
 
 class Progress:
@@ -64,10 +71,7 @@ class Progress:
         told: set[str] = set()
         spoke = self._began
         while not ended.wait(LOOK_SECONDS):
-            days = (
-                written_chunks(prefix) if prefix else set()
-            )  # by their first day; a chunk's key is what it begins with
-            written = {key for key in chunks if any(day.startswith(key) for day in days)}
+            written = _keys_of(written_chunks(prefix)) & set(chunks) if prefix else set()
             new, took = written - told, time.monotonic() - self._began
             if new:
                 self._say(f"written {len(written)} of {len(chunks)} chunks after {took:.1f} s: {span(new)}")

@@ -30,8 +30,18 @@ from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import Published, dtypes, lineage_columns, spark_schema
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
-from backfill_assets.staging.folders import CHUNK_FOLDER, NO_PARTS, Parts, first_day_of_chunk, in_folders
-from manifests.chunks import Chunk, Chunking, key_of
+from backfill_assets.staging.folders import (
+    CHUNK_FOLDER,
+    NO_PARTS,
+    Parts,
+    first_day_of_chunk,
+    folder_of,
+    has_plain_chunks,
+    in_chunks,
+    in_folders,
+    key_in,
+)
+from manifests.chunks import Chunk, Chunking
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
@@ -71,7 +81,7 @@ def context_of(
         references=_References(references),
         publish_range=plan.publish_range,
         configuration=target.configuration,
-        chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end) for chunk in chunks),
+        chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end, chunk.hour, chunk.part) for chunk in chunks),
         slots=slots_of(chunks, cores),
     )
 
@@ -81,7 +91,8 @@ def slots_of(chunks: Sequence[PlannedChunk], cores: int) -> tuple[int, ...]:
 
     One a chunk, but small chunks share: not more than a task has files open, and not fewer tasks than there are cores.
     """
-    reads = sum(chunk.reads.rows for chunk in chunks)
+    # hours and parts of the same days read the same rows
+    reads = sum({(chunk.start, chunk.end): chunk.reads.rows for chunk in chunks}.values())
     tasks = max(-(-reads // _READ_A_TASK), -(-len(chunks) // OPEN_FILES))
     tasks = min(len(chunks), -(-tasks // cores) * cores)
     return tuple(number * tasks // len(chunks) for number in range(len(chunks)))
@@ -163,9 +174,9 @@ def computed_rows(
         rows = _with_later_columns(_only_these(rows, target, chunks), version.without, schema)
         if not version.clustered:
             rows = _clustered(rows, target, context)
-        return in_folders(
-            _with_declared_columns(rows, schema, lineage(plan, target.model)), target, plan.chunking, parts
-        )
+        constants = lineage(plan, target.model)
+        keep = () if has_plain_chunks(target) else (CHUNK_FOLDER,)
+        return in_folders(_with_declared_columns(rows, schema, constants, keep), target, plan.chunking, parts)
 
 
 def _with_every_view(target: TargetTable, version: TransformVersion, inputs: Inputs) -> Inputs:
@@ -411,7 +422,9 @@ def _type_problems(target: TargetTable, plan: Plan, rows: DataFrame, schema: Sch
 
 
 def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
-    """Drop rows of other days: whatever a transform returns, only the batch's chunks are written."""
+    """Drop rows of other chunks: whatever a transform returns, only the batch's chunks are written."""
+    if not has_plain_chunks(target):
+        return in_chunks(rows, target, chunks)
     day = F.to_date(target.day_column) if target.has_instants else F.col(target.day_column)
     ranges: list[tuple[date, date]] = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.start):
@@ -427,6 +440,8 @@ def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedCh
 
 def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) -> DataFrame:
     """Bring each chunk to the Spark partition that it is written from, sorted by key."""
+    if not has_plain_chunks(target):
+        return _clustered_by_folder(rows, target, context)
     day = first_day_of_chunk(F.col(target.day_column), target.chunking)
     slots = rows.sparkSession.createDataFrame(
         [(chunk.start, slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)],
@@ -440,13 +455,32 @@ def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) 
     )
 
 
-def _with_declared_columns(rows: DataFrame, schema: Schema, constants: Mapping[str, Any]) -> DataFrame:
-    """Add the lineage columns, cast to the declared types and attach field ids, which a cast drops: they come last."""
+def _clustered_by_folder(rows: DataFrame, target: TargetTable, context: TransformContext) -> DataFrame:
+    """Do what `_clustered` does with chunks of hours or parts."""
+    slots = rows.sparkSession.createDataFrame(
+        [(folder_of(chunk), slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)],
+        f"{CHUNK_FOLDER} string, _slot int",
+    )
+    return (
+        rows.join(F.broadcast(slots), CHUNK_FOLDER)
+        .repartitionById(context.slots[-1] + 1, F.col("_slot"))
+        .sortWithinPartitions(*target.key)
+        .drop("_slot")
+    )
+
+
+def _with_declared_columns(
+    rows: DataFrame, schema: Schema, constants: Mapping[str, Any], keep: Sequence[str] = ()
+) -> DataFrame:
+    """Add the lineage columns, cast to the declared types and attach field ids, which a cast drops: they come last.
+
+    Columns to `keep` are the platform's own, and stay as they are.
+    """
     columns = []
     for field in spark_schema(schema).fields:
         value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)
         columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
-    return rows.select(*columns)
+    return rows.select(*columns, *keep)
 
 
 def files_below(
@@ -469,10 +503,10 @@ def files_below(
     )
 
     def staged(info: pafs.FileInfo) -> tuple[str, StagedFile]:
-        start = date.fromisoformat(info.path[len(folder) :].partition(f"/{CHUNK_FOLDER}=")[2].partition("/")[0])
+        key = key_in(chunking, info.path[len(folder) :].partition(f"/{CHUNK_FOLDER}=")[2].partition("/")[0])
         with filesystem.open_input_file(info.path) as stream:
             rows = pq.read_metadata(stream).num_rows
-        return key_of(chunking, start), StagedFile(f"{scheme}{info.path}", rows, info.size)
+        return key, StagedFile(f"{scheme}{info.path}", rows, info.size)
 
     files: dict[str, list[StagedFile]] = defaultdict(list, {key: [] for key in keys})
     with ThreadPoolExecutor(_FOOTER_READERS) as pool:

@@ -82,7 +82,7 @@ def _head(record: RunRecord, files: Sequence[str]) -> list[str]:
     run_id, plan, why = record.run_id, record.plan, record.state_reason
     links = [f"<a href='{run_path(run_id)}/{name}.json'>{name}</a>" for name in ("manifest", "plan")]
     links += [evidence_link(run_id, name, "report") for name in files if name.endswith(REPORT)]
-    days = f"{plan.publish_range.start} to {plan.publish_range.end}"
+    days = plan.scope
     return [
         f"<p>{state_html(record.state)} · {escape(of_kind(record))} of {escape(record.target)}, {days} · {' · '.join(links)}</p>",
         f"<p>In Dagster: {' · '.join(_in_dagster(record))}</p>",

@@ -23,6 +23,7 @@ from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import dtypes, iceberg_schema, iceberg_type, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.chunk_rules import (
+    CHUNK_RULE,
     FILES_RULE,
     MEASURE_RULE,
     OUTLINE_RULE,
@@ -38,11 +39,11 @@ from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.digest_types import dtype_of
 from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask
 from backfill_assets.worker.key_order import by_key, in_key_order, one_order
-from backfill_assets.worker.partitions import several_partitions
+from backfill_assets.worker.partitions import outside, several_partitions
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.tallying import Counted
-from backfill_assets.worker.violations import Violation, add_unreadable, add_violation
+from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_unreadable, add_violation, shown_row
 from manifests.canonical import plain
 from manifests.text import words_of
 from resources.files.fingerprints import Fingerprint, fingerprint
@@ -180,13 +181,16 @@ class _Judge:
             spec,
             self._task.start,
             self._task.end,
+            self._task.hour,
             rows_pass=self._rows_pass,
             # pandera looks again, and names the rows, only where the whole is not as simple as that
             keys_pass=ordered,
-            days_pass=self._rows_pass and lies_in(frame[spec.day_column], self._task.start, self._task.end),
+            days_pass=self._rows_pass
+            and lies_in(frame[spec.day_column], self._task.start, self._task.end, self._task.hour),
         )
         if schema is not None:
             check_rows(schema, frame, self.violations)
+        self._hold_in_part(frame)
         if set(self._columns) <= set(frame.columns):
             self._follow(frame)
         if self.violations:
@@ -200,6 +204,16 @@ class _Judge:
         if spec.outline is not None:
             with self._reported(OUTLINE_RULE):
                 self._outlines.append(_frame_of(imported_by_path(spec.outline)(frame)).select(spec.outline_columns))
+
+    def _hold_in_part(self, frame: pl.DataFrame) -> None:
+        """Require that each row lies in the chunk's part: what lies in none was put here, so that somebody hears of it."""
+        division, part = self._spec.division, self._task.part
+        if division is None or not part or division.column not in frame.columns:
+            return
+        kind = iceberg_type(division.column, dtypes(imported_by_path(self._spec.model))[division.column])
+        if (beyond := outside(frame, division, part, kind)).height:
+            sample = [shown_row(row) for row in beyond.head(SAMPLE_ROWS).to_dicts()]
+            add_violation(self.violations, f"{division.column}: {CHUNK_RULE}, {part}", beyond.height, sample)
 
     @contextmanager
     def _reported(self, rule: str) -> Iterator[None]:

@@ -68,8 +68,11 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
     return declared.to_schema()
 
 
-def lies_in(days: pl.Series, start: date, end: date) -> bool:
-    """Whether there are days, and all of them are in a chunk; what is no date is left to pandera."""
+def lies_in(days: pl.Series, start: date, end: date, hour: int | None = None) -> bool:
+    """Whether there are days, and all of them are in a chunk; what is no date is left to pandera. With `hour` in that hour."""
+    if hour is not None:
+        low, high = _instants(start, end, hour)
+        return days.dtype == _INSTANT and days.null_count() < days.len() and bool(days.is_between(low, high).all())
     if days.dtype == _INSTANT:
         days = days.dt.date()
     first, last = (days.min(), days.max()) if days.dtype == pl.Date else (None, None)
@@ -77,7 +80,14 @@ def lies_in(days: pl.Series, start: date, end: date) -> bool:
 
 
 def schema_for(
-    spec: GateSpec, start: date, end: date, *, rows_pass: bool, keys_pass: bool, days_pass: bool
+    spec: GateSpec,
+    start: date,
+    end: date,
+    hour: int | None = None,
+    *,
+    rows_pass: bool,
+    keys_pass: bool,
+    days_pass: bool,
 ) -> pa.DataFrameSchema | None:
     """Return the model's schema with what is true of this run and chunk, without the rules that are known to hold.
 
@@ -87,6 +97,7 @@ def schema_for(
         spec: what the chunk is held against.
         start: its first day.
         end: its last day.
+        hour: its hour of that day, of a chunk of an hour.
         rows_pass: whether the rules about single rows hold.
         keys_pass: whether each key is above the one before it, and so unique.
         days_pass: whether every day lies in the chunk.
@@ -94,8 +105,9 @@ def schema_for(
     schema = _with_run_rules(spec)
     if keys_pass:
         schema.unique = None
-    low, high = _ends(schema.columns[spec.day_column], start, end)
-    in_chunk = [] if days_pass else [pa.Check.in_range(low, high, error=f"{CHUNK_RULE}, {start} to {end}")]
+    low, high = _ends(schema.columns[spec.day_column], start, end, hour)
+    days = f"{start} to {end}" if hour is None else f"{start}T{hour:02}"
+    in_chunk = [] if days_pass else [pa.Check.in_range(low, high, error=f"{CHUNK_RULE}, {days}")]
     if rows_pass:
         schema.strict = False
         schema.checks = [one for one in schema.checks if not is_row_rule(one)]
@@ -112,11 +124,14 @@ def schema_for(
     return schema
 
 
-def _ends(day: Any, start: date, end: date) -> tuple[date, date]:
+def _ends(day: Any, start: date, end: date, hour: int | None) -> tuple[date, date]:
     """Return the least and the greatest value that a day column has in a chunk; of instants by their days of UTC."""
-    if day.dtype.type == _INSTANT:
-        return datetime.combine(start, time.min, UTC), datetime.combine(end, time.max, UTC)
-    return start, end
+    return _instants(start, end, hour) if day.dtype.type == _INSTANT else (start, end)
+
+
+def _instants(start: date, end: date, hour: int | None) -> tuple[datetime, datetime]:
+    first, last = time.min if hour is None else time(hour), time.max if hour is None else time(hour, 59, 59, 999_999)
+    return datetime.combine(start, first, UTC), datetime.combine(end, last, UTC)
 
 
 def row_rules(spec: GateSpec) -> pa.DataFrameSchema:

@@ -14,6 +14,7 @@ from backfill_assets.declarations.tallies import Tally
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.violations import Violation
+from manifests.division import Division
 from resources.files.fingerprints import Fingerprint
 
 
@@ -26,7 +27,7 @@ class GateSpec:
     files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
     `parts` says by what a chunk has files of several partitions (source column and transform): their keys may interleave, and
     each staged file lies in one partition.
-    `tallies` are what the target's gates have counted.
+    `tallies` are what the target's gates have counted. `division` is what the table is divided by beside time.
     """
 
     model: str
@@ -39,6 +40,7 @@ class GateSpec:
     schema: str = ""
     parts: tuple[tuple[str, str], ...] = ()
     tallies: tuple[Tally, ...] = ()
+    division: Division | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class GateTask:
     """The staged files of one chunk; `rows` as counted from their footers when they were staged.
 
     `outline` is the path that its outline is written to: a new one each time, so that nothing is ever overwritten. `digest`
-    are the columns that its digest is made of, in order: all that the model declares, if none are given.
+    are the columns that its digest is made of, in order: all that the model declares, if none are given. `hour` and `part` are the
+    chunk's own, where its table has these.
     """
 
     chunk: str
@@ -66,6 +69,8 @@ class GateTask:
     rows: int
     outline: str = ""
     digest: tuple[DigestColumn, ...] = ()
+    hour: int | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,4 +118,5 @@ def spec_of(target: TargetTable, lineage: Mapping[str, Any], parts: tuple[tuple[
         outline_columns=() if target.outline is None else target.outline.columns,
         parts=parts,
         tallies=target.tallies,
+        division=target.chunk_values,
     )

@@ -15,6 +15,8 @@ import pyarrow as pa
 from pyiceberg.transforms import BucketTransform, Transform, parse_transform
 from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzType
 
+from manifests.division import Division, bucket_name, bucket_number
+
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _FOOTER_BYTES = 4_000
 """What the ends of a column may have together: above 4,096 Spark's writer leaves them out of the footer."""
@@ -38,6 +40,25 @@ def internal(value: Any) -> Any:
         since_midnight = datetime.combine(_EPOCH.date(), value) - datetime.combine(_EPOCH.date(), time())
         return since_midnight // timedelta(microseconds=1)
     return (value - _EPOCH.date()).days if isinstance(value, date) else value
+
+
+def part_of_value(division: Division, kind: IcebergType, value: Any) -> str | None:
+    """Return the part of a divided table that a row with a value lies in; None of one that lies in none."""
+    if value is None or (division.values and value not in division.values):
+        return None
+    if division.values:
+        return str(value)
+    bucket = parse_transform(division.transform).transform(kind)(internal(value))
+    return None if bucket is None else bucket_name(bucket, division.buckets)
+
+
+def outside(frame: pl.DataFrame, division: Division, part: str, kind: IcebergType) -> pl.DataFrame:
+    """Return the rows that do not lie in a part of a divided table: with another value or bucket, or with none."""
+    values = frame[division.column]
+    if division.values:
+        return frame.filter(values.ne_missing(pl.lit(part)))
+    buckets = pl.Series(partition_values(division.transform, kind)(values.to_arrow()), dtype=pl.Int32)
+    return frame.filter(buckets.ne_missing(pl.lit(bucket_number(part), pl.Int32)))
 
 
 def partition_values(transform: str, kind: IcebergType) -> Callable[[pa.Array], pa.Array]:

@@ -7,8 +7,8 @@ partitions were what they are now, has files that reach beyond a chunk. What fol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import date, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -19,8 +19,9 @@ from pyiceberg.types import DateType, TimestamptzType
 
 from manifests.errors import Problem, PublicationRefused
 from resources.lakehouse.metadata import column_of, readable_bounds
+from resources.lakehouse.parts import lies_in
 from resources.lakehouse.pyiceberg_private import holds_only
-from resources.lakehouse.scopes import DAY_MICROSECONDS
+from resources.lakehouse.scopes import DAY_MICROSECONDS, Scope
 
 _SHOWN = 10
 _RULE = "a commit replaces whole files, and nothing outside what it is for may change"
@@ -47,15 +48,34 @@ def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[Data
         return [file for file in files if not by_bounds(file) and not by_partition(file)]
 
 
-def require_inside(
-    table: Table, where: BooleanExpression, what: str, files: Iterable[DataFile], column: str | None = None
-) -> None:
+def reaching_out(table: Table, scope: Scope, files: Iterable[DataFile]) -> list[DataFile]:
+    """Return the files that may hold rows of other days, hours, values or buckets than a scope's."""
+    listed, division = list(files), scope.division
+    beyond = {id(file) for file in reaching_beyond(table, scope.time_filter, listed)}
+    if division is not None and scope.parts:
+        beyond |= {id(file) for file in listed if not lies_in(table, division, scope.parts, file)}
+    return [file for file in listed if id(file) in beyond]
+
+
+def require_in_scope(table: Table, scope: Scope, files: Iterable[DataFile]) -> None:
+    """Refuse to delete files that may hold rows of other days, hours, values or buckets than a scope's.
+
+    Raises:
+        PublicationRefused: naming each, with its days.
+    """
+    _require_none(table, reaching_out(table, scope, files), str(scope), scope.column)
+
+
+def require_inside(table: Table, where: BooleanExpression, what: str, files: Iterable[DataFile]) -> None:
     """Refuse to delete files that may hold rows which `where` (`what`, in words) does not select.
 
     Raises:
-        PublicationRefused: naming each, with its bounds in `column` (of days), if that is told.
+        PublicationRefused: naming each.
     """
-    beyond = reaching_beyond(table, where, files)
+    _require_none(table, reaching_beyond(table, where, files), what, None)
+
+
+def _require_none(table: Table, beyond: Sequence[DataFile], what: str, column: str | None) -> None:
     if not beyond:
         return
     name = ".".join(table.name())
@@ -84,6 +104,23 @@ def days_of(table: Table, column: str, file: DataFile) -> tuple[date, date] | No
     if isinstance(kind, TimestamptzType):
         first, last = first // DAY_MICROSECONDS, last // DAY_MICROSECONDS
     return _EPOCH + timedelta(days=first), _EPOCH + timedelta(days=last)
+
+
+def instants_of(table: Table, column: str, file: DataFile) -> tuple[datetime, datetime] | None:
+    """Return the first and last instant (UTC) of a file in a column of dates or instants: of a date the first of its day, and the last.
+
+    None where its metrics do not say.
+    """
+    days, field = days_of(table, column, file), column_of(table, column)
+    if days is None:
+        return None
+    if not isinstance(field.field_type, TimestamptzType):
+        return datetime.combine(days[0], time.min, UTC), datetime.combine(days[1], time.max, UTC)
+    ends = (file.lower_bounds or {})[field.field_id], (file.upper_bounds or {})[field.field_id]
+    with readable_bounds(table):
+        low, high = (int(from_bytes(field.field_type, bound)) for bound in ends)
+    start = datetime.combine(_EPOCH, time.min, UTC)
+    return start + timedelta(microseconds=low), start + timedelta(microseconds=high)
 
 
 def in_words(table: Table, column: str | None, file: DataFile) -> str:

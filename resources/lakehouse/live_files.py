@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import InputRefused, Problem, PublicationRefused
 from resources.lakehouse.metadata import readable_metadata
+from resources.lakehouse.parts import may_lie_in
 from resources.lakehouse.scopes import Scope
 
 _SHOWN = 20
@@ -108,7 +109,12 @@ def all_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
 
 def files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[DataFile]:
     """Return the files that may hold rows of a scope; a snapshot of None stands for the table before its first one."""
-    return [] if snapshot is None else list(live_files(table, snapshot, scope.filter))
+    if snapshot is None:
+        return []
+    found = live_files(table, snapshot, scope.filter)
+    if scope.division is None or not scope.parts:
+        return list(found)
+    return [file for file in found if may_lie_in(table, scope.division, scope.parts, file)]
 
 
 def files_at(table: Table, snapshot_id: int | None, scope: Scope) -> list[DataFile]:
@@ -146,8 +152,7 @@ def require_same_files(name: str, scope: Scope, base: Sequence[DataFile], presen
     shown = changes[:_SHOWN] + ([f"… and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])
     raise ScopeChanged(
         Problem(
-            f"{name} no longer holds the plan's files in {scope.start} to {scope.end}:\n      "
-            + "\n      ".join(shown),
+            f"{name} no longer holds the plan's files in {scope}:\n      " + "\n      ".join(shown),
             "somebody else has written into the scope since the plan was made",
             "plan the change again, under a new run id, on the table as it is now",
         )

@@ -18,9 +18,10 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType, StringType, TimestamptzType
 
+from manifests.division import Division
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
-from resources.lakehouse.containment import days_of, in_words, reaching_beyond
+from resources.lakehouse.containment import in_words, instants_of, reaching_out
 from resources.lakehouse.live_files import files_and_deletes, files_at, files_in, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
 from resources.lakehouse.metadata import (
@@ -31,6 +32,7 @@ from resources.lakehouse.metadata import (
     readable_metadata,
     wrong_type,
 )
+from resources.lakehouse.parts import NO_PART, part_of_file
 from resources.lakehouse.scopes import Scope, span_of
 from resources.lakehouse.summaries import summary_of
 
@@ -121,22 +123,34 @@ def rows_in(table: Table, scope: Scope) -> int:
     return sum(file.record_count for file in files_in(table, table.current_snapshot(), scope))
 
 
-def files_beyond(table: Table, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
+def files_beyond(
+    table: Table,
+    scope: Scope,
+    chunk_of: Callable[[datetime], str] | None = None,
+    division: Division | None = None,
+) -> list[str]:
     """Describe the files that `files_across` returns."""
-    return [in_words(table, scope.column, file) for file in files_across(table, scope, chunk_of)]
+    return [in_words(table, scope.column, file) for file in files_across(table, scope, chunk_of, division)]
 
 
-def files_across(table: Table, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[DataFile]:
-    """Return the current files that may hold rows of a scope and of other days.
+def files_across(
+    table: Table,
+    scope: Scope,
+    chunk_of: Callable[[datetime], str] | None = None,
+    division: Division | None = None,
+) -> list[DataFile]:
+    """Return the current files that may hold rows of a scope and of other days, or of other values or buckets than its own.
 
-    With `chunk_of` (from a day to the key of its chunk) also those that hold rows of more than one chunk.
+    With `chunk_of` (from an instant to the key of its time) also those that hold rows of more than one chunk, by that and by
+    the `division` of the table.
     """
     files = files_in(table, table.current_snapshot(), scope)
-    beyond = {file.file_path for file in reaching_beyond(table, scope.filter, files)}
+    beyond = {file.file_path for file in reaching_out(table, scope, files)}
     if chunk_of is not None:
         for file in files:
-            days = days_of(table, scope.column, file)
-            if days is None or chunk_of(days[0]) != chunk_of(days[1]):
+            ends = instants_of(table, scope.column, file)
+            is_split = division is not None and part_of_file(table, division, file) is None
+            if ends is None or is_split or chunk_of(ends[0]) != chunk_of(ends[1]):
                 beyond.add(file.file_path)
     return [file for file in files if file.file_path in beyond]
 
@@ -164,7 +178,7 @@ def changed_by(table: Table, snapshot: Snapshot) -> tuple[set[str], set[str]]:
 def file_rows_by_chunk(
     table: Table, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
 ) -> dict[str, dict[str, int]]:
-    """Return the data files of each scope (a chunk's days, by its key) at a snapshot, with their rows; None: as it is now.
+    """Return the data files of each scope (a chunk's, by its key) at a snapshot, with their rows; None: as it is now.
 
     Raises:
         InputRefused: if a file lies in more than one chunk.
@@ -175,23 +189,28 @@ def file_rows_by_chunk(
     files: dict[str, dict[str, int]] = {key: {} for key in scopes}
     if snapshot is None or not scopes:
         return files
-    whole = span_of(list(scopes.values()))
-    by_start = sorted(scopes.items(), key=lambda item: item[1].start)
-    starts = [scope.start for _, scope in by_start]
+    whole, division = span_of(list(scopes.values())), next(iter(scopes.values())).division
+    times: dict[datetime, dict[str, tuple[str, Scope]]] = {}
+    for key, scope in scopes.items():
+        times.setdefault(scope.first, {})[scope.parts[0] if scope.parts else NO_PART] = key, scope
+    starts = sorted(times)
+    lasts = [next(iter(times[start].values()))[1].last for start in starts]
     for file in live_files(table, snapshot, whole.filter):
-        low, high = (instant.date() for instant in _instants(table, file, whole.column))
+        low, high = _instants(table, file, whole.column)
         place = bisect_right(starts, low) - 1
-        if place < 0 or high > by_start[place][1].end:
-            if any(scope.start <= high and low <= scope.end for _, scope in by_start):
-                raise InputRefused(
-                    Problem(
-                        f"{file.file_path} holds {low} to {high}",
-                        "a file of a target lies in one chunk",
-                        "rewrite the file by chunk",
-                    )
+        part = NO_PART if division is None else part_of_file(table, division, file)
+        if place >= 0 and high <= lasts[place] and part is not None:
+            if part in times[starts[place]]:  # else of a part that is none of these
+                files[times[starts[place]][part][0]][file.file_path] = file.record_count
+        elif any(first <= high and low <= last for first, last in zip(starts, lasts, strict=True)):
+            raise InputRefused(
+                Problem(
+                    f"{file.file_path} holds {low.date()} to {high.date()}"
+                    + ("" if division is None or part is not None else f", and rows of several parts ({division})"),
+                    "a file of a target lies in one chunk",
+                    "rewrite the file by chunk",
                 )
-            continue  # of a chunk between two of these
-        files[by_start[place][0]][file.file_path] = file.record_count
+            )
     return files
 
 

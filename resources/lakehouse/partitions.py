@@ -19,8 +19,10 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
+    HourTransform,
     IdentityTransform,
     MonthTransform,
+    TruncateTransform,
     UnknownTransform,
     VoidTransform,
     YearTransform,
@@ -29,6 +31,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, DoubleType, FloatType
 
 from manifests.chunks import Chunking
+from manifests.division import Division
 from manifests.errors import Problem
 
 WRITTEN_FORMAT = 2
@@ -40,17 +43,22 @@ _WITHIN: dict[Chunking, tuple[type, ...]] = {
     Chunking.MONTH: (MonthTransform, YearTransform),
     Chunking.WEEK: (),
     Chunking.DAY: (DayTransform, MonthTransform, YearTransform),
+    Chunking.HOUR: (HourTransform, DayTransform, MonthTransform, YearTransform),
 }
 """By chunking: the transforms of the day column that all rows of a chunk have one value of."""
 
 
-def parts_of_chunks(table: Table, column: str, chunking: Chunking) -> tuple[tuple[str, str], ...]:
+def parts_of_chunks(
+    table: Table, column: str, chunking: Chunking, division: Division | None = None
+) -> tuple[tuple[str, str], ...]:
     """Return by what the rows of one chunk may lie in several partitions: source column and transform, as Iceberg writes it.
 
     Args:
         table: the table, of whose current spec it is asked.
         column: the column by which rows belong to chunks.
         chunking: how they do.
+        division: what the table is divided by besides. A bucket is one of these parts all the same: nothing but the folder says
+            under which spec a file of it was written.
     """
     schema = table.schema()
     found = []
@@ -58,8 +66,31 @@ def parts_of_chunks(table: Table, column: str, chunking: Chunking) -> tuple[tupl
         name = schema.find_column_name(field.source_id) or ""
         if name == column and _is_within(field, schema, chunking):
             continue
+        is_value = division is not None and division.values and name == division.column
+        if is_value and isinstance(field.transform, (IdentityTransform, TruncateTransform)):
+            continue
         found.append((name, str(field.transform)))
     return tuple(found)
+
+
+def is_divided(table: Table, division: Division) -> bool:
+    """Whether the partitions of a table's current spec say of each file in which part of a division it lies."""
+    schema = table.schema()
+    for field in _fields(table.spec()):
+        if schema.find_column_name(field.source_id) != division.column:
+            continue
+        if division.values and isinstance(field.transform, IdentityTransform):
+            return True
+        if is_in_buckets(field.transform, division):
+            return True
+    return False
+
+
+def is_in_buckets(transform: Any, division: Division) -> bool:
+    """Whether the buckets of a partition are those of a division, or finer: a bucket of 16 lies in one of 8."""
+    return bool(
+        division.buckets and isinstance(transform, BucketTransform) and transform.num_buckets % division.buckets == 0
+    )
 
 
 def _is_within(field: PartitionField, schema: Schema, chunking: Chunking) -> bool:

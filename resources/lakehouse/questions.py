@@ -8,7 +8,7 @@ what other packages have of both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from itertools import takewhile
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+from manifests.division import Division
 from manifests.facts import ReferenceState, SourceState
 from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files, exchanges, lookups, reads
@@ -177,12 +178,19 @@ class Questions(Tables):
         snapshot = self.table(name).snapshot_by_id(snapshot_id)
         return None if snapshot is None else snapshot.parent_snapshot_id
 
-    def files_beyond(self, name: str, scope: Scope, chunk_of: Callable[[date], str] | None = None) -> list[str]:
-        """Describe the current files that may hold rows of a scope and of other days.
+    def files_beyond(
+        self,
+        name: str,
+        scope: Scope,
+        chunk_of: Callable[[datetime], str] | None = None,
+        division: Division | None = None,
+    ) -> list[str]:
+        """Describe the current files that may hold rows of a scope and of other days, or of other values or buckets than its own.
 
-        With `chunk_of` (from a day to the key of its chunk) also those that hold rows of more than one chunk.
+        With `chunk_of` (from an instant to the key of its time) also those that hold rows of more than one chunk, by that and
+        by the `division` of the table.
         """
-        return lookups.files_beyond(self.table(name), scope, chunk_of)
+        return lookups.files_beyond(self.table(name), scope, chunk_of, division)
 
     def file_rows_by_chunk(
         self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None

@@ -28,7 +28,7 @@ from resources.lakehouse.commits import (
     landed,
     retry,
 )
-from resources.lakehouse.containment import days_of, in_words, reaching_beyond, require_inside
+from resources.lakehouse.containment import days_of, in_words, reaching_out, require_in_scope, require_inside
 from resources.lakehouse.data_files import data_files, gated_data_files
 from resources.lakehouse.exchanges import same, taken_out
 from resources.lakehouse.fences import require_unfenced
@@ -70,7 +70,7 @@ def replace_staged(
     for scope, base_snapshot_id in scopes:
         own = unchanged_files(table, current, scope, base_snapshot_id)
         going = own if replaced is None else [file for file in own if file.file_path in replaced]
-        require_inside(table, scope.filter, str(scope), going, scope.column)
+        require_in_scope(table, scope, going)
         present, old = present + own, old + going
     require_present(name, replaced or (), old)
     new = gated_data_files(table, staged)
@@ -83,7 +83,7 @@ def require_unchanged(table: Table, scopes: Sequence[tuple[Scope, int | None]], 
     for scope, snapshot_id in scopes:
         if replaced or not is_at(current, snapshot_id):
             files = unchanged_files(table, current, scope, snapshot_id)
-            require_inside(table, scope.filter, str(scope), files if replaced else (), scope.column)
+            require_in_scope(table, scope, files if replaced else ())
 
 
 def put_rows(
@@ -132,7 +132,7 @@ def restoration(
         published = {file.file_path: file for file in unchanged_files(table, current, scope, from_snapshot_id)}
         earlier = {file.file_path: file for file in files_at(table, to_snapshot_id, scope)}
         gone = {path: file for path, file in published.items() if path not in earlier}
-        require_inside(table, scope.filter, str(scope), gone.values(), scope.column)
+        require_in_scope(table, scope, gone.values())
         back = {path: file for path, file in earlier.items() if path not in published}
         whole = _reach(table, scope, list(back.values()))
         wanted.scopes.append(whole)
@@ -186,12 +186,13 @@ def restore(
 
 
 def _reach(table: Table, scope: Scope, files: Sequence[DataFile]) -> Scope:
-    """Return the scope, made wider by the days beside it that files hold.
+    """Return the scope, made wider by the days beside it that files hold: of these, and of its own, all hours and parts.
 
     Raises:
         PublicationRefused: if one of them does not say which days it holds.
     """
-    for file in reaching_beyond(table, scope.filter, files):
+    own = scope
+    for file in reaching_out(table, own, files):
         days = days_of(table, scope.column, file)
         if days is None or (file.null_value_counts or {}).get(column_of(table, scope.column).field_id):
             raise PublicationRefused(
@@ -201,7 +202,7 @@ def _reach(table: Table, scope: Scope, files: Sequence[DataFile]) -> Scope:
                     "restate the scope with a new run",
                 )
             )
-        scope = replace(scope, start=min(scope.start, days[0]), end=max(scope.end, days[1]))
+        scope = replace(scope.whole, start=min(scope.start, days[0]), end=max(scope.end, days[1]))
     return scope
 
 

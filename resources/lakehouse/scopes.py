@@ -1,7 +1,7 @@
 """Days of a table: what one publication may touch, and filters on a column, as Iceberg expressions.
 
-Put here how a range of days or of instants is said to Iceberg. Which files lie in it is `live_files`'s; whether a file lies
-wholly inside, `containment`'s.
+Put here how a range of days or of instants, and the values that a table is divided by, are said to Iceberg. Which files lie in it
+is `live_files`'s; whether a file lies wholly inside, `containment`'s; which part of a table one lies in, `parts`'.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 
-from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, LessThanOrEqual, Or
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Or
+
+from manifests.chunks import HOURS
+from manifests.division import Division
 
 DAY_MICROSECONDS = 86_400_000_000
 """Microseconds of a day, by which an instant's number says its day of UTC."""
@@ -20,32 +23,71 @@ DAY_MICROSECONDS = 86_400_000_000
 class Scope:
     """Days of a table's day column, both inclusive: what one publication may touch.
 
-    `instants`: the column holds instants (timestamptz), whose days are those of UTC, and not dates.
+    Attributes:
+        column: the day column.
+        start: the first day, from `from_hour` on.
+        end: the last day, up to the end of `to_hour`.
+        instants: the column holds instants (timestamptz), whose days are those of UTC, and not dates.
+        division: what the table is divided by beside time, where `parts` says in which of its values or buckets the scope is.
     """
 
     column: str
     start: date
     end: date
     instants: bool = False
+    from_hour: int = 0
+    to_hour: int = HOURS[-1]
+    division: Division | None = None
+    parts: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> datetime:
+        """When it begins, in UTC."""
+        return datetime.combine(self.start, time(self.from_hour), UTC)
+
+    @property
+    def last(self) -> datetime:
+        """Its last microsecond, in UTC."""
+        return datetime.combine(self.end, time(self.to_hour, 59, 59, 999_999), UTC)
+
+    @property
+    def time_filter(self) -> BooleanExpression:
+        """Its days and hours, of whatever part, as an Iceberg expression."""
+        if (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1]):
+            return days_filter(self.column, self.start, self.end, instants=self.instants)
+        return And(
+            GreaterThanOrEqual(term=self.column, value=self.first.isoformat()),
+            LessThanOrEqual(term=self.column, value=self.last.isoformat()),
+        )
 
     @property
     def filter(self) -> BooleanExpression:
-        """The scope as an Iceberg expression."""
-        return days_filter(self.column, self.start, self.end, instants=self.instants)
+        """The scope as an Iceberg expression: of buckets, which no expression can say, it selects those of other parts as well."""
+        if self.division is None or not self.parts or not self.division.values:
+            return self.time_filter
+        return And(self.time_filter, In(term=self.division.column, literals=self.parts))
+
+    @property
+    def whole(self) -> Scope:
+        """The whole days that it has a part of."""
+        return Scope(self.column, self.start, self.end, self.instants)
 
     def __str__(self) -> str:
-        return f"{self.start} to {self.end}"
+        is_whole = (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1])
+        at = f"{self.start} to {self.end}" if is_whole else f"{self.first:%Y-%m-%dT%H} to {self.last:%Y-%m-%dT%H}"
+        return at + (f" of {', '.join(self.parts)}" if self.parts else "")
 
 
 def any_of(scopes: Sequence[Scope]) -> BooleanExpression:
     """Return the filter of the rows that lie in any of some scopes, at least one."""
-    filters = [scope.filter for scope in scopes]
+    filters = list({str(one): one for one in (scope.filter for scope in scopes)}.values())
     return filters[0] if len(filters) == 1 else Or(*filters)
 
 
 def span_of(scopes: Sequence[Scope]) -> Scope:
-    """Return the scope from the first day to the last day of some scopes, at least one, of the same column."""
-    return replace(scopes[0], start=min(scope.start for scope in scopes), end=max(scope.end for scope in scopes))
+    """Return the scope from the first day to the last day of some scopes, at least one, of the same column; of all parts."""
+    start, end = min(scope.start for scope in scopes), max(scope.end for scope in scopes)
+    return replace(scopes[0].whole, start=start, end=end)
 
 
 def days_filter(column: str, start: date, end: date, *, instants: bool) -> BooleanExpression:

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests.chunks import Chunking, aligned, cut, first_day, following, in_words, key_of, last_day
+from manifests.chunks import (
+    HOURS,
+    Chunk,
+    Chunking,
+    aligned,
+    are_adjacent,
+    chunk_named,
+    chunking_of,
+    cut,
+    first_day,
+    first_instant,
+    following,
+    in_words,
+    key_of,
+    last_day,
+    last_instant,
+    part_of,
+    span,
+    stretches_of,
+    time_of,
+)
+from manifests.division import ByBucket, ByValue, Division, bucket_number, division_problems
 from manifests.errors import InputRefused
 
 unhurried = settings(deadline=None)
 chunkings = st.sampled_from(Chunking)
+TICK = timedelta(microseconds=1)
+names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9_-])?", fullmatch=True).filter(
+    lambda one: ".." not in one
+)
+divisions = st.one_of(
+    st.lists(names, min_size=1, max_size=6, unique_by=str.lower).map(lambda values: ByValue("tenant", values)),
+    st.integers(2, 1_024).map(lambda number: ByBucket("tenant", number)),
+)
 # the days that a manifest may name
 EARLIEST, LATEST = date(1000, 1, 1), date(9000, 12, 31)
 days = st.dates(date(1900, 1, 1), date(2100, 12, 31))
@@ -23,7 +52,7 @@ days = st.dates(date(1900, 1, 1), date(2100, 12, 31))
 def whole_ranges(draw: st.DrawFn) -> tuple[Chunking, date, date]:
     chunking = draw(chunkings)
     start = draw(days)
-    end = start + timedelta(days=draw(st.integers(0, 1_500)))
+    end = start + timedelta(days=draw(st.integers(0, 60 if chunking is Chunking.HOUR else 1_500)))
     return chunking, *aligned(chunking, start, end)
 
 
@@ -36,7 +65,7 @@ def test_a_cut_covers_every_day_of_the_range_exactly_once_and_in_order(whole: tu
     assert chunks[0].start == start
     assert chunks[-1].end == end
     assert all(chunk.start <= chunk.end for chunk in chunks)
-    assert all(before.end + timedelta(days=1) == after.start for before, after in pairwise(chunks))
+    assert all(last_instant(before) + TICK == first_instant(after) for before, after in pairwise(chunks))
 
 
 @unhurried
@@ -55,7 +84,10 @@ def test_every_day_of_a_chunk_has_its_key(whole: tuple[Chunking, date, date], da
     chunk = data.draw(st.sampled_from(list(cut(*whole))))
     day = data.draw(st.dates(chunk.start, chunk.end))
 
-    assert key_of(whole[0], day) == chunk.key
+    hour = time(chunk.hour or 0, 30)
+    assert key_of(whole[0], datetime.combine(day, hour, UTC)) == chunk.key
+    if whole[0] is not Chunking.HOUR:
+        assert key_of(whole[0], day) == chunk.key
 
 
 @unhurried
@@ -108,7 +140,8 @@ def test_a_month_takes_in_the_days_around_a_range() -> None:
 def test_the_last_month_that_a_manifest_may_name_can_be_cut(chunking: Chunking) -> None:
     start, end = aligned(chunking, LATEST, LATEST)
 
-    assert [chunk.end for chunk in cut(chunking, start, end)] == [end]
+    of_each = len(HOURS) if chunking is Chunking.HOUR else 1
+    assert [chunk.end for chunk in cut(chunking, start, end)] == [end] * of_each
     assert end == LATEST or chunking is Chunking.WEEK
 
 
@@ -157,3 +190,92 @@ def test_chunks_with_gaps_are_not_said_as_if_they_had_none(keys: list[str], said
 @pytest.mark.parametrize("odd", ["2010-13", "zzz", "", "2010-02-01"])
 def test_what_is_no_chunk_is_named_as_it_is(odd: str) -> None:
     assert in_words(["2010-01", odd]) == ", ".join(sorted(["2010-01", odd]))
+
+
+@st.composite
+def divided_cuts(draw: st.DrawFn) -> tuple[Chunking, Division, list[Chunk]]:
+    chunking, division = draw(chunkings), draw(divisions)
+    start = draw(days)
+    end = start + timedelta(days=draw(st.integers(0, 3 if chunking is Chunking.HOUR else 100)))
+    return chunking, division, list(cut(chunking, *aligned(chunking, start, end), division.names[:20]))
+
+
+@unhurried
+@given(divided_cuts())
+def test_a_key_of_a_divided_table_says_its_time_and_its_part(made: tuple[Chunking, Division, list[Chunk]]) -> None:
+    chunking, division, chunks = made
+    assert not list(division_problems(division, "here"))
+    keys = [chunk.key for chunk in chunks]
+    assert keys == sorted(set(keys)), "as text, too"
+    for chunk in chunks:
+        assert chunk_named(chunking, chunk.key) == Chunk(chunk.key, 0, chunk.start, chunk.end, chunk.hour, chunk.part)
+        assert key_of(chunking, first_instant(chunk), chunk.part) == key_of(chunking, last_instant(chunk), chunk.part)
+        assert key_of(chunking, first_instant(chunk), chunk.part) == chunk.key == f"{time_of(chunk.key)}~{chunk.part}"
+        assert chunking_of(chunk.key) is chunking
+        assert part_of(chunk.key) == chunk.part
+        assert not set(chunk.key) & set("|/*?[]{}:%#'\"\\ ,=")
+        assert ".." not in chunk.key
+        if division.buckets:
+            assert bucket_number(chunk.part) in range(division.buckets)
+
+
+@unhurried
+@given(divided_cuts(), st.data())
+def test_stretches_have_each_chunk_once_and_no_gap(
+    made: tuple[Chunking, Division, list[Chunk]], data: st.DataObject
+) -> None:
+    _, _, chunks = made
+    chosen = [one for one in chunks if data.draw(st.booleans())] if len(chunks) < 60 else chunks[1:]
+    found = []
+    for stretch in stretches_of(chosen):
+        first, last = first_instant(stretch.first), last_instant(stretch.last)
+        inside = [one for one in chosen if one.part in stretch.parts and first <= first_instant(one) <= last]
+        for part in stretch.parts:
+            times = [one for one in inside if one.part == part]
+            assert all(last_instant(one) + TICK == first_instant(other) for one, other in pairwise(times))
+            assert (first_instant(times[0]), last_instant(times[-1])) == (first, last)
+        found += [one.key for one in inside]
+    assert sorted(found) == [one.key for one in chosen]
+    if chosen:
+        assert are_adjacent([one.key for one in chosen]) is (len(stretches_of(chosen)) == 1)
+        assert in_words(one.key for one in chosen)
+
+
+def test_hours_and_parts_are_said_as_people_say_them() -> None:
+    hours = [chunk.key for chunk in cut(Chunking.HOUR, date(2024, 1, 31), date(2024, 2, 1))]
+    assert len(hours) == 2 * len(HOURS)
+    assert hours[23:25] == ["2024-01-31T23", "2024-02-01T00"]
+    assert in_words(hours) == "2024-01-31T00 to 2024-02-01T23"
+    assert in_words(hours[5:7] + hours[9:10]) == "2024-01-31T05 to 2024-01-31T09 without 2024-01-31T07, 2024-01-31T08"
+    assert in_words(hours[22:25]) == "2024-01-31T22 to 2024-02-01T00"
+    of_two = [chunk.key for chunk in cut(Chunking.MONTH, date(2024, 1, 1), date(2024, 3, 31), ("CA", "WA"))]
+    assert in_words(of_two) == span(of_two) == "2024-01 to 2024-03 of CA, WA"
+    assert in_words(of_two[:3]) == "2024-01 to 2024-02 of CA; 2024-01 of WA"
+    assert span(["2024-01~CA"]) == "2024-01~CA"
+    with pytest.raises(InputRefused, match="chunks are hours, written like 2012-03-31T05"):
+        first_day(Chunking.HOUR, "2024-01-31T24")
+
+
+@pytest.mark.parametrize(
+    ("division", "what"),
+    [
+        (ByValue("tenant", ("a|b",)), "the value 'a|b' cannot be part of a chunk's key"),
+        (ByValue("tenant", ("a/b",)), "the value 'a/b' cannot"),
+        (ByValue("tenant", ("a..b",)), "the value 'a..b' cannot"),
+        (ByValue("tenant", ("a~b",)), "the value 'a~b' cannot"),
+        (ByValue("tenant", ("süd",)), "the value 'süd' cannot"),
+        (ByValue("tenant", ("",)), "the value '' cannot"),
+        (ByValue("tenant", ("x" * 65,)), "cannot be part of a chunk's key"),
+        (ByValue("tenant", ("ca", "CA")), "chunk_values has ca and CA"),
+        (ByValue("tenant", ()), "chunk_values has no values"),
+        (ByValue("tenant", "CA"), "the values of chunk_values are no tuple of texts"),
+        (ByValue("tenant", (1, 2)), "the values of chunk_values are no tuple of texts"),
+        (ByValue(None, ("CA",)), "chunk_values names no column"),
+        (ByBucket("tenant", 1), "chunk_values has 1 buckets"),
+        (ByBucket("tenant", True), "chunk_values has True buckets"),
+        (ByBucket("tenant", 5_000), "chunk_values has 5000 buckets"),
+        ("jurisdiction", "chunk_values is a str"),
+    ],
+)
+def test_what_cannot_divide_a_table_is_refused_by_name(division: object, what: str) -> None:
+    assert any(what in one.what for one in division_problems(division, "silver.x: chunk_values"))

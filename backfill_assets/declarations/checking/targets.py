@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.arguments import is_amount
+from backfill_assets.declarations.checking.chunks import of_bounds, of_division
 from backfill_assets.declarations.checking.columns import (
     DAY,
     INSTANT,
@@ -105,6 +106,7 @@ def _of_own_columns(
     yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_key(target, own)
+    yield from of_division(target, own)
     yield from _of_types_in_use(target, own)
     if has_lineage(target.model):
         yield from in_columns(name, "version_column", (target.version_column,), name, own)
@@ -370,6 +372,7 @@ def _of_chunks(target: TargetTable) -> Iterator[Problem]:
             "exchange them",
             f"{target.name}: chunks_from",
         )
+    yield from of_bounds(target, bounds)
 
 
 def _of_transform(target: TargetTable) -> Iterator[Problem]:

@@ -7,7 +7,8 @@ workers: keep it light.
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -38,7 +39,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
-from manifests.chunks import Chunk, Chunking, first_day
+from manifests.chunks import HOURS, Chunk, Chunking, first_day
 from manifests.errors import InputRefused, Problem
 
 CHUNK, MONTH, ROWS = "chunk", "month", "rows"
@@ -109,10 +110,10 @@ def _wrong(
         rule = f"one of them says when: {CHUNK}, {MONTH} or {target.day_column}"
         yield Problem(f"slices are {', '.join(slices)}", rule, "name one of these", where)
         return
-    if MONTH in slices and target.chunking not in {Chunking.MONTH, Chunking.DAY}:
+    if MONTH in slices and target.chunking not in {Chunking.MONTH, Chunking.DAY, Chunking.HOUR}:
         yield Problem(
             f"slices are {', '.join(slices)}, and {target.name} has chunks by {target.chunking.lower()}",
-            "the month of a row is told from its chunk, which is a month or a day",
+            "the month of a row is told from its chunk, which is a month, a day or an hour",
             f"name {CHUNK} instead",
             where,
         )
@@ -199,7 +200,8 @@ def _agree(
     chunks = context.tallies.after(tally)
     if (said := too_many(tally.by, chunks)) is not None:
         return said
-    covers = partial(_covers, slices, target.day_column, context.transform.chunks)
+    chunks_there = {chunk.key for chunk in context.transform.chunks}
+    covers = partial(_covers, slices, target.day_column, chunks_there, _whole_days(target, context.transform.chunks))
     wanted = {place: figures for place, figures in expected.items() if covers(place)}
     whens = {_when(slices, target.day_column, place) for place in wanted}
     there = _found(chunks, tally, slices)
@@ -247,14 +249,23 @@ def _when(slices: Sequence[str], day: str, place: Place) -> str:
     return str(place[at])
 
 
-def _covers(slices: Sequence[str], day: str, chunks: Sequence[Chunk], place: Place) -> bool:
+def _whole_days(target: TargetTable, chunks: Sequence[Chunk]) -> list[tuple[date, date]]:
+    """Return first and last of the days that a run has whole: of a table of hours or parts those of which it has all of them."""
+    there: Counter[tuple[date, date]] = Counter((one.start, one.end) for one in chunks)
+    of_each = (len(HOURS) if target.chunking is Chunking.HOUR else 1) * max(len(target.parts), 1)
+    return [days for days, number in there.items() if number == of_each]
+
+
+def _covers(
+    slices: Sequence[str], day: str, chunks: Collection[str], whole: Sequence[tuple[date, date]], place: Place
+) -> bool:
     """Whether a run has the whole of what a slice is about."""
     when = _when(slices, day, place)
     if CHUNK in slices:
-        return any(chunk.key == when for chunk in chunks)
+        return when in chunks
     start = date.fromisoformat(f"{when}-01" if MONTH in slices else when)
     end = start.replace(day=monthrange(start.year, start.month)[1]) if MONTH in slices else start
-    inside = [(max(start, one.start), min(end, one.end)) for one in chunks if one.start <= end and one.end >= start]
+    inside = [(max(start, first), min(end, last)) for first, last in whole if first <= end and last >= start]
     return sum((last - first).days + 1 for first, last in inside) == (end - start).days + 1
 
 

@@ -6,7 +6,8 @@ Put here what needs numbers of rows alone. Which values rows have is `values`'. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from backfill_assets.declarations.standard.parts import (
 )
 from backfill_assets.declarations.tallies import Tally
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
+from manifests.chunks import Chunk, time_of
 
 ACCEPTED, SOURCE = "accepted", "source"
 _ROWS = Tally()
@@ -97,11 +99,13 @@ def _counted(context: ReconciliationContext, *, name: str, absolute: bool, zone:
         pairs = {chunk: (rows[chunk].accepted, rows[chunk].after) for chunk in there}
         than, missing = "accepted", NOT_COMPARED
     else:
-        source = _source_rows(context, zone)
-        computed = context.tallies.computed(_ROWS)
-        pairs = {chunk: (source.get(chunk, 0), one.rows) for chunk, one in sorted(computed.items())}
+        source, days = _source_rows(context, zone), _by_days(context.transform.chunks)
+        counted: Counter[str] = Counter()
+        for chunk, one in context.tallies.computed(_ROWS).items():
+            counted[days[chunk]] += one.rows
+        pairs = {chunk: (source.get(chunk, 0), rows) for chunk, rows in sorted(counted.items())}
         than, missing = "in the source", "no chunk to compare"
-    every = len(context.accepted)
+    every = len(context.accepted) if zone is None else len(pairs)
     if not pairs:
         return Finding(True, missing, {"comparable_chunks": 0}, compared=0, disagreeing=0)
     failing: list[dict[str, Any]] = []
@@ -133,16 +137,29 @@ def _counted(context: ReconciliationContext, *, name: str, absolute: bool, zone:
     )
 
 
+def _by_days(chunks: Sequence[Chunk]) -> dict[str, str]:
+    """Return what the source is counted for instead of each chunk: hours and parts of the same days are counted together."""
+    together: dict[tuple[date, date], list[Chunk]] = {}
+    for chunk in chunks:
+        together.setdefault((chunk.start, chunk.end), []).append(chunk)
+    return {
+        one.key: one.key if len(own) == 1 else time_of(one.key).partition("T")[0]
+        for own in together.values()
+        for one in own
+    }
+
+
 def _source_rows(context: ReconciliationContext, zone: str) -> dict[str, int]:
     """Return the source rows of each chunk's days."""
     scope = context.transform.publish_range
     day = F.to_date(F.from_utc_timestamp(context.source_time_column, zone))
     rows = context.source.select(day.alias("day")).where(F.col("day").between(F.lit(scope.start), F.lit(scope.end)))
     found: Counter[str] = Counter()
+    days = _by_days(context.transform.chunks)
     for row in rows.groupBy("day").count().collect():  # a row a day of the range
         chunk = next((one.key for one in context.transform.chunks if one.start <= row["day"] <= one.end), None)
         if chunk is not None:
-            found[chunk] += row["count"]
+            found[days[chunk]] += row["count"]
     return found
 
 

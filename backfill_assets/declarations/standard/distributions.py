@@ -13,6 +13,7 @@ of fewer than `least_rows` are not compared.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -48,6 +49,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
+from manifests.chunks import part_of
 from manifests.errors import Problem
 
 _ADDED = 0.5
@@ -153,10 +155,13 @@ def _distributed(
     after, accepted = context.tallies.after(tally), context.tallies.accepted(tally, before=history)
     if (said := too_many(tally.by, {**accepted, **after})) is not None:
         return said
-    order = sorted({*accepted, *after})
+    orders: dict[str, list[str]] = {}  # the chunks before one are those of its own value or bucket
+    for key in sorted({*accepted, *after}):
+        orders.setdefault(part_of(key), []).append(key)
     limit, failing, compared, alone, few, worst = context.tolerances[f"{name}_psi"], [], 0, 0, 0, 0.0
     for chunk in sorted(after):
-        at = order.index(chunk)
+        order = orders[part_of(chunk)]
+        at = bisect_left(order, chunk)
         before = [accepted.get(key) or after.get(key) for key in order[max(0, at - history) : at]]
         then = _by_slice(one for one in before if one is not None and one.groups)
         if not then:

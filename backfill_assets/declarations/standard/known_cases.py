@@ -156,8 +156,15 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
         raise ValueError("; ".join(one.what for one in problems))
     chunks = context.transform.chunks
     days = [_day_of(case[target.day_column]) for case in known.cases]
+    division = target.chunk_values
+    by_value = division is not None and division.values and all(division.column in case for case in known.cases)
     inside = [
-        case for case, day in zip(known.cases, days, strict=True) if any(one.start <= day <= one.end for one in chunks)
+        case
+        for case, day in zip(known.cases, days, strict=True)
+        if any(
+            one.start <= day <= one.end and (not by_value or one.part == case[division.column])  # type: ignore[union-attr]
+            for one in chunks
+        )
     ]
     cases = _of_entities(context, inside)
     outside, others = len(known.cases) - len(inside), len(inside) - len(cases)

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from datetime import date
+from datetime import datetime
 
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import DateType, TimestamptzType
@@ -17,10 +17,11 @@ from pyiceberg.types import DateType, TimestamptzType
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, some
 from backfill_assets.operations.doctor.views import TableView
 from backfill_assets.publication.modes import strategy_of
-from manifests.chunks import Chunking, first_day, last_day
+from manifests.chunks import Chunk, Chunking, chunk_named, first_instant, last_instant, part_of
 from manifests.errors import InputRefused
-from resources.lakehouse.containment import days_of
+from resources.lakehouse.containment import instants_of
 from resources.lakehouse.metadata import column_of, readable_metadata, wrong_type
+from resources.lakehouse.parts import known_part
 from resources.lakehouse.storage import place_of
 
 
@@ -71,7 +72,7 @@ def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iter
 
 def _files_by_chunk(view: TableView, keys: Iterable[str]) -> tuple[dict[str, set[str]], list[str]]:
     """Return the places of the current data files by those of `keys` whose days they may hold, and those with deletes."""
-    chunks = ChunksByDay(view.target.chunking, keys)
+    chunks, division = ChunksByTime(view.target.chunking, keys), view.target.chunk_values
     column = column_of(view.table, view.target.day_column)
     if not isinstance(column.field_type, (DateType, TimestamptzType)):
         raise wrong_type(view.table, column, "a date or timestamptz")
@@ -81,9 +82,11 @@ def _files_by_chunk(view: TableView, keys: Iterable[str]) -> tuple[dict[str, set
         path = place_of(task.file.file_path)
         if task.delete_files:
             deleted_from.append(path)
-        days = days_of(view.table, column.name, task.file)
-        for chunk in () if days is None else chunks.between(*days):
-            present[chunk].add(path)
+        ends = instants_of(view.table, column.name, task.file)
+        part = None if division is None else known_part(view.table, division, task.file)
+        for chunk in () if ends is None else chunks.between(*ends):
+            if part is None or part_of(chunk) == part:
+                present[chunk].add(path)
     return present, sorted(deleted_from)
 
 
@@ -95,19 +98,19 @@ def _current_files(table: Table) -> list[FileScanTask]:
         return list(table.scan().plan_files())
 
 
-class ChunksByDay:
-    """Chunks in the order of their days, to be asked which of them a span of days touches."""
+class ChunksByTime:
+    """Chunks in the order of their times, to be asked which of them a span of time touches."""
 
     def __init__(self, chunking: Chunking, keys: Iterable[str]) -> None:
-        found = {}
+        found: dict[str, Chunk] = {}
         for key in sorted(keys):
             with suppress(
                 InputRefused
             ):  # no chunk: somebody has written it into the ledger, and the journal names the cell
-                found[key] = first_day(chunking, key)
-        self._keys, self._first = list(found), list(found.values())
-        self._last = [last_day(chunking, first) for first in self._first]
+                found[key] = chunk_named(chunking, key)
+        self._keys, self._first = list(found), [first_instant(one) for one in found.values()]
+        self._last = [last_instant(one) for one in found.values()]
 
-    def between(self, first: date, last: date) -> list[str]:
-        """Return the keys of those that have one of these days."""
+    def between(self, first: datetime, last: datetime) -> list[str]:
+        """Return the keys of those that have one of these instants."""
         return self._keys[bisect_left(self._last, first) : bisect_right(self._first, last)]

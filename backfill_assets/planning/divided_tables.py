@@ -1,0 +1,56 @@
+"""What the record and the source of a table say against how it is divided, or against a run over some of its values.
+
+Put here why chunks of a divided table could not be published or judged. What its declaration says is `declarations.checking.chunks`';
+its partitions, `foreign_tables`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backfill_assets.declarations.target import Level, TargetTable
+from backfill_assets.installation import Platform
+from manifests.chunks import in_words, part_of
+from manifests.errors import PlanRefused, Problem
+from manifests.model import RunManifest
+
+
+def require_division(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
+    """Refuse a run of a table whose chunks on record are other parts, or over values that its gates cannot be held against.
+
+    Raises:
+        PlanRefused: naming the chunks, and the gates.
+    """
+    if problems := [*_of_record(platform, target), *_of_gates(platform, target, manifest)]:
+        raise PlanRefused(problems)
+
+
+def _of_record(platform: Platform, target: TargetTable) -> Iterator[Problem]:
+    """Say that runs hold chunks of parts that the table is not divided into: no run would ever replace them by name."""
+    names = set(target.parts) or {""}
+    others = [key for key in platform.ledger.accepted(target.name) if part_of(key) not in names]
+    if others:
+        division = (
+            "is not divided beside time" if target.chunk_values is None else f"is divided by {target.chunk_values}"
+        )
+        yield Problem(
+            f"{target.name} {division}, and holds chunks of other parts: {in_words(others)}",
+            "a chunk is replaced by one of the same time and the same value or bucket",
+            "declare chunk_values as it was when they were published, with every value that has chunks; to divide a table "
+            "otherwise, fill another one and have its readers go over to it",
+        )
+
+
+def _of_gates(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
+    """Say that a run over some values is held against a source that does not say whose its rows are."""
+    division, chosen = target.chunk_values, manifest.validation.gates
+    if manifest.target.values is None or division is None:
+        return
+    against = [one.name for one in target.reconciliations if one.level is not Level.CHANGE]
+    gates = [name for name in against if chosen is None or name in chosen]
+    if gates and division.column not in platform.lakehouse.table(target.source).schema().column_names:
+        yield Problem(
+            f"target.values names some of what {target.name} is divided by, and {target.source} has no column {division.column}",
+            f"gates hold the run against the source's rows of the same values: {', '.join(gates)}",
+            "leave target.values out, or name in validation.gates those that do not look at the source",
+        )

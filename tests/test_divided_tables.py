@@ -1,0 +1,197 @@
+"""Tables of hours, and tables that are divided by value or bucket beside time: what a run replaces is its own part, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from worlds import SPARK, World, killed_at
+
+from backfill_assets.audit.verification import verify
+from backfill_assets.cli.launching import select_chunks
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.defs.launch import announce_approval, initialise_instance, run_chunks
+from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key, stretches
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.planning.resolve import plan_series
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
+from benchmarks import sales
+from benchmarks.sales import BY_HOUR, BY_HOUR_AND_VALUE, BY_MONTH, JURISDICTIONS, SALES, manifest, opened, rows_of
+from manifests.division import ByBucket
+from manifests.errors import InputRefused, PublicationRefused, Refused
+from manifests.lifecycle import RunState
+
+JANUARY, FEBRUARY = (date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), date(2024, 2, 29))
+BY_BUCKET = replace(BY_MONTH, chunk_values=ByBucket("sale", 4))
+DIVIDED = {
+    "month and value": BY_MONTH,
+    "month and bucket": BY_BUCKET,
+    "hour": BY_HOUR,
+    "hour and value": BY_HOUR_AND_VALUE,
+}
+
+
+def made(tmp_path: Path, target: TargetTable, **rows: object) -> World:
+    platform = opened(tmp_path / "home", target, spark=SPARK)
+    sales.fill(platform, **rows)  # type: ignore[arg-type]
+    return World(platform, tmp_path / "home")
+
+
+def whose(world: World) -> Counter[tuple[str, str | None, str]]:
+    """Count the rows that readers get by month, jurisdiction and run."""
+    return Counter((f"{row['day']:%Y-%m}", row["jurisdiction"], row["run_id"]) for row in rows_of(world.platform))
+
+
+@pytest.mark.parametrize("target", DIVIDED.values(), ids=DIVIDED)
+def test_a_divided_table_is_restated_and_rolled_back(tmp_path: Path, target: TargetTable) -> None:
+    last = date(2024, 1, 3) if target.chunking == "HOUR" else date(2024, 2, 29)
+    world = made(tmp_path, target, last=last)
+    world.published(manifest("first", end=last))
+    before = rows_of(world.platform)
+    assert len(before) == 6 * ((last - date(2024, 1, 1)).days + 1)
+    world.published(manifest("second", end=last, version="2"))
+    assert {row["run_id"] for row in rows_of(world.platform)} == {"second"}
+    assert verify(world.platform, data=True).everything == []
+    rollback(world.platform, "second")
+    assert rows_of(world.platform) == before
+    assert verify(world.platform, data=True).everything == []
+    assert examine(world.platform) == []
+
+
+def test_runs_over_disjoint_values_of_the_same_days_stand_beside_each_other(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_MONTH, last=date(2024, 2, 29))
+    platform = world.platform
+    world.published(manifest("all", end=FEBRUARY[1]))
+    world.published(manifest("california", end=FEBRUARY[1], version="2", target={"values": ["CA"]}))
+    # planned on the same base as the next one, and published after it: its values are others
+    new_york = world.validated(manifest("new-york", end=FEBRUARY[1], version="2", target={"values": ["NY"]}))
+    world.published(manifest("washington", *FEBRUARY, version="2", target={"values": ["WA"]}))
+    publish(platform, new_york.run_id)
+    months = ("2024-01", "2024-02")
+    of = {"CA": "california", "NY": "new-york"}
+    expected = {
+        (month, one, of.get(one, "washington" if month == "2024-02" else "all"))
+        for month in months
+        for one in JURISDICTIONS
+    }
+    assert set(whose(world)) == expected
+    assert platform.ledger.accepted(SALES) == {f"{month}~{one}": run for month, one, run in expected}
+    assert platform.ledger.run("all").state is RunState.PUBLISHED  # it holds a chunk still
+    assert verify(platform, data=True).everything == []
+    assert examine(platform) == []
+    # each is undone by itself, whatever has come into other values since
+    rollback(platform, "california")
+    assert whose(world)["2024-01", "CA", "all"] == whose(world)["2024-01", "NY", "new-york"]
+    assert platform.ledger.accepted(SALES)["2024-02~WA"] == "washington"
+    with pytest.raises(Refused, match="held by later run"):
+        rollback(platform, "all")
+    assert verify(platform, data=True).everything == []
+
+
+def test_a_write_into_another_value_is_no_conflict_and_one_into_its_own_is(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_MONTH, last=date(2024, 1, 31))
+    platform = world.platform
+    world.published(manifest("all", end=JANUARY[1]))
+    first = world.validated(manifest("first", end=JANUARY[1], version="2", target={"values": ["CA"]}))
+    second = world.validated(manifest("second", end=JANUARY[1], version="2", target={"values": ["CA", "NY"]}))
+    world.published(manifest("elsewhere", end=JANUARY[1], version="2", target={"values": ["WA"]}))
+    publish(platform, first.run_id)
+    with pytest.raises(PublicationRefused, match="somebody else has written into the scope"):
+        publish(platform, second.run_id)
+    assert platform.ledger.accepted(SALES) == {"2024-01~CA": "first", "2024-01~NY": "all", "2024-01~WA": "elsewhere"}
+
+
+def test_a_row_whose_value_is_not_declared_fails_its_chunk_by_name(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_MONTH, last=date(2024, 1, 31), jurisdictions=("CA", "TX", "WA", None))
+    run = world.ran(manifest("run", end=JANUARY[1], target={"values": ["NY", "WA"]}))
+    chunks = {chunk.chunk: chunk for chunk in world.platform.ledger.chunks("run")}
+    (verdict,) = [one for one in world.platform.ledger.verdicts("run") if one.chunk == "2024-01~NY"]
+    assert chunks["2024-01~WA"].state == "PASSED"
+    assert not verdict.passed
+    (broken,) = verdict.details["violations"]
+    assert broken["rule"] == "jurisdiction: in its chunk, NY"
+    assert broken["count"] == 2 * 31 + 31
+    assert {row["jurisdiction"] for row in broken["sample"]} <= {"TX", None}
+    assert run.state is RunState.FAILED
+    with pytest.raises(Refused):
+        publish(world.platform, "run")
+    assert rows_of(world.platform) == []
+
+
+def test_values_are_published_one_after_the_other_each_undone_by_itself(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_MONTH, last=date(2024, 2, 29))
+    platform = world.platform
+    world.published(manifest("all", end=FEBRUARY[1]))
+    whole = manifest("fix", end=FEBRUARY[1], version="2", progressive={"values": [["NY"], "rest"]})
+    records = plan_series(platform, whole)
+    assert [(one.run_id, one.plan.values, len(one.plan.chunks)) for one in records] == [
+        ("fix.s001", ("NY",), 2),
+        ("fix.s002", ("CA", "WA"), 4),
+    ]
+    for record in records:
+        platform.ledger.decide(
+            record.run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash
+        )
+    world.stage(records[1])
+    with pytest.raises(Refused, match=r"fix\.s001"):
+        publish(platform, "fix.s002")
+    world.stage(records[0])
+    publish(platform, "fix.s001")
+    assert {run for _, one, run in whose(world) if one != "NY"} == {"all"}
+    publish(platform, "fix.s002")
+    assert {run for *_, run in whose(world)} == {"fix.s001", "fix.s002"}
+    rollback(platform, "fix.s002")
+    assert {one: run for _, one, run in whose(world)} == {"NY": "fix.s001", "CA": "all", "WA": "all"}
+    assert verify(platform, data=True).everything == []
+
+
+def test_a_launch_in_dagster_takes_values_by_ranges_of_chunks(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_MONTH, last=date(2024, 2, 29))
+    platform = world.platform
+    initialise_instance(platform.settings)
+    record = world.approved(manifest("run", end=FEBRUARY[1]))
+    keys = chunk_partitions(BY_MONTH).get_partition_keys()
+    assert keys[0] == "2024-01~CA"
+    assert keys[12] == "2024-01~NY"
+    assert len(keys) == 12 * 3
+    wanted = select_chunks(record, ["CA", "2024-02~WA"])
+    assert wanted == ["2024-01~CA", "2024-02~CA", "2024-02~WA"]
+    assert stretches(BY_MONTH, record, wanted) == [("2024-01~CA", "2024-02~CA"), ("2024-02~WA", "2024-02~WA")]
+    assert select_chunks(record, ["2024-02"]) == ["2024-02~CA", "2024-02~NY", "2024-02~WA"]
+    assert select_chunks(record, ["2024-01~NY..2024-02~NY"]) == ["2024-01~NY", "2024-02~NY"]
+    with pytest.raises(InputRefused, match="name the same value or bucket"):
+        select_chunks(record, ["2024-01~NY..2024-02~WA"])
+    with world.dagster() as instance:
+        announce_approval(platform, instance, record)
+        assert run_chunks(platform, instance, record, wanted)
+        assert {chunk.chunk for chunk in platform.ledger.chunks("run") if chunk.state == "PASSED"} == set(wanted)
+        there = instance.get_materialized_partitions(asset_key(SALES))
+        assert there == {str(partition_key("run", key)) for key in wanted}
+        assert run_chunks(platform, instance, record, select_chunks(record, []))
+    assert platform.ledger.run("run").state is RunState.VALIDATED
+
+
+def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = made(tmp_path, BY_HOUR_AND_VALUE, last=date(2024, 1, 2))
+    run = manifest("run", end=date(2024, 1, 2), target={"values": ["CA", "WA"]}, limits={"maxChunksPerJob": 60})
+    record = world.approved(run)
+    with killed_at("gating.judged", monkeypatch):
+        world.stage(record, [chunk.key for chunk in record.plan.chunks[:60]])
+    outcome = world.stage(record)
+    assert len(outcome.skipped) == 60
+    assert len(outcome.computed) == 2 * 24 * 2 - 60
+    with killed_at("publishing.committed", monkeypatch):
+        publish(world.platform, "run")
+    assert len(rows_of(world.platform)) == 8
+    assert (
+        verify(world.platform, data=True).everything == []
+    )  # what has landed is the run's, though it is not on record
+    publish(world.platform, "run")
+    assert [one.action for one in world.platform.ledger.landed("run")] == ["publish"]
+    rollback(world.platform, "run")
+    assert rows_of(world.platform) == []
+    assert verify(world.platform, data=True).everything == []
