@@ -17,7 +17,11 @@ _ROWS_MOST = 10**15
 _DIGITS = r"^-?[0-9]{1,38}(\.[0-9]{1,38})?$"
 _COLUMN = Annotated[str, Field(min_length=1, max_length=200, description="a column is named as the table has it")]
 _CHUNK = Annotated[
-    str, Field(pattern=r"^[0-9W-]{4,10}$", description="a chunk's key in quotes: 2012, 2012-03, 2012-W09 or 2012-03-31")
+    str,
+    Field(
+        pattern=r"^[0-9WT-]{4,13}(~[A-Za-z0-9._-]{1,64})?$",
+        description="a chunk's key in quotes: 2012, 2012-03, 2012-W09, 2012-03-31, 2012-03-31T05 or 2012-03~CA",
+    ),
 ]
 
 
