@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
     from backfill_assets.declarations.schema import Corrections, Instant, Published, row_rule
+    from backfill_assets.declarations.source_tables import EVERYTHING_UNTIL_END, SourceTable, Window
     from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
     from backfill_assets.declarations.standard.distributions import distribution_gate
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from manifests.model import Mode, PublishMode
 
 __all__ = [
+    "EVERYTHING_UNTIL_END",
     "Chunking",
     "ColumnOrigin",
     "Comparison",
@@ -86,11 +88,13 @@ __all__ = [
     "ReconciliationContext",
     "ReconciliationPolicy",
     "Rejections",
+    "SourceTable",
     "Tally",
     "TargetTable",
     "TransformContext",
     "TransformVersion",
     "Uuid",
+    "Window",
     "Wrong",
     "bounded_change_gate",
     "build_definitions",
@@ -127,6 +131,7 @@ _ROOMS = {
     ),
     "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "row_rule"),
+    "backfill_assets.declarations.source_tables": ("EVERYTHING_UNTIL_END", "SourceTable", "Window"),
     "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
     "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),
     "backfill_assets.declarations.standard.distributions": ("distribution_gate",),

@@ -15,6 +15,20 @@ from manifests.kinds import Present
 
 
 @dataclass(frozen=True)
+class FurtherSource:
+    """What a target declares of a source beside the first: which of its rows a chunk needs, and whether there may be none.
+
+    `days_before` is None where everything before is read.
+    """
+
+    table: str
+    time_column: str
+    days_before: int | None
+    days_after: int
+    may_be_empty: bool
+
+
+@dataclass(frozen=True)
 class TargetContract:
     """What the planner must know of a declared target.
 
@@ -22,7 +36,7 @@ class TargetContract:
         table: the target's name.
         chunking: how its partitions are cut.
         transform: the name of its transform; `versions` are those that can be run.
-        source: the one table it is computed from; `references` are those read beside it.
+        source: the first table it is computed from; `references` are those read beside it, `sources` the further sources.
         warm_up_days: days before the publish range that the transform needs, with the pinned references.
         reads_look_back: whether rows before the warm-up are read as well (few columns of them).
         gates: the run-level gates it declares; `tolerances` are their names and default values.
@@ -51,6 +65,7 @@ class TargetContract:
     version_column: str = "produced_at"
     has_corrections: bool = False
     published_gates: tuple[str, ...] = ()
+    sources: tuple[FurtherSource, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,12 +80,13 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class SourceState:
-    """The source at the snapshot that the run will read."""
+    """A source at the snapshot that the run will read; `has_dates` where its rows have days, and no instants."""
 
     table: str
     snapshot_id: int
     committed_at: datetime
     files: tuple[SourceFile, ...]
+    has_dates: bool = False
 
 
 @dataclass(frozen=True)

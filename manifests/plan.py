@@ -18,6 +18,7 @@ from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
 from manifests.data_terms import DataTerms
 from manifests.estimates import Estimate
+from manifests.further_sources import PinnedSource
 from manifests.model import Acceptance, Corrections, DayRange, Mode, OlderVersion, OnConflict, PublishMode, Semantics
 
 
@@ -151,6 +152,8 @@ class Plan:
     """What the run may not see of its source; None: it may see everything."""
     schemas: tuple[PinnedSchema, ...] = field(default=(), metadata=LATER)
     """Of each table that the run reads or writes; none in plans of an earlier version."""
+    sources: tuple[PinnedSource, ...] = field(default=(), metadata=LATER)
+    """The sources beside the first, each at its snapshot."""
 
     @cached_property
     def hash(self) -> str:
@@ -164,6 +167,19 @@ class Plan:
     def schema_of(self, table: str) -> int | None:
         """Return the schema that a table had when the plan was made; None if it is not on record."""
         return next((one.schema_id for one in self.schemas if one.table == table), None)
+
+    @property
+    def leaves_out_rows(self) -> bool:
+        """Whether the policy has the run leave out rows of one of its sources."""
+        return any(
+            terms is not None and terms.leaves_out_rows for terms in (self.data, *(one.data for one in self.sources))
+        )
+
+    @property
+    def source_pins(self) -> list[tuple[str, int]]:
+        """Every source with its pinned snapshot, the first one first; without those that had none."""
+        further = [(one.table, one.snapshot_id) for one in self.sources if one.snapshot_id is not None]
+        return [(self.source, self.source_snapshot_id), *further]
 
     @property
     def derives(self) -> bool:
@@ -195,6 +211,11 @@ class Plan:
         while batch := tuple(islice(wanted, self.max_chunks_per_job)):
             batches.append(batch)
         return batches
+
+
+def read_until(plan: Plan, source: PinnedSource) -> date:
+    """Return until when (exclusive) a plan reads rows of a further source: a date, or an instant."""
+    return source.window(plan.publish_range.start, plan.publish_range.end)[1]
 
 
 _PLAN = TypeAdapter(Plan)

@@ -18,6 +18,7 @@ from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRe
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
+from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
@@ -43,6 +44,7 @@ def make_plan(
     policy: Policy | None = None,
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    sources: Mapping[str, FoundSource] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -57,6 +59,7 @@ def make_plan(
         facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
+        sources: what is known of each source beside the first, by its name.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -76,6 +79,7 @@ def make_plan(
         policy,
         facts,
         uncommitted,
+        sources,
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
@@ -85,10 +89,11 @@ def make_plan(
     problems += sample_problems
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
-    problems += data_problems
+    further, source_problems = _further_sources(given)
+    problems += [*data_problems, *source_problems]
     if problems:
         raise PlanRefused(problems)
-    return _plan(given, scope, pins, chunks, terms)
+    return _plan(given, scope, pins, chunks, terms, further)
 
 
 def draft_problems(
@@ -125,6 +130,7 @@ class _Given:
     policy: Policy | None
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
+    sources: Mapping[str, FoundSource]
 
     @property
     def publish(self) -> DayRange:
@@ -215,9 +221,15 @@ def _policy_problems(given: _Given) -> list[Problem]:
         return []
     problems = request_problems(policy, given.manifest)
     if given.base is not None and given.base.present is not None:
-        told_apart = policy.tells_apart(contract.source, contract.table, Kind.RESTATEMENT, Kind.BACKFILL)
-        present, snapshot_id = given.base.present, given.source.snapshot_id
-        problems += kind_problems(given.manifest, present, snapshot_id, told_apart=told_apart)
+        told_apart = any(
+            policy.tells_apart(name, contract.table, Kind.RESTATEMENT, Kind.BACKFILL)
+            for name in (contract.source, *(one.table for one in contract.sources))
+        )
+        read = frozenset(
+            {(given.source.table, given.source.snapshot_id)}
+            | {(name, one.state.snapshot_id) for name, one in given.sources.items() if one.state is not None}
+        )
+        problems += kind_problems(given.manifest, given.base.present, read, told_apart=told_apart)
     return problems
 
 
@@ -238,6 +250,14 @@ def _data_terms(given: _Given, scope: _Scope) -> tuple[DataTerms | None, list[Pr
     return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
 
 
+def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Problem]]:
+    """Return how the sources beside the first are pinned, or why they may not be read."""
+    contract, publish = given.contract, given.publish
+    chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
+    asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
+    return pin_sources(*asked)
+
+
 # --- the plan's fields ------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +267,7 @@ def _plan(
     pins: tuple[PinnedReference, ...],
     chunks: tuple[PlannedChunk, ...],
     terms: DataTerms | None,
+    further: tuple[PinnedSource, ...],
 ) -> Plan:
     manifest, contract, source = given.manifest, given.contract, given.source
     return Plan(
@@ -271,7 +292,7 @@ def _plan(
         transform=contract.transform,
         transform_version=manifest.transform.version,
         chunks=chunks,
-        gates=_gates(manifest, contract, terms),
+        gates=_gates(manifest, contract, (terms, *(one.data for one in further))),
         tolerances=_tolerances(manifest, contract),
         max_chunks_per_job=manifest.limits.max_chunks_per_job,
         max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
@@ -290,6 +311,7 @@ def _plan(
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
         schemas=_schemas(given.base or BaseState()),
+        sources=further,
     )
 
 
@@ -308,7 +330,7 @@ def _look_back(contract: TargetContract, scope: _Scope) -> Estimate | None:
     return scope.files.touched(date.min, scope.inputs.start - ZONE_MARGIN - timedelta(days=1))
 
 
-def _gates(manifest: RunManifest, contract: TargetContract, terms: DataTerms | None) -> tuple[str, ...]:
+def _gates(manifest: RunManifest, contract: TargetContract, terms: Sequence[DataTerms | None]) -> tuple[str, ...]:
     """Return the run-level gates: those chosen and those that nobody can leave out; the policy's if rows are left out."""
     chosen = manifest.validation.gates
     if manifest.execution_mode is Mode.RECONCILIATION:
@@ -317,7 +339,7 @@ def _gates(manifest: RunManifest, contract: TargetContract, terms: DataTerms | N
         gates = contract.gates
     else:
         gates = tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
-    return (*gates, OLD_DATA_GATE) if terms is not None and terms.leaves_out_rows else gates
+    return (*gates, OLD_DATA_GATE) if any(one is not None and one.leaves_out_rows for one in terms) else gates
 
 
 def _tolerances(manifest: RunManifest, contract: TargetContract) -> dict[str, float]:

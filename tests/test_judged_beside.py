@@ -87,8 +87,8 @@ class _NoTransform:
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """A table with rows of four months, whose runs have a gate against large changes; no Spark."""
-    for name in ("history_until_end", "staged_frame"):
-        monkeypatch.setattr(judging, name, lambda *_, **__: None)
+    monkeypatch.setattr(judging, "staged_frame", lambda *_, **__: None)
+    monkeypatch.setattr(judging, "histories_until_end", lambda run, **_: {run.plan.source: None})
     monkeypatch.setattr(judging, "transform_context", lambda *_, **__: _NoTransform())
     monkeypatch.setattr(verdicts, "keep", lambda *_, **__: {})
     with declared(GATED):

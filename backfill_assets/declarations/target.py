@@ -20,6 +20,7 @@ from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.schema import dtypes
+from backfill_assets.declarations.source_tables import SourceTable
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
 from manifests.chunks import Chunk, Chunking, key_of
@@ -85,11 +86,13 @@ class Inputs:
     """The pinned input frames of a transform.
 
     `source` holds the rows of the input range (warm-up included, with a margin of a day on both sides); `look_back`
-    holds the declared look-back columns of every earlier row, or is None where there is none to read.
+    holds the declared look-back columns of every earlier row, or is None where there is none to read. `sources` holds, by
+    table name, the rows of each further source in its window.
     """
 
     source: DataFrame
     look_back: DataFrame | None
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)
 
 
 Transform = Callable[[Inputs, TransformContext], "DataFrame"]
@@ -198,6 +201,7 @@ class ReconciliationContext:
             have at the plan's base; nothing is read until Spark is asked for it.
         entities: returns the entities that a merge computes, as a frame of that column, or None where all are computed.
         target: the declaration of the table.
+        sources: by table name, every row of each further source up to the end of its window, at the pinned snapshot.
     """
 
     transform: TransformContext
@@ -216,6 +220,7 @@ class ReconciliationContext:
     visible: Callable[[int], DataFrame] = no_frame
     entities: Callable[[], DataFrame | None] = every_entity
     target: TargetTable | None = None
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)
 
 
 def _nothing_against(_target: TargetTable, _tables: Tables) -> Iterator[Problem]:
@@ -296,7 +301,8 @@ class TargetTable:
         day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC.
         chunking: by which part of its day a row belongs to a chunk.
         chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out.
-        source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
+        source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz); completeness,
+            LIVE, merges and `entity` go by it. `sources` are those read beside it, each in a window of its own.
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
@@ -349,6 +355,7 @@ class TargetTable:
     live: LivePolicy | None = None
     reconciled: ReconciliationPolicy | None = None
     diff_tolerances: Mapping[str, float] = field(default_factory=dict)
+    sources: tuple[SourceTable, ...] = ()
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
@@ -378,6 +385,11 @@ class TargetTable:
     def has_instants(self) -> bool:
         """Whether rows belong to chunks by an instant's day of UTC, and not by a date."""
         return isinstance(dtypes(self.model).get(self.day_column), pl.Datetime)
+
+    @property
+    def every_source(self) -> dict[str, str]:
+        """The time column of each source, by its table: the first one first."""
+        return {self.source: self.source_time_column} | {one.table: one.time_column for one in self.sources}
 
     @property
     def changed_tables(self) -> list[str]:
@@ -420,6 +432,7 @@ class TargetTable:
             version_column=self.version_column,
             has_corrections=self.corrections is not None,
             published_gates=self.published_gates,
+            sources=tuple(one.contract for one in self.sources),
         )
 
 

@@ -40,13 +40,13 @@ from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
-from backfill_assets.staging.compute import history_until_end, merged_entities, staged_frame, transform_context
+from backfill_assets.staging.compute import histories_until_end, merged_entities, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.recomputing import LIMIT
-from backfill_assets.staging.rows import lineage
+from backfill_assets.staging.rows import lineage, sources_by_name
 from backfill_assets.worker.chunk_gate import digest_of, gating
 from backfill_assets.worker.chunk_rules import rule_name
 from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask, spec_of
@@ -274,7 +274,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     findings |= {item.name: partial(reconciled, item) for item in asked}
     findings[PURITY_GATE] = partial(_recomputed, run, record, chunks)
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
-        run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
+        run, histories_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
     found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
     kept = keep(
@@ -389,7 +389,7 @@ def reconciliation_context(
 
     context = ReconciliationContext(
         transform=replace(transform_context(run, planned), publish_range=scope),
-        source=history_until_end(run),
+        source=(histories := histories_until_end(run))[plan.source],
         source_rows=sum(file.rows for file in source.files),
         source_last_day=datetime.combine(last, time.min, UTC),
         staged=staged_frame(run, chunks) if published is None else published,
@@ -404,6 +404,7 @@ def reconciliation_context(
         visible=visible.frame,
         entities=partial(merged_entities, run),
         target=target,
+        sources=sources_by_name({one.table: histories[one.table] for one in plan.sources}),
     )
     return context
 

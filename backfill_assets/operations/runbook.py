@@ -371,7 +371,7 @@ class _Book(RunOnRecord):
                 return StepState.NOW, facts, ["backfill status"]
         if terms is not None and policy is OnConflict.REPLAN:
             done = len(self._platform.ledger.amendments(self._id))
-            if done < terms.max_replans and self._record.manifest.source.snapshot_id is None:
+            if done < terms.max_replans and not self._record.manifest.pins_a_source:
                 facts.append(
                     f"onConflict REPLAN: those are planned anew and computed again ({done} of {terms.max_replans} times)"
                 )

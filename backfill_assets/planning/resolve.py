@@ -22,8 +22,9 @@ from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.foreign_tables import require_usable_tables
+from backfill_assets.planning.further_sources import found_sources, repinned
 from backfill_assets.planning.live_names import claims
-from backfill_assets.planning.old_data import source_facts
+from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
@@ -89,6 +90,9 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
+        further = (
+            found_sources(platform, target, manifest, policy, today, refused.kept, keep=keep) if as_declared else {}
+        )
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
@@ -103,7 +107,10 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             # tables that are not as their models say are not looked into
             base=_base_state(platform, target, manifest, base_snapshot_id) if as_declared else None,
             policy=policy,
-            facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
+            facts=facts_of(platform, policy, target, target.source, source.snapshot_id, today, keep=keep)
+            if as_declared
+            else None,
+            sources=further,
         )
     if refused.number:
         raise refused.as_one()
@@ -209,7 +216,7 @@ def _require_rules(platform: Platform, target: TargetTable) -> None:
         PlanRefused: naming each rule and function.
     """
     models = platform.products.models
-    read = {name: models[name] for name in (target.source, *target.references) if name in models}
+    read = {name: models[name] for name in (*target.every_source, *target.references) if name in models}
     if problems := [*rule_problems(read | dict(target.models)), *answer_problems(target)]:
         raise PlanRefused(problems)
 
@@ -225,7 +232,7 @@ def _require_input_columns(platform: Platform, target: TargetTable) -> None:
     models = platform.products.models
     problems = [
         problem
-        for name in (target.source, *target.references)
+        for name in (*target.every_source, *target.references)
         if name in models  # what is not declared, no model says anything of
         for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(models[name]), besides=False)
     ]
@@ -302,8 +309,9 @@ def replanned(run: RunContext) -> Plan:
     platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
-    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)[plan.source]
-    schemas = tuple(replace(one, schema_id=newest) if one.table == plan.source else one for one in plan.schemas)
+    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)
+    read = {plan.source, *(one.table for one in plan.sources)}
+    schemas = tuple(replace(one, schema_id=newest[one.table]) if one.table in read else one for one in plan.schemas)
     return replace(
         plan,
         schemas=schemas,
@@ -311,6 +319,7 @@ def replanned(run: RunContext) -> Plan:
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
+        sources=repinned(platform, plan),
         run_clock=platform.ledger.now(),
     )
 

@@ -25,7 +25,7 @@ from backfill_assets.planning import old_data
 from backfill_assets.reconciliation.platform_gates import accepted_finding, rules_finding
 from backfill_assets.reconciliation.published_chunks import Published, outlines_of
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging.compute import history_until_end
+from backfill_assets.staging.compute import histories_until_end
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import sha256_of
@@ -103,9 +103,9 @@ def _of_the_product(run: RunContext, published: Mapping[str, Published]) -> Iter
 
 def _of_the_policy(run: RunContext, published: Mapping[str, Published]) -> Iterator[Judged]:
     if OLD_DATA_GATE in run.plan.gates:
-        source = history_until_end(run, whole=True)
+        sources = histories_until_end(run, whole=True)
         paths = [path for one in published.values() for path in one.files]
-        yield _recorded(OLD_DATA_GATE, old_data.finding(run, source, paths))
+        yield _recorded(OLD_DATA_GATE, old_data.finding(run, sources, paths))
 
 
 def _recorded(gate: str, finding: Finding) -> Judged:

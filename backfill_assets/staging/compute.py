@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
 from functools import partial
 
 from pyspark.sql import DataFrame, Observation
@@ -26,9 +28,11 @@ from backfill_assets.staging.rows import (
     computed_rows,
     context_of,
     files_below,
+    in_window,
     inputs_of,
     read_window,
     running,
+    sources_by_name,
 )
 from backfill_assets.staging.unsteady import require_steady
 from manifests.chunks import Chunking
@@ -63,7 +67,7 @@ def pinned_inputs(
 ) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
 
-    `on_read` is told of each (`range`, `look_back`) what is read for it.
+    `on_read` is told of each (`range`, `look_back`, the name of a further source) what is read for it.
     """
     spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
     time_column = target.source_time_column
@@ -77,7 +81,35 @@ def pinned_inputs(
         on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
-    return inputs_of(target, (start, end), read(spark, scan), look_back, lambda rows: allowed(run, rows))
+    inputs = inputs_of(target, (start, end), read(spark, scan), look_back, lambda rows: allowed(run, rows))
+    first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
+    return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read)))
+
+
+def further_sources(
+    run: RunContext,
+    first: date,
+    last: date,
+    on_read: Callable[[str, PinnedRead], None] = _ignore_read,
+    *,
+    from_ever: bool = False,
+    whole: bool = False,
+) -> dict[str, DataFrame]:
+    """Return the rows of each further source that a plan reads for days, both inclusive; with `from_ever`, all before as well.
+
+    Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
+    """
+    found = {}
+    for pin in run.plan.sources:
+        start, end = pin.window(first, last)
+        start = None if from_ever else start
+        place = before(pin.time_column, end) if start is None else between(pin.time_column, start, end)
+        schema_id = run.plan.schema_of(pin.table)
+        scan = run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=schema_id)
+        on_read(pin.table, scan)
+        rows = in_window(read(run.spark, scan), pin.time_column, start, end)
+        found[pin.table] = rows if whole else allowed(run, rows, pin)
+    return found
 
 
 def entities_folder(prefix: str) -> str:
@@ -91,9 +123,10 @@ def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> 
         return inputs
     folder = entities_folder(prefix)
     entities_of(platform, plan).coalesce(1).write.mode("overwrite").parquet(folder)
-    return Inputs(
-        _of(inputs.source, plan.merge, folder),
-        None if inputs.look_back is None else _of(inputs.look_back, plan.merge, folder),
+    return replace(
+        inputs,
+        source=_of(inputs.source, plan.merge, folder),
+        look_back=None if inputs.look_back is None else _of(inputs.look_back, plan.merge, folder),
     )
 
 
@@ -131,6 +164,13 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     if not whole:
         rows = allowed(run, rows)
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")
+
+
+def histories_until_end(run: RunContext, *, whole: bool = False) -> dict[str, DataFrame]:
+    """Return what `history_until_end` does of the first source, and of each further one, by table name."""
+    publish = run.plan.publish_range
+    further = further_sources(run, publish.start, publish.end, from_ever=True, whole=whole)
+    return {run.plan.source: history_until_end(run, whole=whole), **further}
 
 
 def compute_batch(

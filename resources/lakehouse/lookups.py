@@ -46,7 +46,8 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
     for file, _ in files_and_deletes(table, snapshot, AlwaysTrue()):
         low, high = _instants(table, file, time_column)
         files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
-    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files))
+    has_dates = isinstance(column_of(table, time_column).field_type, DateType)
+    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files), has_dates)
 
 
 def first_day_added(table: Table, time_column: str, since: int, until: int) -> date | None:

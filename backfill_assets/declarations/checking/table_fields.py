@@ -71,6 +71,10 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, Collection) and all(isinstance(one, str) for one in value)
 
 
+def _are_several(value: Any) -> bool:
+    return isinstance(value, (tuple, list))
+
+
 def _is_by_name(value: Any) -> bool:
     return isinstance(value, Mapping)
 
@@ -130,6 +134,7 @@ _KINDS: tuple[_Kind, ...] = (
     *((name, _is_text_or_nothing, "a text, or None") for name in ("entity", "partition_by")),
     *((name, _are_texts, "a tuple of texts") for name in _COLLECTIONS),
     *((name, _is_by_name, "a mapping by name") for name in _MAPPINGS),
+    ("sources", _are_several, "a tuple of ba.SourceTable"),
     ("column_origins", _are_by_name, "a mapping of tuples by name"),
     ("chunking", _is_chunking, f"one of {', '.join(f'Chunking.{one.name}' for one in Chunking)}"),
     ("chunks_per_run", _is_count, "a whole number, 1 or more"),

@@ -32,6 +32,7 @@ from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
+from backfill_assets.declarations.checking.source_tables import of_sources
 from backfill_assets.declarations.checking.sql import of_sql
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
@@ -68,6 +69,7 @@ def of_target(
             "name the table whose rows it is made of",
             f"{target.name}: source",
         )
+    yield from of_sources(target, columns)
     yield from _of_references(target, columns, references)
     own, source = columns[target.name], columns.get(target.source)
     if own is not None:
