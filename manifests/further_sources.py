@@ -116,7 +116,8 @@ def pin_sources(
         if one.table not in found:
             continue
         known = found[one.table]
-        pin = _pin(one, known, manifest.target.publish_range)
+        pin = pin_of(one, known.state)
+        pin = replace(pin, reads=_reads(pin, known.state, manifest.target.publish_range))
         problems += _absences(one, pin, known.state, chunks)
         terms = None
         if policy is not None and known.facts is not None and known.state is not None:
@@ -127,9 +128,9 @@ def pin_sources(
     return tuple(pins), problems
 
 
-def _pin(declared: FurtherSource, known: FoundSource, publish: DayRange) -> PinnedSource:
-    state = known.state
-    pin = PinnedSource(
+def pin_of(declared: FurtherSource, state: SourceState | None) -> PinnedSource:
+    """Return how a source is pinned in the state that it is found in, before anything is known of what is read of it."""
+    return PinnedSource(
         declared.table,
         declared.time_column,
         has_dates=state is not None and state.has_dates,
@@ -139,11 +140,12 @@ def _pin(declared: FurtherSource, known: FoundSource, publish: DayRange) -> Pinn
         days_after=declared.days_after,
         reads=Estimate(0, 0, 0),
     )
-    if state is None:
-        return pin
-    first, last = touched_days(pin, publish.start, publish.end)
-    reads = FileIndex(state.files).touched(first, last)
-    return replace(pin, reads=reads)
+
+
+def _reads(pin: PinnedSource, state: SourceState | None, publish: DayRange) -> Estimate:
+    return (
+        pin.reads if state is None else FileIndex(state.files).touched(*touched_days(pin, publish.start, publish.end))
+    )
 
 
 def touched_days(pin: PinnedSource, first: date, last: date) -> tuple[date, date]:

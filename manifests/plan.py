@@ -18,7 +18,7 @@ from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
 from manifests.data_terms import DataTerms
 from manifests.estimates import Estimate
-from manifests.further_sources import PinnedSource
+from manifests.further_sources import PinnedSource, UpstreamRun
 from manifests.model import Acceptance, Corrections, DayRange, Mode, OlderVersion, OnConflict, PublishMode, Semantics
 
 
@@ -154,6 +154,10 @@ class Plan:
     """Of each table that the run reads or writes; none in plans of an earlier version."""
     sources: tuple[PinnedSource, ...] = field(default=(), metadata=LATER)
     """The sources beside the first, each at its snapshot."""
+    upstream: tuple[UpstreamRun, ...] = field(default=(), metadata=LATER)
+    """Where the first source is a target itself, the runs that held the chunks that are read."""
+    source_has_dates: bool = field(default=False, metadata=LATER)
+    """Whether rows of the first source have days, and no instants."""
 
     @cached_property
     def hash(self) -> str:
@@ -167,6 +171,10 @@ class Plan:
     def schema_of(self, table: str) -> int | None:
         """Return the schema that a table had when the plan was made; None if it is not on record."""
         return next((one.schema_id for one in self.schemas if one.table == table), None)
+
+    def at(self, instant: datetime) -> date:
+        """Return an instant at midnight as the first source's time column has it: the instant, or its date."""
+        return instant.date() if self.source_has_dates else instant
 
     @property
     def leaves_out_rows(self) -> bool:

@@ -18,7 +18,7 @@ from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRe
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
-from manifests.further_sources import FoundSource, PinnedSource, pin_sources
+from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
@@ -45,6 +45,7 @@ def make_plan(
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     sources: Mapping[str, FoundSource] = MappingProxyType({}),
+    upstream: tuple[UpstreamRun, ...] = (),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -60,6 +61,7 @@ def make_plan(
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
         sources: what is known of each source beside the first, by its name.
+        upstream: the runs that hold what is read, where the source is a target itself.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -80,6 +82,7 @@ def make_plan(
         facts,
         uncommitted,
         sources,
+        upstream,
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
@@ -131,6 +134,7 @@ class _Given:
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
     sources: Mapping[str, FoundSource]
+    upstream: tuple[UpstreamRun, ...]
 
     @property
     def publish(self) -> DayRange:
@@ -312,6 +316,8 @@ def _plan(
         data=terms,
         schemas=_schemas(given.base or BaseState()),
         sources=further,
+        upstream=given.upstream,
+        source_has_dates=source.has_dates,
     )
 
 

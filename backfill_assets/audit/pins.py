@@ -239,4 +239,6 @@ def _read_by(sealed: Sealed, table: str) -> BooleanExpression:
         return before(further.time_column, further.window(published.start, published.end)[1])
     if sealed.plan.get("merge") or table != sealed.plan.get("source"):
         return AlwaysTrue()
-    return before(sealed.target.source_time_column, datetime.fromisoformat(str(sealed.plan["read_until"])))
+    until = datetime.fromisoformat(str(sealed.plan["read_until"]))
+    has_dates = sealed.plan.get("source_has_dates", False)
+    return before(sealed.target.source_time_column, until.date() if has_dates else until)

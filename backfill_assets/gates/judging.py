@@ -29,12 +29,12 @@ from backfill_assets.declarations.target import (
     Reconciliation,
     ReconciliationContext,
 )
-from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
 from backfill_assets.gates.purity import purity_finding
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_then import accepted_then
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.planning.scopes import chunk_scopes

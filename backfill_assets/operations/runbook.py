@@ -133,6 +133,7 @@ class _Book(RunOnRecord):
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {scope.start} to {scope.end} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}, from {plan.input_range.start}",
+            *(f"reads {one.table}, {one.describe()}" for one in plan.sources),
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]
         facts += [

@@ -14,9 +14,10 @@ from datetime import date
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import facts_of
+from backfill_assets.planning.upstream import upstream_of
 from manifests.facts import FurtherSource, SourceState
-from manifests.further_sources import FoundSource, PinnedSource
-from manifests.model import RunManifest
+from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_of, touched_days
+from manifests.model import DayRange, RunManifest
 from manifests.plan import Plan
 from manifests.policy import Policy
 
@@ -41,10 +42,12 @@ def found_sources(
         with kept():
             state = _state(platform, source.contract, wanted.get(source.table))
             facts = None
+            upstream: tuple[UpstreamRun, ...] = ()
             if state is not None:
+                upstream = _upstream(platform, source.contract, state, manifest.target.publish_range)
                 asked = platform, policy, target, source.table, state.snapshot_id
                 facts = facts_of(*asked, today, keep=keep)
-            found[source.table] = FoundSource(state, facts)
+            found[source.table] = FoundSource(state, facts, upstream)
     return found
 
 
@@ -53,6 +56,13 @@ def _state(platform: Platform, source: FurtherSource, wanted: int | None) -> Sou
     if platform.lakehouse.snapshot_id(source.table) is None:
         return None
     return platform.lakehouse.source_state(source.table, source.time_column, wanted)
+
+
+def _upstream(
+    platform: Platform, source: FurtherSource, state: SourceState, publish: DayRange
+) -> tuple[UpstreamRun, ...]:
+    first, last = touched_days(pin_of(source, state), publish.start, publish.end)
+    return upstream_of(platform, source.table, state.snapshot_id, first, last)
 
 
 def repinned(platform: Platform, plan: Plan) -> tuple[PinnedSource, ...]:
@@ -64,6 +74,8 @@ def repinned(platform: Platform, plan: Plan) -> tuple[PinnedSource, ...]:
             pins.append(pin)
             continue
         state = platform.lakehouse.source_state(pin.table, pin.time_column, snapshot_id)
-        moved = replace(pin, has_dates=state.has_dates, snapshot_id=snapshot_id, committed_at=state.committed_at)
+        first, last = touched_days(pin, plan.publish_range.start, plan.publish_range.end)
+        upstream = upstream_of(platform, pin.table, snapshot_id, first, last)
+        moved = replace(pin, snapshot_id=snapshot_id, committed_at=state.committed_at, upstream=upstream)
         pins.append(moved)
     return tuple(pins)

@@ -28,6 +28,7 @@ from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
+from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of, upstream_of_first
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
@@ -82,6 +83,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
     with refused.kept():
+        require_policy_of_upstream(platform, target)
+    with refused.kept():
         pinned = _PinnedRows(platform, target, manifest, references)
         contract = contract_of(target, pinned, lambda error: error is pinned.unreadable)
     policy, run_clock = platform.policy, platform.ledger.now()
@@ -111,6 +114,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             if as_declared
             else None,
             sources=further,
+            upstream=upstream_of_first(platform, target, manifest, contract.warm_up_days, source),
         )
     if refused.number:
         raise refused.as_one()
@@ -320,6 +324,7 @@ def replanned(run: RunContext) -> Plan:
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
         sources=repinned(platform, plan),
+        upstream=upstream_of(platform, plan.source, source.snapshot_id, *days_read(plan)[plan.source]),
         run_clock=platform.ledger.now(),
     )
 

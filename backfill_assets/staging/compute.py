@@ -73,11 +73,11 @@ def pinned_inputs(
     time_column = target.source_time_column
     start, end = read_window(plan, chunks)
     pinned = partial(lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source))
-    scan = pinned(between(time_column, start, end))
+    scan = pinned(between(time_column, plan.at(start), plan.at(end)))
     on_read("range", scan)
     look_back = None
     if target.look_back_columns:
-        earlier = pinned(before(time_column, start))
+        earlier = pinned(before(time_column, plan.at(start)))
         on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
@@ -158,7 +158,7 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
     """
     plan, time_column = run.plan, run.target.source_time_column
-    until, schema_id = before(time_column, plan.read_until), plan.schema_of(plan.source)
+    until, schema_id = before(time_column, plan.at(plan.read_until)), plan.schema_of(plan.source)
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
     rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:

@@ -16,7 +16,6 @@ import polars as pl
 from backfill_assets.declarations.arguments import is_amount
 from backfill_assets.declarations.checking.columns import (
     DAY,
-    INSTANT,
     ColumnTypes,
     declared_columns,
     in_columns,
@@ -76,7 +75,7 @@ def of_target(
         yield from _of_own_columns(target, own, columns)
     if source is not None:
         of = target.source
-        yield from of_kind(target.name, "source_time_column", target.source_time_column, of, source, INSTANT)
+        yield from of_kind(target.name, "source_time_column", target.source_time_column, of, source, DAY)
         yield from in_columns(target.name, "look_back_columns", texts(target.look_back_columns), of, source)
         if target.entity is not None:
             yield from in_columns(target.name, "entity", (target.entity,), of, source)

@@ -22,6 +22,7 @@ from backfill_assets.declarations.standard.parts import (
     of_chunks,
     percent_of,
     share,
+    source_day,
     tolerances,
     too_many,
 )
@@ -136,7 +137,7 @@ def _counted(context: ReconciliationContext, *, name: str, absolute: bool, zone:
 def _source_rows(context: ReconciliationContext, zone: str) -> dict[str, int]:
     """Return the source rows of each chunk's days."""
     scope = context.transform.publish_range
-    day = F.to_date(F.from_utc_timestamp(context.source_time_column, zone))
+    day = source_day(context, zone)
     rows = context.source.select(day.alias("day")).where(F.col("day").between(F.lit(scope.start), F.lit(scope.end)))
     found: Counter[str] = Counter()
     for row in rows.groupBy("day").count().collect():  # a row a day of the range

@@ -48,6 +48,7 @@ from backfill_assets.operations.doctor.tables import (
     planted_fences,
     redirected_file_access,
 )
+from backfill_assets.operations.doctor.upstream import upstream_superseded
 from backfill_assets.operations.doctor.views import TableView, is_at_it, legible_runs
 from manifests.errors import InputRefused
 from manifests.lifecycle import RunState
@@ -78,6 +79,7 @@ def examine(platform: Platform) -> list[Disagreement]:
         attempts_not_running,
         loads_taken_back,
         pins_untagged,
+        upstream_superseded,
         damaged_bundles,
         damaged_records,
         missing_diffs,
