@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from manifests.chunks import Chunking
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
+    from manifests.timeliness import OnFuture, OnLate, Timeliness
 
 __all__ = [
     "EVERYTHING_UNTIL_END",
@@ -77,6 +78,8 @@ __all__ = [
     "LocalTimestamp",
     "Mode",
     "Needs",
+    "OnFuture",
+    "OnLate",
     "Outline",
     "Platform",
     "Problem",
@@ -91,6 +94,7 @@ __all__ = [
     "SourceTable",
     "Tally",
     "TargetTable",
+    "Timeliness",
     "TransformContext",
     "TransformVersion",
     "Uuid",
@@ -162,6 +166,7 @@ _ROOMS = {
     "manifests.chunks": ("Chunking",),
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
+    "manifests.timeliness": ("OnFuture", "OnLate", "Timeliness"),
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 

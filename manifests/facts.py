@@ -12,6 +12,7 @@ from datetime import date, datetime
 
 from manifests.chunks import Chunking
 from manifests.kinds import Present
+from manifests.timeliness import AS_OTHERS, Timeliness
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class FurtherSource:
     days_before: int | None
     days_after: int
     may_be_empty: bool
+    timeliness: Timeliness = AS_OTHERS
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class TargetContract:
         entity: the source and target column whose values a merge recomputes whole; None where it cannot be merged into.
         version_column: the target column that says which of two rows of a key is newer.
         has_corrections: whether it has a corrections table.
+        timeliness: what is declared of rows of the first source that are not in time.
         published_gates: those that a reconciliation can hold published rows against.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
     """
@@ -66,6 +69,7 @@ class TargetContract:
     has_corrections: bool = False
     published_gates: tuple[str, ...] = ()
     sources: tuple[FurtherSource, ...] = ()
+    timeliness: Timeliness = AS_OTHERS
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.facts import FurtherSource, SourceState
 from manifests.model import DayRange, RunManifest
 from manifests.policy import Policy
+from manifests.timeliness import OnFuture, newest_in_time
 
 _NO_MARGIN = timedelta(0)
 
@@ -43,6 +44,7 @@ class PinnedSource:
         reads: what is read of it for the whole run, by its files.
         data: what the run may not see of it; None: it may see everything.
         upstream: where it is a target itself, the runs that held the chunks that are read.
+        leaves_out_future: whether rows with a time after the commit are not read.
     """
 
     table: str
@@ -55,6 +57,7 @@ class PinnedSource:
     reads: Estimate
     data: DataTerms | None = field(default=None, metadata=LATER)
     upstream: tuple[UpstreamRun, ...] = field(default=(), metadata=LATER)
+    leaves_out_future: bool = field(default=False, metadata=LATER)
 
     def window(self, first: date, last: date) -> tuple[date | None, date]:
         """Return from when (inclusive; None: from ever) and until when (exclusive) rows are read for days, both inclusive.
@@ -67,6 +70,13 @@ class PinnedSource:
             return start, end
         return None if start is None else _instant(_days_off(start, -1)), _instant(_days_off(end, 1))
 
+    @property
+    def newest(self) -> date | None:
+        """The last instant, or date, of the rows that are read; None where those of the future are read as well."""
+        if not self.leaves_out_future or self.committed_at is None:
+            return None
+        return newest_in_time(self.committed_at, has_dates=self.has_dates)
+
     def describe(self) -> str:
         """Say in words what is read of it."""
         pinned = "no snapshot yet, no rows" if self.snapshot_id is None else f"snapshot {self.snapshot_id}"
@@ -74,7 +84,7 @@ class PinnedSource:
         made = "".join(f"; {in_words(list(one.chunks))} by run '{one.run_id}'" for one in self.upstream)
         return (
             f"{pinned}, by {self.time_column}, {before} and {self.days_after:,} after: up to {self.reads.rows:,} rows, "
-            f"{self.reads.files:,} files{made}"
+            f"{self.reads.files:,} files{', none of the future' if self.leaves_out_future else ''}{made}"
         )
 
 
@@ -139,6 +149,7 @@ def pin_of(declared: FurtherSource, state: SourceState | None) -> PinnedSource:
         days_before=declared.days_before,
         days_after=declared.days_after,
         reads=Estimate(0, 0, 0),
+        leaves_out_future=declared.timeliness.future is OnFuture.LEAVE_OUT,
     )
 
 

@@ -20,6 +20,7 @@ from manifests.data_terms import DataTerms
 from manifests.estimates import Estimate
 from manifests.further_sources import PinnedSource, UpstreamRun
 from manifests.model import Acceptance, Corrections, DayRange, Mode, OlderVersion, OnConflict, PublishMode, Semantics
+from manifests.timeliness import newest_in_time
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class Plan:
     """The sources beside the first, each at its snapshot."""
     upstream: tuple[UpstreamRun, ...] = field(default=(), metadata=LATER)
     """Where the first source is a target itself, the runs that held the chunks that are read."""
+    leaves_out_future: bool = field(default=False, metadata=LATER)
+    """Whether rows of the first source with a time after the commit of its snapshot are not read."""
     source_has_dates: bool = field(default=False, metadata=LATER)
     """Whether rows of the first source have days, and no instants."""
 
@@ -175,6 +178,13 @@ class Plan:
     def at(self, instant: datetime) -> date:
         """Return an instant at midnight as the first source's time column has it: the instant, or its date."""
         return instant.date() if self.source_has_dates else instant
+
+    @property
+    def newest(self) -> date | None:
+        """The last instant, or date, of the first source's rows that are read; None where those of the future are as well."""
+        if not self.leaves_out_future:
+            return None
+        return newest_in_time(self.source_committed_at, has_dates=self.source_has_dates)
 
     @property
     def leaves_out_rows(self) -> bool:

@@ -27,6 +27,7 @@ from manifests.policy import Policy, Role
 from manifests.publish_mode_problems import publish_mode_problems, whole_file_problems
 from manifests.reference_pins import pin_references
 from manifests.target_problems import name_problems, scope_problems, source_range_problems, warm_up_problems
+from manifests.timeliness import FUTURE_GATE, FoundTimes, OnFuture, timeliness_problems
 from manifests.who_may import request_problems
 
 
@@ -46,6 +47,7 @@ def make_plan(
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     sources: Mapping[str, FoundSource] = MappingProxyType({}),
     upstream: tuple[UpstreamRun, ...] = (),
+    times: Mapping[str, FoundTimes] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -62,6 +64,7 @@ def make_plan(
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
         sources: what is known of each source beside the first, by its name.
         upstream: the runs that hold what is read, where the source is a target itself.
+        times: what is not in time of each source, by its name, where the target declares anything of it.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -93,7 +96,8 @@ def make_plan(
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given)
-    problems += [*data_problems, *source_problems]
+    timely = {contract.source: contract.timeliness} | {one.table: one.timeliness for one in contract.sources}
+    problems += [*data_problems, *source_problems, *timeliness_problems(timely, times)]
     if problems:
         raise PlanRefused(problems)
     return _plan(given, scope, pins, chunks, terms, further)
@@ -297,6 +301,7 @@ def _plan(
         transform_version=manifest.transform.version,
         chunks=chunks,
         gates=_gates(manifest, contract, (terms, *(one.data for one in further))),
+        leaves_out_future=contract.timeliness.future is OnFuture.LEAVE_OUT,
         tolerances=_tolerances(manifest, contract),
         max_chunks_per_job=manifest.limits.max_chunks_per_job,
         max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
@@ -345,7 +350,10 @@ def _gates(manifest: RunManifest, contract: TargetContract, terms: Sequence[Data
         gates = contract.gates
     else:
         gates = tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
-    return (*gates, OLD_DATA_GATE) if any(one is not None and one.leaves_out_rows for one in terms) else gates
+    if any(one is not None and one.leaves_out_rows for one in terms):
+        gates = (*gates, OLD_DATA_GATE)
+    declared = (contract.timeliness, *(one.timeliness for one in contract.sources))
+    return (*gates, FUTURE_GATE) if any(one.future is OnFuture.LEAVE_OUT for one in declared) else gates
 
 
 def _tolerances(manifest: RunManifest, contract: TargetContract) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
@@ -23,13 +23,14 @@ from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.planning.late_rows import late_by_source
 from backfill_assets.planning.pinned_snapshots import untagged_of
 from backfill_assets.planning.resolve import preview
 from backfill_assets.planning.upstream import superseded_of
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import diff_run
-from benchmarks import orders, payments
+from benchmarks import orders, payments, regions
 from benchmarks.orders import LINES, ORDERS
 from benchmarks.payments import PAYMENTS, RATES, REVENUE, TARGET
 from manifests.canonical import plain
@@ -263,3 +264,99 @@ def test_the_policy_holds_for_each_source(world: World) -> None:
     ):
         preview(platform, payments.manifest("history"))
     preview(platform, orders.manifest("more-orders", *FEBRUARY))
+
+
+def test_a_target_is_computed_from_another_by_its_dates_in_sql(tmp_path: Path) -> None:
+    platform = regions.opened(tmp_path / "home", spark=SPARK)
+    payments.fill(platform)
+    world = World(platform, tmp_path / "home")
+    with pytest.raises(Refused, match=r"silver\.orders"):  # nothing is published there yet
+        preview(platform, regions.manifest("too-early"))
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    world.published(regions.manifest("by-region"))
+    plan = platform.ledger.run("by-region").plan
+    assert plan.source_has_dates
+    assert [(one.run_id, one.chunks) for one in plan.upstream] == [
+        ("orders", ("2023-12", "2024-01", "2024-02", "2024-03"))
+    ]
+    found = platform.lakehouse.table(regions.REGIONS).scan().to_arrow().to_pylist()
+    expected: dict[tuple[str, date], int] = {}
+    for row in orders.rows_of(platform):
+        if row["region"] is not None:
+            key = row["region"], row["ordered_on"].replace(day=1)
+            expected[key] = expected.get(key, 0) + 1
+    assert {(row["region"], row["month"]): row["orders"] for row in found} == expected
+    assert verify(platform, data=True).everything == []
+    assert reproduce(platform, "by-region").outcome is Outcome.EQUAL
+    told = explain(platform, regions.REGIONS, ["region=north", "month=2024-02-01"])
+    assert told.producer is not None
+    assert [(run["run_id"], run["chunks"]) for run in told.producer.upstream] == [
+        ("orders", ["2024-01", "2024-02", "2024-03"])
+    ]
+    platform.ledger.run("orders")
+    rollback(platform, "orders")
+    (one,) = superseded_of(platform, platform.ledger.run("by-region"))
+    assert one.by == ""
+    with pytest.raises(Refused):
+        preview(platform, regions.manifest("of-nothing"))
+
+
+def timely(first: ba.Timeliness, further: ba.Timeliness) -> ba.TargetTable:
+    of_orders, of_rates = TARGET.sources
+    return replace(
+        TARGET, timeliness=first, sources=(replace(of_orders, may_be_empty=True), replace(of_rates, timeliness=further))
+    )
+
+
+def test_rows_of_the_future_are_left_out_and_counted_or_refused_as_declared(tmp_path: Path) -> None:
+    leave = ba.Timeliness(future=ba.OnFuture.LEAVE_OUT)
+    platform = payments.opened(tmp_path / "home", timely(leave, leave), spark=SPARK)
+    payments.fill(platform)
+    world = World(platform, tmp_path / "home")
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    # the clock of the installation says 2026: what is of March 2030 has not happened
+    late = [row | {"payment_id": 9_000, "paid_at": datetime(2030, 3, 5, tzinfo=UTC)} for row in payments.payments()[:1]]
+    payments.load(platform, PAYMENTS, payments.Payment, late, "of the future")
+    rate = {"currency": "USD", "valid_from": date(2030, 3, 1), "euros": Decimal("9.00")}
+    payments.load(platform, RATES, payments.Rate, [rate], "of the future")
+    platform = payments.opened(tmp_path / "home", replace(timely(leave, leave), chunks_until="2030-12"), spark=SPARK)
+    world = World(platform, tmp_path / "home")
+    march = {"target": {"table": REVENUE, "publishRange": {"start": date(2030, 3, 1), "end": date(2030, 3, 31)}}}
+    world.published(payments.manifest("march", **march))
+    assert payments.rows_of(platform) == {}
+    (verdict,) = [one for one in platform.ledger.verdicts("march") if one.gate == "rows_of_the_future"]
+    assert verdict.details["left_out"] == {PAYMENTS: 1, RATES: 1}
+    assert reproduce(platform, "march").outcome is Outcome.EQUAL
+    refuse = ba.Timeliness(future=ba.OnFuture.REFUSE)
+    wary = payments.opened(tmp_path / "home", replace(timely(refuse, refuse), chunks_until="2030-12"), spark=SPARK)
+    with pytest.raises(PlanRefused, match=r"bronze\.payments has rows of the future") as refused:
+        preview(wary, payments.manifest("again", **march))
+    assert "bronze.rates has rows of the future" in str(refused.value)
+    preview(wary, payments.manifest("history"))  # nothing of the future is read for these days
+
+
+def test_late_rows_are_reported_or_refused_as_declared(tmp_path: Path) -> None:
+    report = ba.Timeliness(late=ba.OnLate.REPORT)
+    platform = payments.opened(tmp_path / "home", timely(report, report), spark=SPARK)
+    payments.fill(platform)
+    world = World(platform, tmp_path / "home")
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    world.published(payments.manifest("history"))
+    assert examine(platform) == []
+    late = [payments.payments()[0] | {"payment_id": 9_000, "paid_at": datetime(2024, 2, 14, tzinfo=UTC)}]
+    payments.load(platform, PAYMENTS, payments.Payment, late, "late payment")
+    payments.load(platform, RATES, payments.Rate, payments.rates(changed=date(2024, 3, 20))[2:], "late rate")
+    told = {(one.kind, one.where): one.what for one in examine(platform)}
+    assert told.keys() == {("late-rows", REVENUE)}
+    by_source = late_by_source(platform, platform.products.target(REVENUE), {ba.OnLate.REPORT})
+    assert by_source == {PAYMENTS: ["2024-02"], RATES: ["2024-03"]}
+    closed = ba.Timeliness(late=ba.OnLate.REFUSE)
+    books = payments.opened(tmp_path / "home", timely(closed, report), spark=SPARK)
+    with pytest.raises(PlanRefused, match=r"rows came into bronze\.payments after 2024-02 was accepted"):
+        preview(books, payments.manifest("again"))
+    january = date(2024, 1, 1), date(2024, 1, 31)
+    preview(books, payments.manifest("again", *january))
+    pinned = {"source": {"table": PAYMENTS, "snapshotId": platform.ledger.run("history").plan.source_snapshot_id}}
+    preview(books, payments.manifest("again", **pinned))
+    world.published(payments.manifest("restated"))
+    assert examine(platform) == []

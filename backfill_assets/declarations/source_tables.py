@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from backfill_assets.declarations.arguments import said_at_once
 from manifests.facts import FurtherSource
+from manifests.timeliness import AS_OTHERS, Timeliness
 
 
 @said_at_once
@@ -40,14 +41,17 @@ class SourceTable:
         reads: which days of it a chunk needs.
         may_be_empty: whether a chunk is computed where the source holds no rows in the days that it needs; else such a plan is
             refused, by the bounds of the source's files.
+        timeliness: what becomes of rows that come late, and of rows of the future.
     """
 
     table: str
     time_column: str
     reads: Window = Window()
     may_be_empty: bool = False
+    timeliness: Timeliness = AS_OTHERS
 
     @property
     def contract(self) -> FurtherSource:
         """What the planner must know of it."""
-        return FurtherSource(self.table, self.time_column, self.reads.before, self.reads.after, self.may_be_empty)
+        window = self.reads.before, self.reads.after
+        return FurtherSource(self.table, self.time_column, *window, self.may_be_empty, self.timeliness)

@@ -27,6 +27,7 @@ from manifests.chunks import Chunk, Chunking, key_of
 from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode
+from manifests.timeliness import AS_OTHERS, Timeliness
 from resources.sinks.policy import TABLES
 
 if TYPE_CHECKING:
@@ -303,6 +304,7 @@ class TargetTable:
         chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz); completeness,
             LIVE, merges and `entity` go by it. `sources` are those read beside it, each in a window of its own.
+        timeliness: what becomes of rows of it that come late, and of rows of the future; of `sources`, they say it themselves.
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
@@ -356,6 +358,7 @@ class TargetTable:
     reconciled: ReconciliationPolicy | None = None
     diff_tolerances: Mapping[str, float] = field(default_factory=dict)
     sources: tuple[SourceTable, ...] = ()
+    timeliness: Timeliness = AS_OTHERS
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
@@ -390,6 +393,10 @@ class TargetTable:
     def every_source(self) -> dict[str, str]:
         """The time column of each source, by its table: the first one first."""
         return {self.source: self.source_time_column} | {one.table: one.time_column for one in self.sources}
+
+    def timeliness_of(self, source: str) -> Timeliness:
+        """Return what is declared of rows of a source that are not in time."""
+        return {one.table: one.timeliness for one in self.sources}.get(source, self.timeliness)
 
     @property
     def changed_tables(self) -> list[str]:
@@ -433,6 +440,7 @@ class TargetTable:
             has_corrections=self.corrections is not None,
             published_gates=self.published_gates,
             sources=tuple(one.contract for one in self.sources),
+            timeliness=self.timeliness,
         )
 
 

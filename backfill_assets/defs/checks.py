@@ -43,6 +43,7 @@ from backfill_assets.staging.progress import Progress
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
 from manifests.stages import Step
+from manifests.timeliness import FUTURE_GATE, OnFuture
 from resources.ledger.facade import RunRecord, Verdict
 
 _PLATFORM_GATES = {
@@ -53,6 +54,9 @@ _PLATFORM_GATES = {
     OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
 }
 
+_OF_SOME_PLANS = {OLD_DATA_GATE: "old data", FUTURE_GATE: "rows of the future"}
+"""Gates of plans that leave something out, each with what that is."""
+
 
 def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
     """Return what Dagster knows of each check of a target: the chunk gate, and a check a run-level gate."""
@@ -60,6 +64,10 @@ def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
     described = _PLATFORM_GATES | {
         item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
     }
+    if any(target.timeliness_of(name).future is OnFuture.LEAVE_OUT for name in target.every_source):
+        described[FUTURE_GATE] = (
+            "Rows with a time after the commit of their source's snapshot were left out, and counted."
+        )
     return [
         dg.AssetCheckSpec(
             CHUNK_GATE,
@@ -149,8 +157,8 @@ def _unjudged(
     It calls a check skipped of which it is told nothing, but failed where the Dagster run fails, whatever made it fail.
     """
     shown: dict[str, Any] = {"run": record.run_id, "run page": dg.MetadataValue.url(run_path(record.run_id))}
-    if gate == OLD_DATA_GATE and gate not in record.plan.gates:
-        why = "the plan leaves out no old data"
+    if gate in _OF_SOME_PLANS and gate not in record.plan.gates:
+        why = f"the plan leaves out no {_OF_SOME_PLANS[gate]}"
         return dg.AssetCheckResult(passed=True, check_name=gate, asset_key=key, description=why, metadata=shown)
     if not fails:
         return _without_evaluation(context, gate)

@@ -31,6 +31,7 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
+from backfill_assets.gates.future_rows import future_rows_finding
 from backfill_assets.gates.purity import purity_finding
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
@@ -57,6 +58,7 @@ from manifests.data_terms import OLD_DATA_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
 from manifests.plan import Plan
+from manifests.timeliness import FUTURE_GATE
 from resources import logs
 from resources.lakehouse.facade import local_path
 from resources.ledger import judged
@@ -276,6 +278,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, histories_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
+    findings[FUTURE_GATE] = lambda: future_rows_finding(run, histories_until_end(run, whole=True))
     found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
     kept = keep(
         platform,

@@ -23,6 +23,7 @@ from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.further_sources import found_sources, repinned
+from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
@@ -33,6 +34,7 @@ from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
+from manifests.further_sources import FoundSource
 from manifests.kinds import Present
 from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
 from manifests.plan import Plan
@@ -41,6 +43,7 @@ from manifests.policy import same_name, shown
 from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
+from manifests.timeliness import FoundTimes
 from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
@@ -114,6 +117,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             if as_declared
             else None,
             sources=further,
+            times=_times(platform, target, manifest, source, further) if as_declared else {},
             upstream=upstream_of_first(platform, target, manifest, contract.warm_up_days, source),
         )
     if refused.number:
@@ -193,6 +197,20 @@ def _source_state(
         with refused.kept():
             return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
     return None
+
+
+def _times(
+    platform: Platform,
+    target: TargetTable,
+    manifest: RunManifest,
+    source: SourceState,
+    further: Mapping[str, FoundSource],
+) -> dict[str, FoundTimes]:
+    """Return what is not in time of a target's sources; a reconciliation compares, and takes in nothing."""
+    if manifest.execution_mode is Mode.RECONCILIATION:
+        return {}
+    states = {target.source: source} | {name: one.state for name, one in further.items() if one.state is not None}
+    return found_times(platform, target, manifest.target.publish_range, states)
 
 
 def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:

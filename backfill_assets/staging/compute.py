@@ -28,6 +28,7 @@ from backfill_assets.staging.rows import (
     computed_rows,
     context_of,
     files_below,
+    in_time,
     in_window,
     inputs_of,
     read_window,
@@ -81,7 +82,13 @@ def pinned_inputs(
         on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
-    inputs = inputs_of(target, (start, end), read(spark, scan), look_back, lambda rows: allowed(run, rows))
+    inputs = inputs_of(
+        target,
+        (start, end),
+        read(spark, scan),
+        look_back,
+        lambda rows: allowed(run, in_time(rows, time_column, plan.newest)),
+    )
     first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
     return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read)))
 
@@ -108,7 +115,7 @@ def further_sources(
         scan = run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=schema_id)
         on_read(pin.table, scan)
         rows = in_window(read(run.spark, scan), pin.time_column, start, end)
-        found[pin.table] = rows if whole else allowed(run, rows, pin)
+        found[pin.table] = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)
     return found
 
 
@@ -162,7 +169,7 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
     rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:
-        rows = allowed(run, rows)
+        rows = allowed(run, in_time(rows, time_column, plan.newest))
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")
 
 

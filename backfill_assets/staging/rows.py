@@ -109,6 +109,11 @@ def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, d
     return plan.read_from + (first - plan.input_range.start), plan.read_until - (plan.input_range.end - last)
 
 
+def in_time(rows: DataFrame, time_column: str, newest: date | None) -> DataFrame:
+    """Return the rows of a source that are not of the future; all of them where `newest` is None."""
+    return rows if newest is None else rows.where(F.col(time_column) <= F.lit(newest))
+
+
 def _as_they_are(rows: DataFrame) -> DataFrame:
     return rows
 

@@ -29,6 +29,7 @@ from backfill_assets.declarations.target import (
 )
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import Problem
+from manifests.timeliness import FUTURE_GATE
 
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
 
@@ -107,7 +108,7 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
     yield from _of_defaults(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
     known = [*PLATFORM_GATES, *own]
-    platforms = {*PLATFORM_GATES, CHUNK_GATE, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE}
+    platforms = {*PLATFORM_GATES, CHUNK_GATE, PUBLISHED_RULES_GATE, ACCEPTED_ROWS_GATE, OLD_DATA_GATE, FUTURE_GATE}
     for name in dict.fromkeys(one for one in own if one in platforms):
         where = f"{target.name}: reconciliations"
         yield Problem(

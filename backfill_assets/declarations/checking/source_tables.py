@@ -15,6 +15,7 @@ from backfill_assets.declarations.source_tables import SourceTable, Window
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS
+from manifests.timeliness import OnFuture, OnLate, Timeliness
 
 
 def of_sources(target: TargetTable, columns: Mapping[str, ColumnTypes | None]) -> Iterator[Problem]:
@@ -68,6 +69,13 @@ def _wrong_fields(one: SourceTable, where: str) -> Iterator[Problem]:
         ("reads", window, isinstance(window, Window), "a ba.Window, or ba.EVERYTHING_UNTIL_END"),
         ("may_be_empty", one.may_be_empty, isinstance(one.may_be_empty, bool), "True or False"),
     ]
+    times: Any = one.timeliness
+    asked.append(("timeliness", times, isinstance(times, Timeliness), "a ba.Timeliness"))
+    if isinstance(times, Timeliness):
+        asked += [
+            ("timeliness.late", times.late, isinstance(times.late, OnLate), "a ba.OnLate"),
+            ("timeliness.future", times.future, isinstance(times.future, OnFuture), "a ba.OnFuture"),
+        ]
     if isinstance(window, Window):
         asked += [
             (

@@ -32,6 +32,7 @@ from backfill_assets.operations.doctor.evidence import (
     untold_changes,
 )
 from backfill_assets.operations.doctor.journal import unexplained_changes
+from backfill_assets.operations.doctor.late_rows import late_rows
 from backfill_assets.operations.doctor.leases_and_freezes import freezes_over, wrong_leases
 from backfill_assets.operations.doctor.loads import loads_taken_back, pins_untagged
 from backfill_assets.operations.doctor.publications import (
@@ -80,6 +81,7 @@ def examine(platform: Platform) -> list[Disagreement]:
         loads_taken_back,
         pins_untagged,
         upstream_superseded,
+        late_rows,
         damaged_bundles,
         damaged_records,
         missing_diffs,
