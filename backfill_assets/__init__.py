@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
     from backfill_assets.declarations.schema import Corrections, Instant, Published, PublishedInFull, row_rule
+    from backfill_assets.declarations.source_tables import EVERYTHING_UNTIL_END, SourceTable, Window
     from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
     from backfill_assets.declarations.standard.distributions import distribution_gate
@@ -55,8 +56,10 @@ if TYPE_CHECKING:
     from manifests.division import ByBucket, ByValue
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
+    from manifests.timeliness import OnFuture, OnLate, Timeliness
 
 __all__ = [
+    "EVERYTHING_UNTIL_END",
     "BackfillTables",
     "ByBucket",
     "ByValue",
@@ -80,6 +83,8 @@ __all__ = [
     "LocalTimestamp",
     "Mode",
     "Needs",
+    "OnFuture",
+    "OnLate",
     "Outline",
     "Platform",
     "Problem",
@@ -92,11 +97,14 @@ __all__ = [
     "ReconciliationContext",
     "ReconciliationPolicy",
     "Rejections",
+    "SourceTable",
     "Tally",
     "TargetTable",
+    "Timeliness",
     "TransformContext",
     "TransformVersion",
     "Uuid",
+    "Window",
     "Wrong",
     "bounded_change_gate",
     "build_definitions",
@@ -133,6 +141,7 @@ _ROOMS = {
     ),
     "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "PublishedInFull", "row_rule"),
+    "backfill_assets.declarations.source_tables": ("EVERYTHING_UNTIL_END", "SourceTable", "Window"),
     "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
     "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),
     "backfill_assets.declarations.standard.distributions": ("distribution_gate",),
@@ -165,6 +174,7 @@ _ROOMS = {
     "manifests.division": ("ByBucket", "ByValue"),
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
+    "manifests.timeliness": ("OnFuture", "OnLate", "Timeliness"),
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 

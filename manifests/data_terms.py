@@ -7,7 +7,7 @@ Put here what is judged of old data from the policy and plain facts. How rows ar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 
 from manifests.canonical import sha256_of
@@ -49,13 +49,14 @@ class ErasedList:
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What the policy must know of source and target, from metadata."""
+    """What the policy must know of a source and the target, from metadata; `table` is the source."""
 
     columns: Mapping[str, SourceColumn]
     time_column: str
     target_columns: frozenset[str]
     entity: str | None = None
     erased: ErasedList | None = None
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,15 @@ class WantedRead:
 def data_terms(
     policy: Policy, manifest: RunManifest, facts: SourceFacts, wanted: WantedRead, run_clock: datetime
 ) -> tuple[DataTerms | None, list[Problem]]:
-    """Return what a run may not see of its source (None: it may see everything), and why it may not be planned."""
-    rule = policy.source_rule(manifest.source.table, manifest.target.table)
+    """Return what a run may not see of a source (None: it may see everything), and why it may not be planned."""
+    facts = facts if facts.table else replace(facts, table=manifest.source.table)
+    rule = policy.source_rule(facts.table, manifest.target.table)
     if rule is None:
         return None, []
-    problems = _use_problems(rule, manifest)
+    problems = _use_problems(rule, manifest, facts.table)
     not_before, expired = None, 0
     if rule.retention is not None:
-        not_before, expired, found = _retained(rule.retention, manifest, wanted, run_clock)
+        not_before, expired, found = _retained(rule.retention, facts.table, wanted, run_clock)
         problems += found
     masks, found = _masks(policy, rule, manifest, facts)
     problems += found
@@ -155,9 +157,8 @@ def data_terms(
     return (terms if terms.leaves_out_rows or masks else None), problems
 
 
-def _use_problems(rule: SourceRule, manifest: RunManifest) -> list[Problem]:
+def _use_problems(rule: SourceRule, manifest: RunManifest, source: str) -> list[Problem]:
     problems = []
-    source = manifest.source.table
     if rule.kinds is not None and manifest.kind not in rule.kinds:
         problems.append(
             Problem(
@@ -178,10 +179,9 @@ def _use_problems(rule: SourceRule, manifest: RunManifest) -> list[Problem]:
 
 
 def _retained(
-    retention: Retention, manifest: RunManifest, wanted: WantedRead, run_clock: datetime
+    retention: Retention, source: str, wanted: WantedRead, run_clock: datetime
 ) -> tuple[datetime | None, int, list[Problem]]:
     begins = retention.begins(run_clock)
-    source = manifest.source.table
     reads_expired = begins > wanted.inputs.start - wanted.margin
     expired = wanted.rows_before(begins)
     if not expired:
@@ -220,7 +220,7 @@ def _masks(
     masks, problems = [], []
     for name, column in sorted(rule.columns.items()):
         found = policy.classifications[column.classification]
-        where = f"{manifest.source.table}.{name}"
+        where = f"{facts.table}.{name}"
         known = facts.columns.get(name)
         if known is None:
             problems.append(
@@ -270,7 +270,7 @@ def _erasure(
 ) -> tuple[ErasurePin | None, list[Problem]]:
     if erasure is None or facts.erased is None:
         return None, []
-    where = f"{manifest.source.table}.{erasure.column}"
+    where = f"{facts.table}.{erasure.column}"
     if erasure.column not in facts.columns:
         return None, [Problem(f"{where} does not exist", "erased subjects are told by it", "correct the policy")]
     named = erasure.target_column
@@ -288,7 +288,7 @@ def _erasure(
         problems.append(
             Problem(
                 f"{found.subjects:,} erased subjects ({found.origin}) may be in files with {found.possible_rows:,} rows "
-                f"of {manifest.source.table}, by the files' bounds",
+                f"of {facts.table}, by the files' bounds",
                 "the policy refuses a source that may hold them",
                 "erase them from the source; or let the policy leave them out (onErased: FILTER)",
             )

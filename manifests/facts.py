@@ -13,6 +13,22 @@ from datetime import date, datetime
 from manifests.chunks import Chunking
 from manifests.division import Division
 from manifests.kinds import Present
+from manifests.timeliness import AS_OTHERS, Timeliness
+
+
+@dataclass(frozen=True)
+class FurtherSource:
+    """What a target declares of a source beside the first: which of its rows a chunk needs, and whether there may be none.
+
+    `days_before` is None where everything before is read.
+    """
+
+    table: str
+    time_column: str
+    days_before: int | None
+    days_after: int
+    may_be_empty: bool
+    timeliness: Timeliness = AS_OTHERS
 
 
 @dataclass(frozen=True)
@@ -23,7 +39,7 @@ class TargetContract:
         table: the target's name.
         chunking: how its partitions are cut.
         transform: the name of its transform; `versions` are those that can be run.
-        source: the one table it is computed from; `references` are those read beside it.
+        source: the first table it is computed from; `references` are those read beside it, `sources` the further sources.
         warm_up_days: days before the publish range that the transform needs, with the pinned references.
         reads_look_back: whether rows before the warm-up are read as well (few columns of them).
         gates: the run-level gates it declares; `tolerances` are their names and default values.
@@ -31,6 +47,7 @@ class TargetContract:
         entity: the source and target column whose values a merge recomputes whole; None where it cannot be merged into.
         version_column: the target column that says which of two rows of a key is newer.
         has_corrections: whether it has a corrections table.
+        timeliness: what is declared of rows of the first source that are not in time.
         published_gates: those that a reconciliation can hold published rows against.
         rows_say_why: whether its rows have the reason of their run.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
@@ -57,6 +74,8 @@ class TargetContract:
     rows_say_why: bool = False
     summed: tuple[str, ...] = ()
     division: Division | None = None
+    sources: tuple[FurtherSource, ...] = ()
+    timeliness: Timeliness = AS_OTHERS
 
     def parts(self, values: Sequence[str] | None) -> tuple[str, ...]:
         """Return the parts that each time is cut into: those of a manifest's `values`, or all; none where there are no parts."""
@@ -76,12 +95,13 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class SourceState:
-    """The source at the snapshot that the run will read."""
+    """A source at the snapshot that the run will read; `has_dates` where its rows have days, and no instants."""
 
     table: str
     snapshot_id: int
     committed_at: datetime
     files: tuple[SourceFile, ...]
+    has_dates: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ _FILLS = frozenset({Kind.BOOTSTRAP, Kind.MIGRATION})
 
 @dataclass(frozen=True)
 class Holder:
-    """Of the accepted run that holds a chunk: its kind, its transform's version, and the source snapshot it read."""
+    """Of the accepted run that holds a chunk: its kind, its transform's version, and the snapshot it read of each source."""
 
     kind: Kind
     transform_version: str
-    source_snapshot_id: int
+    sources: frozenset[tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Present:
 
 
 def kind_problems(
-    manifest: RunManifest, present: Present, source_snapshot_id: int, *, told_apart: bool
+    manifest: RunManifest, present: Present, sources: frozenset[tuple[str, int]], *, told_apart: bool
 ) -> list[Problem]:
     """Say why a run is not of the kind that its manifest names, and which kind it is of.
 
     Args:
         manifest: the contract.
         present: what there is of its target.
-        source_snapshot_id: the source's snapshot that it would read.
+        sources: its sources, each with the snapshot that it would read.
         told_apart: whether the policy treats a RESTATEMENT of this table otherwise than a BACKFILL. Where it does not,
             a RESTATEMENT of days that are not published yet is let pass: it asks for nothing that it may not have.
     """
@@ -91,8 +91,7 @@ def kind_problems(
             whole = f"the publish range holds all {len(held)} published chunks of {table}"
             return [_is(kind, Kind.RESTATEMENT, whole, "a REPAIR reprocesses a bounded part of what is published")]
         case Kind.REPLAY if present.rows_of_others or any(
-            (one.transform_version, one.source_snapshot_id) != (manifest.transform.version, source_snapshot_id)
-            for one in held.values()
+            (one.transform_version, one.sources) != (manifest.transform.version, sources) for one in held.values()
         ):
             rule = "a REPLAY of what is published reads the snapshot that was read for it, with the version of the transform"
             return [_is(kind, Kind.RESTATEMENT, f"{found}, made otherwise", rule)]

@@ -194,6 +194,13 @@ class Source(Part):
     range: DayRange | None = None
 
 
+class FurtherPin(Part):
+    """At which snapshot a source beside the first is read; without it the planner pins the current one."""
+
+    table: TableName
+    snapshot_id: SnapshotId
+
+
 class Transform(Part):
     """Which code, by name and version."""
 
@@ -400,6 +407,7 @@ class RunManifest(Part):
 
     _later = frozenset(
         {"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days", "purpose", "evidence"}
+        | {"sources"}
     )
 
     api_version: Literal["backfill/v1"] = "backfill/v1"
@@ -418,6 +426,7 @@ class RunManifest(Part):
         ),
     ]
     source: Source
+    sources: tuple[FurtherPin, ...] = ()
     transform: Transform
     reference_data: tuple[ReferenceData, ...] = ()
     target: Target
@@ -481,6 +490,11 @@ class RunManifest(Part):
         if self.overlap_days and self.cut_line is None:
             raise ValueError("overlapDays is counted from cutLine, which is missing")
         return self
+
+    @property
+    def pins_a_source(self) -> bool:
+        """Whether it names the snapshot of a source: none is read at a newer one then."""
+        return self.source.snapshot_id is not None or bool(self.sources)
 
     @property
     def execution_mode(self) -> Mode:

@@ -20,6 +20,7 @@ from manifests.code_identity import CodeIdentity
 from manifests.data_terms import DataTerms
 from manifests.division import Division
 from manifests.estimates import Estimate
+from manifests.further_sources import PinnedSource, UpstreamRun
 from manifests.model import (
     Acceptance,
     Corrections,
@@ -31,6 +32,7 @@ from manifests.model import (
     Semantics,
     scope_in_words,
 )
+from manifests.timeliness import newest_in_time
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,14 @@ class Plan:
     """What the target is divided by beside time."""
     values: tuple[str, ...] | None = field(default=None, metadata=LATER)
     """The values or buckets that may change, where not all of them may."""
+    sources: tuple[PinnedSource, ...] = field(default=(), metadata=LATER)
+    """The sources beside the first, each at its snapshot."""
+    upstream: tuple[UpstreamRun, ...] = field(default=(), metadata=LATER)
+    """Where the first source is a target itself, the runs that held the chunks that are read."""
+    leaves_out_future: bool = field(default=False, metadata=LATER)
+    """Whether rows of the first source with a time after the commit of its snapshot are not read."""
+    source_has_dates: bool = field(default=False, metadata=LATER)
+    """Whether rows of the first source have days, and no instants."""
 
     @cached_property
     def hash(self) -> str:
@@ -192,6 +202,30 @@ class Plan:
     def schema_of(self, table: str) -> int | None:
         """Return the schema that a table had when the plan was made; None if it is not on record."""
         return next((one.schema_id for one in self.schemas if one.table == table), None)
+
+    def at(self, instant: datetime) -> date:
+        """Return an instant at midnight as the first source's time column has it: the instant, or its date."""
+        return instant.date() if self.source_has_dates else instant
+
+    @property
+    def newest(self) -> date | None:
+        """The last instant, or date, of the first source's rows that are read; None where those of the future are as well."""
+        if not self.leaves_out_future:
+            return None
+        return newest_in_time(self.source_committed_at, has_dates=self.source_has_dates)
+
+    @property
+    def leaves_out_rows(self) -> bool:
+        """Whether the policy has the run leave out rows of one of its sources."""
+        return any(
+            terms is not None and terms.leaves_out_rows for terms in (self.data, *(one.data for one in self.sources))
+        )
+
+    @property
+    def source_pins(self) -> list[tuple[str, int]]:
+        """Every source with its pinned snapshot, the first one first; without those that had none."""
+        further = [(one.table, one.snapshot_id) for one in self.sources if one.snapshot_id is not None]
+        return [(self.source, self.source_snapshot_id), *further]
 
     @property
     def reference_versions(self) -> str:
@@ -233,6 +267,11 @@ class Plan:
         while batch := tuple(islice(wanted, self.max_chunks_per_job)):
             batches.append(batch)
         return batches
+
+
+def read_until(plan: Plan, source: PinnedSource) -> date:
+    """Return until when (exclusive) a plan reads rows of a further source: a date, or an instant."""
+    return source.window(plan.publish_range.start, plan.publish_range.end)[1]
 
 
 _PLAN = TypeAdapter(Plan)

@@ -21,6 +21,7 @@ from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.expected_problems import expected_problems
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
+from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
@@ -35,6 +36,7 @@ from manifests.target_problems import (
     value_problems,
     warm_up_problems,
 )
+from manifests.timeliness import FUTURE_GATE, FoundTimes, OnFuture, timeliness_problems
 from manifests.who_may import request_problems
 
 
@@ -52,6 +54,9 @@ def make_plan(
     policy: Policy | None = None,
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    sources: Mapping[str, FoundSource] = MappingProxyType({}),
+    upstream: tuple[UpstreamRun, ...] = (),
+    times: Mapping[str, FoundTimes] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -66,6 +71,9 @@ def make_plan(
         facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
+        sources: what is known of each source beside the first, by its name.
+        upstream: the runs that hold what is read, where the source is a target itself.
+        times: what is not in time of each source, by its name, where the target declares anything of it.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -85,6 +93,8 @@ def make_plan(
         policy,
         facts,
         uncommitted,
+        sources,
+        upstream,
     )
     problems = _problems_of_target(given)
     scope = _scope(given)
@@ -94,10 +104,12 @@ def make_plan(
     problems += [*sample_problems, *_expected_problems(manifest, contract, [chunk.key for chunk in chunks])]
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
-    problems += data_problems
+    further, source_problems = _further_sources(given)
+    timely = {contract.source: contract.timeliness} | {one.table: one.timeliness for one in contract.sources}
+    problems += [*data_problems, *source_problems, *timeliness_problems(timely, times)]
     if problems:
         raise PlanRefused(problems)
-    return _plan(given, scope, pins, chunks, terms)
+    return _plan(given, scope, pins, chunks, terms, further)
 
 
 def draft_problems(
@@ -141,6 +153,8 @@ class _Given:
     policy: Policy | None
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
+    sources: Mapping[str, FoundSource]
+    upstream: tuple[UpstreamRun, ...]
 
     @property
     def publish(self) -> DayRange:
@@ -235,9 +249,15 @@ def _policy_problems(given: _Given) -> list[Problem]:
         return []
     problems = request_problems(policy, given.manifest)
     if given.base is not None and given.base.present is not None:
-        told_apart = policy.tells_apart(contract.source, contract.table, Kind.RESTATEMENT, Kind.BACKFILL)
-        present, snapshot_id = given.base.present, given.source.snapshot_id
-        problems += kind_problems(given.manifest, present, snapshot_id, told_apart=told_apart)
+        told_apart = any(
+            policy.tells_apart(name, contract.table, Kind.RESTATEMENT, Kind.BACKFILL)
+            for name in (contract.source, *(one.table for one in contract.sources))
+        )
+        read = frozenset(
+            {(given.source.table, given.source.snapshot_id)}
+            | {(name, one.state.snapshot_id) for name, one in given.sources.items() if one.state is not None}
+        )
+        problems += kind_problems(given.manifest, given.base.present, read, told_apart=told_apart)
     return problems
 
 
@@ -258,6 +278,14 @@ def _data_terms(given: _Given, scope: _Scope) -> tuple[DataTerms | None, list[Pr
     return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
 
 
+def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Problem]]:
+    """Return how the sources beside the first are pinned, or why they may not be read."""
+    contract, publish = given.contract, given.publish
+    chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
+    asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
+    return pin_sources(*asked)
+
+
 # --- the plan's fields ------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +295,7 @@ def _plan(
     pins: tuple[PinnedReference, ...],
     chunks: tuple[PlannedChunk, ...],
     terms: DataTerms | None,
+    further: tuple[PinnedSource, ...],
 ) -> Plan:
     manifest, contract, source = given.manifest, given.contract, given.source
     return Plan(
@@ -291,7 +320,8 @@ def _plan(
         transform=contract.transform,
         transform_version=manifest.transform.version,
         chunks=chunks,
-        gates=_gates(manifest, contract, terms),
+        gates=_gates(manifest, contract, (terms, *(one.data for one in further))),
+        leaves_out_future=contract.timeliness.future is OnFuture.LEAVE_OUT,
         tolerances=_tolerances(manifest, contract),
         max_chunks_per_job=manifest.limits.max_chunks_per_job,
         max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
@@ -313,6 +343,9 @@ def _plan(
         reason=manifest.reason if contract.rows_say_why else None,
         division=contract.division,
         values=_values(given),
+        sources=further,
+        upstream=given.upstream,
+        source_has_dates=source.has_dates,
     )
 
 
@@ -336,8 +369,8 @@ def _look_back(contract: TargetContract, scope: _Scope) -> Estimate | None:
     return scope.files.touched(date.min, scope.inputs.start - ZONE_MARGIN - timedelta(days=1))
 
 
-def _gates(manifest: RunManifest, contract: TargetContract, terms: DataTerms | None) -> tuple[str, ...]:
-    """Return the run-level gates: those chosen and those that nobody can leave out; of figures and old data, if they apply."""
+def _gates(manifest: RunManifest, contract: TargetContract, terms: Sequence[DataTerms | None]) -> tuple[str, ...]:
+    """Return the run-level gates: those chosen, those that nobody can leave out, and those of what applies to this run alone."""
     chosen = manifest.validation.gates
     if manifest.execution_mode is Mode.RECONCILIATION:
         gates = tuple(gate for gate in contract.published_gates if chosen is None or gate in chosen)
@@ -347,7 +380,10 @@ def _gates(manifest: RunManifest, contract: TargetContract, terms: DataTerms | N
         gates = tuple(gate for gate in contract.gates if gate in chosen or gate in contract.required_gates)
     if manifest.validation.expected is not None:
         gates = (*gates, EXPECTED_FIGURES_GATE)
-    return (*gates, OLD_DATA_GATE) if terms is not None and terms.leaves_out_rows else gates
+    if any(one is not None and one.leaves_out_rows for one in terms):
+        gates = (*gates, OLD_DATA_GATE)
+    declared = (contract.timeliness, *(one.timeliness for one in contract.sources))
+    return (*gates, FUTURE_GATE) if any(one.future is OnFuture.LEAVE_OUT for one in declared) else gates
 
 
 def _tolerances(manifest: RunManifest, contract: TargetContract) -> dict[str, float]:

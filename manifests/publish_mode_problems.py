@@ -44,6 +44,15 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
                     "declare `entity` in the product, or choose REPLACE_PARTITIONS",
                 )
             )
+        if contract.sources:
+            named = ", ".join(one.table for one in contract.sources)
+            problems.append(
+                Problem(
+                    f"{contract.table} is computed from {named} beside {contract.source}",
+                    "MERGE_BY_KEY finds the entities that have changed, and their rows, in one source",
+                    "choose REPLACE_PARTITIONS, or CORRECTION_EVENTS",
+                )
+            )
         if since is not None and since not in base.source_snapshots:
             problems.append(
                 Problem(

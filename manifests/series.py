@@ -49,6 +49,8 @@ def _without(expected: dict[str, Any], keys: Collection[str]) -> dict[str, Any] 
     """Return expected figures without those of some chunks; None where nothing is left."""
     left = expected | {"chunks": {key: one for key, one in expected["chunks"].items() if key not in keys}}
     return left if left["chunks"] or left["whole"] is not None else None
+
+
 def _days(manifest: RunManifest, chunking: Chunking) -> list[tuple[date, date]]:
     """Return the days of the steps that publish the same values: of hours a step has the days that its first chunks lie in."""
     publish, progressive = manifest.target.publish_range, manifest.progressive

@@ -6,6 +6,7 @@ asks of the target is in `manifests.publish_mode_problems`, what a kind of run m
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date
 
 from manifests.chunks import Chunking, aligned, key_of
@@ -42,6 +43,16 @@ def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Probl
                 "choose one of them, or add the version to the product",
             )
         )
+    further = [one.table for one in contract.sources]
+    problems += [
+        Problem(
+            f"sources names {name}" + (f" {times} times" if times > 1 else ""),
+            f"beside {contract.source}, {contract.table} is computed from {', '.join(further) or 'no other source'}",
+            "name each of these once at most, with its snapshotId",
+        )
+        for name, times in Counter(one.table for one in manifest.sources).items()
+        if name not in further or times > 1
+    ]
     gates = contract.published_gates if manifest.execution_mode is Mode.RECONCILIATION else contract.gates
     problems += [
         Problem(

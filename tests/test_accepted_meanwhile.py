@@ -23,10 +23,10 @@ from backfill_assets import faults, live
 from backfill_assets.audit.verification import verify
 from backfill_assets.defs.live_triggers import next_request
 from backfill_assets.defs.publish import publication_requests
-from backfill_assets.gates.accepted_then import accepted_then, unrecorded_then
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.planning import accepted_base
+from backfill_assets.planning.accepted_then import accepted_then, unrecorded_then
 from backfill_assets.planning.resolve import plan_series
 from backfill_assets.publication import undoing
 from backfill_assets.publication.leasing import leases_of

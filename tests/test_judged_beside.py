@@ -24,11 +24,11 @@ from test_taking_back import FEBRUARY, agree, published, readers, state, validat
 from backfill_assets.declarations.schedules import ReconciliationPolicy
 from backfill_assets.declarations.standard_gates import change_gate
 from backfill_assets.gates import judging
-from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.ingestion import table_loads
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.planning.accepted_then import accepted_then
 from backfill_assets.publication.ending import cancel
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
@@ -87,8 +87,8 @@ class _NoTransform:
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """A table with rows of four months, whose runs have a gate against large changes; no Spark."""
-    for name in ("history_until_end", "staged_frame"):
-        monkeypatch.setattr(judging, name, lambda *_, **__: None)
+    monkeypatch.setattr(judging, "staged_frame", lambda *_, **__: None)
+    monkeypatch.setattr(judging, "histories_until_end", lambda run, **_: {run.plan.source: None})
     monkeypatch.setattr(judging, "transform_context", lambda *_, **__: _NoTransform())
     monkeypatch.setattr(verdicts, "keep", lambda *_, **__: {})
     with declared(GATED):

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
+from pyiceberg.expressions import BooleanExpression
+
 from backfill_assets.installation import Platform
 from backfill_assets.worker.digest import ALGORITHM
 from manifests.code_identity import CodeIdentity, ProductCode
 from manifests.errors import InputRefused, Refused
-from manifests.plan import Plan
+from manifests.plan import Plan, read_until
 from resources.lakehouse.facade import before
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.ledger.facade import ChunkRecord
@@ -124,9 +126,16 @@ def _get_back(code: CodeIdentity | ProductCode) -> str:
 
 def _pins(platform: Platform, plan: Plan) -> list[Condition]:
     """Return whether each pinned snapshot can be read as it was; of a reference also what it says today, to inform."""
-    found = [_pin(platform, plan.source, plan.source_snapshot_id, Cause.SOURCE_DATA, plan)]
+    target = platform.products.find_target(plan.target)
+    read = None if target is None else before(target.source_time_column, plan.at(plan.read_until))
+    found = [_pin(platform, plan.source, plan.source_snapshot_id, Cause.SOURCE_DATA, read)]
     if plan.merge is not None and plan.merge.changed_since is not None:  # what has changed is read from both
-        found.append(_pin(platform, plan.source, plan.merge.changed_since, Cause.SOURCE_DATA, plan))
+        found.append(_pin(platform, plan.source, plan.merge.changed_since, Cause.SOURCE_DATA, read))
+    found += [
+        _pin(platform, one.table, one.snapshot_id, Cause.SOURCE_DATA, before(one.time_column, read_until(plan, one)))
+        for one in plan.sources
+        if one.snapshot_id is not None
+    ]
     for pin in plan.references:
         version = f" ({pin.version})" if pin.version else ""
         condition = _pin(platform, pin.table, pin.snapshot_id, Cause.REFERENCE_DATA, None, version)
@@ -140,7 +149,7 @@ def _pins(platform: Platform, plan: Plan) -> list[Condition]:
 
 
 def _pin(
-    platform: Platform, table: str, snapshot_id: int, changed: Cause, source_of: Plan | None, version: str = ""
+    platform: Platform, table: str, snapshot_id: int, changed: Cause, rows: BooleanExpression | None, version: str = ""
 ) -> Condition:
     pinned = f"snapshot {snapshot_id}{version}"
     retired = partial(
@@ -151,10 +160,6 @@ def _pin(
             return retired(f"there is no snapshot {snapshot_id} of {table} any more: it has expired")
     except (InputRefused, UnreadableMetadata) as refusal:  # the whole table is gone, or nothing says what is in it
         return retired(refusal.problems[0].what)
-    rows = None
-    if source_of is not None:
-        target = platform.products.find_target(source_of.target)
-        rows = None if target is None else before(target.source_time_column, source_of.read_until)
     try:
         gone, other = platform.lakehouse.unread(table, snapshot_id, rows)
     except UnreadableMetadata as refusal:

@@ -7,7 +7,7 @@ shown is `cli.explain_view`'s. The history of the table is what is believed; the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -20,12 +20,14 @@ from backfill_assets.declarations.key_texts import parse_key
 from backfill_assets.declarations.schema import has_lineage
 from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.upstream import touches_days
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
+from manifests.further_sources import UpstreamRun, touched_days
 from resources.lakehouse.facade import before, between
 from resources.ledger.facade import RunRecord
 
@@ -37,7 +39,8 @@ SHOWN_ROWS = 50
 class Producer:
     """The run that made a row: who asked and why, who agreed, what it read, with which code, and what its gates said.
 
-    `gates` has the verdict on the row's chunk and those on the whole run, in the plan's order, each with what an owner has
+    `sources` are those beside the first, `upstream` the runs of the first where that is a target: of each the chunks that were
+    read for the row's own. `gates` has the verdict on the row's chunk and those on the whole run, in the plan's order, each with what an owner has
     `accepted` of it; `publications` every change of the table by it. `written_in` names the file of a transform in SQL.
     """
 
@@ -64,6 +67,8 @@ class Producer:
     publications: list[dict[str, Any]]
     evidence: str
     written_in: str | None
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    upstream: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,45 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         publications=publications,
         evidence=str(platform.evidence.path(record.run_id)),
         written_in=written_in(platform, plan),
+        sources=[
+            {
+                "table": one.table,
+                "snapshot_id": one.snapshot_id,
+                "committed_at": plain(one.committed_at),
+                "from": plain(window[0]),
+                "until": plain(window[1]),
+                "upstream": _runs(platform, one.table, one.upstream, *touched_days(one, *days)),
+            }
+            for one in plan.sources
+            for days in [
+                (planned[0].start, planned[0].end) if planned else (plan.publish_range.start, plan.publish_range.end)
+            ]
+            for window in [one.window(*days)]
+        ],
+        upstream=_runs(
+            platform, plan.source, plan.upstream, start.date() if plan.look_back is None else date.min, end.date()
+        ),
     )
+
+
+def _runs(
+    platform: Platform, table: str, upstream: Sequence[UpstreamRun], first: date, last: date
+) -> list[dict[str, Any]]:
+    """Return the runs of a target that published what was read of some days: each with its state today and its evidence."""
+    target, found = platform.products.find_target(table), []
+    for one in upstream:
+        chunks = [key for key in one.chunks if target is None or touches_days(target, key, first, last)]
+        record = platform.ledger.find(one.run_id)
+        if chunks:
+            known = (
+                {}
+                if record is None
+                else {"state": record.state.value, "transform_version": record.manifest.transform.version}
+            )
+            found.append(
+                {"run_id": one.run_id, "chunks": chunks, "evidence": str(platform.evidence.path(one.run_id)), **known}
+            )
+    return found
 
 
 def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceRows:
@@ -241,12 +284,14 @@ def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceR
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
     mine, instant, day = _where(entity), target.source_time_column, row.get(target.day_column)
     try:
-        rows = _rows(table, And(mine, between(instant, start, end)), plan.source_snapshot_id, instant, day)
+        rows = _rows(
+            table, And(mine, between(instant, plan.at(start), plan.at(end))), plan.source_snapshot_id, instant, day
+        )
         earlier: list[dict[str, Any]] = []
         columns = tuple(target.look_back_columns)
         look_back_day = day if instant in columns else None  # nothing says which are nearest
         if columns:
-            where = And(mine, before(instant, start))
+            where = And(mine, before(instant, plan.at(start)))
             earlier = _rows(table, where, plan.source_snapshot_id, instant, look_back_day, columns)
     except EnvironmentRefused as refusal:  # the rest can be explained all the same
         return SourceRows(shown_row(entity), [], 0, [], 0, refusal.problems[0].what)
@@ -279,6 +324,8 @@ def _rows(
 
     def far(row: Mapping[str, Any]) -> tuple[bool, timedelta, timedelta]:
         at = row.get(instant)
+        if type(at) is date:
+            at = datetime.combine(at, time.min, UTC)
         return (True, end - end, end - end) if at is None else (False, max(start - at, at - end, end - end), end - at)
 
     return sorted(rows, key=far)

@@ -11,12 +11,15 @@ from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any
 
+from pydantic import TypeAdapter
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.audit.findings import Report, World
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.installation import Platform
+from manifests.further_sources import PinnedSource
+from manifests.model import DayRange
 from resources.lakehouse.contents import hash_of, said_of, sha256_at
 from resources.lakehouse.facade import before
 from resources.lakehouse.snapshots import (
@@ -82,8 +85,7 @@ class Inputs:
         self._read_audit(world, sealed, report)
 
     def _read_input(self, seen: Seen, sealed: Sealed, facts: Mapping[str, Any], report: Report) -> None:
-        is_source = facts["table"] == sealed.plan.get("source")
-        wanted = _read_by(sealed) if is_source else AlwaysTrue()
+        wanted = _read_by(sealed, str(facts["table"]))
         entries = seen.entries_at(facts["snapshotId"], wanted)
         unknown = 0
         for entry in (entries or {}).values():
@@ -229,8 +231,14 @@ def _specs_of(seen: Seen, snapshot: Snapshot) -> set[str]:
     return {str(one.partition_spec_id) for one in manifests_of(seen.table, snapshot)}
 
 
-def _read_by(sealed: Sealed) -> BooleanExpression:
-    """Return a filter that finds every source file that the run may have read."""
-    if sealed.plan.get("merge"):
+def _read_by(sealed: Sealed, table: str) -> BooleanExpression:
+    """Return a filter that finds every file of a table that the run may have read."""
+    if (pin := next((one for one in sealed.plan.get("sources") or () if one["table"] == table), None)) is not None:
+        published = TypeAdapter(DayRange).validate_python(sealed.plan["publish_range"])
+        further = TypeAdapter(PinnedSource).validate_python(pin)
+        return before(further.time_column, further.window(published.start, published.end)[1])
+    if sealed.plan.get("merge") or table != sealed.plan.get("source"):
         return AlwaysTrue()
-    return before(sealed.target.source_time_column, datetime.fromisoformat(str(sealed.plan["read_until"])))
+    until = datetime.fromisoformat(str(sealed.plan["read_until"]))
+    has_dates = sealed.plan.get("source_has_dates", False)
+    return before(sealed.target.source_time_column, until.date() if has_dates else until)

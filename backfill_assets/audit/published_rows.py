@@ -14,7 +14,7 @@ import polars as pl
 
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.rows_by_schema import UNREADABLE_ROWS, rows_of_chunk
-from backfill_assets.audit.run_in_table import asked_for, files_as_left, is_of_others, shown_days
+from backfill_assets.audit.run_in_table import files_as_left, is_of_others, shown_days
 from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, dtypes, lineage_columns
 from backfill_assets.evidence.digested import names_now
 from backfill_assets.evidence.seals import Sealed, digest_types

@@ -14,6 +14,7 @@ from rich.text import Text
 from backfill_assets.cli.terminal import Table
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
+from manifests.chunks import in_words
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.model import Freeze
@@ -131,6 +132,8 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
             if look_back
             else []
         ),
+        *((f"source {one.table}", one.describe()) for one in planned.sources),
+        *((f"made by run '{one.run_id}'", in_words(one.chunks)) for one in planned.upstream),
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
         ("code", f"backfill-assets {planned.code.package_version}, content {planned.code}"),
@@ -140,6 +143,7 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
         ("run clock", planned.run_clock.isoformat()),
         ("run-level gates", ", ".join(planned.gates)),
         *(planned.data.describe() if planned.data is not None else []),
+        *((f"{one.table}: {name}", text) for one in planned.sources if one.data for name, text in one.data.describe()),
         *([("policy", planned.policy)] if planned.policy is not None else []),
         ("plan hash", planned.hash),
     ]

@@ -14,6 +14,7 @@ from backfill_assets.audit.key_history import Version
 from backfill_assets.cli.console import facts
 from backfill_assets.cli.terminal import Table
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from manifests.chunks import in_words
 
 _MOST_ROWS = 12
 
@@ -114,6 +115,8 @@ def _producer(made: Producer, title: str) -> Table:
         ("", f"backfill-assets {made.code.package_version}, content {made.code}"),
         ("read", f"{made.source}, snapshot {made.source_snapshot_id} of {_at(made.source_committed_at)}"),
         ("", f"events from {_at(made.input_from)} to {_at(made.input_until)}"),
+        *_upstream(made.source, made.upstream),
+        *(pair for one in made.sources for pair in _further(one)),
         *(
             ("reference", f"{pin['table']}, snapshot {pin['snapshot_id']} {pin['version'] or ''}")
             for pin in made.references
@@ -122,6 +125,25 @@ def _producer(made: Producer, title: str) -> Table:
         ("evidence", made.evidence),
     ]
     return facts(pairs, title)
+
+
+def _further(one: Mapping[str, Any]) -> list[tuple[str, object]]:
+    pinned = "it had no snapshot" if one["snapshot_id"] is None else f"snapshot {one['snapshot_id']}"
+    days = f"{'everything' if one['from'] is None else 'rows from ' + str(one['from'])} until {one['until']}"
+    return [("read", f"{one['table']}, {pinned}"), ("", days), *_upstream(one["table"], one["upstream"])]
+
+
+def _upstream(table: str, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, object]]:
+    """Show which runs of a target published what was read: its own rows are explained by its own key."""
+    return [
+        (
+            "",
+            f"{in_words(one['chunks'])} of {table} as run '{one['run_id']}' published it"
+            + (f", {one['state']}" if "state" in one else "")
+            + f"; evidence {one['evidence']}; its rows: `backfill explain {table} --key ...`",
+        )
+        for one in runs
+    ]
 
 
 def _gates(gates: Sequence[Mapping[str, Any]]) -> Table:

@@ -62,6 +62,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "waitsFor": waiting.get(run_id),
                 "waitsForLaunchOf": None if launch is None else launch.chunks,
                 "stops": platform.ledger.stops.of_run(run_id),
+                "supersededUpstream": _superseded(platform, record),
             }
         )
         return
@@ -76,6 +77,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
+    pairs += [("superseded", one) for one in _superseded(platform, record)]
     if changes := _changes(platform, run_id):
         pairs.append(("changes", changes))
     show(console.facts(pairs, run_id), console.grid(chunks))
@@ -99,6 +101,15 @@ def _changes(platform: Platform, run_id: str) -> str:
     except (Refused, OSError, ValueError):
         return f"its diff cannot be read: see `backfill verify {run_id}`"
     return "" if found is None else f"{in_short(found)}: `backfill diff {run_id} --recorded`"
+
+
+def _superseded(platform: Platform, record: RunRecord) -> list[str]:
+    """Say which chunks of other targets a published run has read that others hold by now."""
+    if record.state is not RunState.PUBLISHED:
+        return []
+    from backfill_assets.planning.upstream import superseded_of
+
+    return [one.describe() for one in superseded_of(platform, record)]
 
 
 def _why_by_hand(record: RunRecord) -> str:

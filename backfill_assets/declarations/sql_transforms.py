@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backfill_assets.declarations.target import Inputs, TransformContext
 
 SOURCE, LOOK_BACK = "source", "look_back"
-"""The views of a transform's inputs; those of its reference tables have the tables' names."""
+"""The views of a transform's inputs; those of its further sources and reference tables have the tables' names."""
 CONTEXT_PARAMETERS = ("run_clock", "publish_start", "publish_end", "version", "run_id", "mode")
 """The parameters that every transform has; those of the target's `configuration` have its names."""
 
@@ -79,7 +79,12 @@ class SqlTransform:
 
     def __call__(self, inputs: Inputs, context: TransformContext) -> DataFrame:
         """Return the frame of the query: no view of it is left in the session, and nothing is put into its text but names of views."""
-        frames: dict[str, Any] = {SOURCE: inputs.source, LOOK_BACK: inputs.look_back, **context.references}
+        frames: dict[str, Any] = {
+            SOURCE: inputs.source,
+            LOOK_BACK: inputs.look_back,
+            **inputs.sources,
+            **context.references,
+        }
         query, views = self.reading.over({name.lower(): frame for name, frame in frames.items()})
         given = parameters_of(context)
         arguments = {name: given[name] for name in self.reading.parameters}

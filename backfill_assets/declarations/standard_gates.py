@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.amounts import off
@@ -20,6 +20,7 @@ from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, record_level
+from backfill_assets.declarations.standard.parts import source_day
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
 
@@ -167,7 +168,7 @@ def record_gate(
 
 
 def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str, carried: bool) -> DataFrame:
-    day, scope = _day(context, zone), context.transform.publish_range
+    day, scope = source_day(context, zone), context.transform.publish_range
     rows = context.source.where(day <= F.lit(scope.end))
     in_source = rows.groupBy(*key).agg(F.bool_or(day >= F.lit(scope.start)).alias("in_source"))
     there = context.staged.select(*key).distinct().withColumn("there", F.lit(True))
@@ -210,14 +211,9 @@ def duplicate_gate(
 
 def _times(context: ReconciliationContext, *, columns: tuple[str, ...], zone: str) -> DataFrame:
     scope = context.transform.publish_range
-    rows = context.source.where(_day(context, zone).between(F.lit(scope.start), F.lit(scope.end)))
+    rows = context.source.where(source_day(context, zone).between(F.lit(scope.start), F.lit(scope.end)))
     return (
         rows.groupBy(*columns)
         .agg(F.count("*").alias("found"))
         .withColumns({"expected": F.lit(1), "compared": F.lit(True), "twice": F.col("found") > 1})
     )
-
-
-def _day(context: ReconciliationContext, zone: str) -> Column:
-    """Return the day of a source row; the session's time zone is UTC."""
-    return F.to_date(F.from_utc_timestamp(context.source_time_column, zone))

@@ -19,8 +19,8 @@ import polars as pl
 from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
-from backfill_assets.declarations.schema import PublishedInFull, dtypes
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, dtypes
+from backfill_assets.declarations.schema import LINEAGE_COLUMNS, PublishedInFull, dtypes
+from backfill_assets.declarations.source_tables import SourceTable
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
 from manifests.chunks import Chunk, Chunking, key_of
@@ -28,6 +28,7 @@ from manifests.division import Division
 from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode
+from manifests.timeliness import AS_OTHERS, Timeliness
 from resources.sinks.policy import TABLES
 
 if TYPE_CHECKING:
@@ -87,11 +88,13 @@ class Inputs:
     """The pinned input frames of a transform.
 
     `source` holds the rows of the input range (warm-up included, with a margin of a day on both sides); `look_back`
-    holds the declared look-back columns of every earlier row, or is None where there is none to read.
+    holds the declared look-back columns of every earlier row, or is None where there is none to read. `sources` holds, by
+    table name, the rows of each further source in its window.
     """
 
     source: DataFrame
     look_back: DataFrame | None
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)
 
 
 Transform = Callable[[Inputs, TransformContext], "DataFrame"]
@@ -200,6 +203,7 @@ class ReconciliationContext:
             have at the plan's base; nothing is read until Spark is asked for it.
         entities: returns the entities that a merge computes, as a frame of that column, or None where all are computed.
         target: the declaration of the table.
+        sources: by table name, every row of each further source up to the end of its window, at the pinned snapshot.
     """
 
     transform: TransformContext
@@ -218,6 +222,7 @@ class ReconciliationContext:
     visible: Callable[[int], DataFrame] = no_frame
     entities: Callable[[], DataFrame | None] = every_entity
     target: TargetTable | None = None
+    sources: Mapping[str, DataFrame] = field(default_factory=dict)
 
 
 def _nothing_against(_target: TargetTable, _tables: Tables) -> Iterator[Problem]:
@@ -300,7 +305,9 @@ class TargetTable:
         chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out. Of
             a table that is divided beside time both are written without the part.
         chunk_values: by what each time of it is divided into chunks, besides: `ByValue` or `ByBucket`; None: by nothing.
-        source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz).
+        source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz); completeness,
+            LIVE, merges and `entity` go by it. `sources` are those read beside it, each in a window of its own.
+        timeliness: what becomes of rows of it that come late, and of rows of the future; of `sources`, they say it themselves.
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
@@ -354,6 +361,8 @@ class TargetTable:
     reconciled: ReconciliationPolicy | None = None
     diff_tolerances: Mapping[str, float] = field(default_factory=dict)
     chunk_values: Division | None = None
+    sources: tuple[SourceTable, ...] = ()
+    timeliness: Timeliness = AS_OTHERS
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
@@ -388,6 +397,15 @@ class TargetTable:
     def parts(self) -> tuple[str, ...]:
         """The values or buckets that each of its times is divided into; none where it is not."""
         return () if self.chunk_values is None else self.chunk_values.names
+
+    @property
+    def every_source(self) -> dict[str, str]:
+        """The time column of each source, by its table: the first one first."""
+        return {self.source: self.source_time_column} | {one.table: one.time_column for one in self.sources}
+
+    def timeliness_of(self, source: str) -> Timeliness:
+        """Return what is declared of rows of a source that are not in time."""
+        return {one.table: one.timeliness for one in self.sources}.get(source, self.timeliness)
 
     @property
     def changed_tables(self) -> list[str]:
@@ -437,6 +455,8 @@ class TargetTable:
                 if name not in (*self.key, *LINEAGE_COLUMNS) and (kind.is_integer() or isinstance(kind, pl.Decimal))
             ),
             division=self.chunk_values,
+            sources=tuple(one.contract for one in self.sources),
+            timeliness=self.timeliness,
         )
 
 

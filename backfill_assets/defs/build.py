@@ -33,11 +33,11 @@ from resources.settings import Settings, load_settings
 os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", "500")
 
 
-def _of_target(target: TargetTable, group: str) -> dg.Definitions:
+def _of_target(target: TargetTable, group: str, targets: Collection[str]) -> dg.Definitions:
     job, staging, live = publish_job(target), staging_job(target), target.live
     reconciling = reconciliation_job(target)
     return dg.Definitions(
-        assets=[staging_asset(target, group), publish_asset(target, group), reconciled_asset(target, group)],
+        assets=[staging_asset(target, group, targets), publish_asset(target, group), reconciled_asset(target, group)],
         asset_checks=[gate_checks(target)],
         jobs=[staging, job, reconciling],
         sensors=[
@@ -78,7 +78,8 @@ def build_definitions(
     if platform is None:
         platform = Platform.of(settings or load_settings(), products)
     served = platform.products
-    parts = [_of_target(target, served.group_of(target.name)) for target in served.targets]
+    names = [target.name for target in served.targets]
+    parts = [_of_target(target, served.group_of(target.name), names) for target in served.targets]
     theirs = {served.input(name).name for name in made_elsewhere}
     shared = dg.Definitions(
         assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs if table.name not in theirs],

@@ -44,6 +44,7 @@ from manifests.data_terms import OLD_DATA_GATE
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
 from manifests.stages import Step
+from manifests.timeliness import FUTURE_GATE, OnFuture
 from resources.ledger.facade import RunRecord, Verdict
 
 _PLATFORM_GATES = {
@@ -56,6 +57,7 @@ _PLATFORM_GATES = {
 }
 _OF_SOME_RUNS = {
     OLD_DATA_GATE: "the plan leaves out no old data",
+    FUTURE_GATE: "the plan leaves out no rows of the future",
     EXPECTED_FIGURES_GATE: "the run's manifest expects no figures",
 }
 """Gates that a plan has only where there is something for them to judge, and what is said where there is not."""
@@ -67,6 +69,10 @@ def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
     described = _PLATFORM_GATES | {
         item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
     }
+    if any(target.timeliness_of(name).future is OnFuture.LEAVE_OUT for name in target.every_source):
+        described[FUTURE_GATE] = (
+            "Rows with a time after the commit of their source's snapshot were left out, and counted."
+        )
     return [
         dg.AssetCheckSpec(
             CHUNK_GATE,

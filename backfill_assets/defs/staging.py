@@ -4,7 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -356,12 +356,18 @@ def _chunks_in_words(target: TargetTable) -> str:
     return target.chunking.value.lower() + ("" if division is None else f" and {division}")
 
 
-def staging_asset(target: TargetTable, group: str) -> dg.AssetsDefinition:
-    """Make the partitioned asset of a target."""
+def _deps(target: TargetTable, targets: Collection[str]) -> list[dg.AssetDep]:
+    """Return what a target is computed from: inputs, and of other targets what their readers see."""
+    read = (*target.every_source, *target.references)
+    return [dg.AssetDep(asset_key(f"{name}_published" if name in targets else name)) for name in read]
+
+
+def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()) -> dg.AssetsDefinition:
+    """Make the partitioned asset of a target; `targets` are the names of all there are, any of which may be a source of it."""
 
     @dg.asset(
         key=asset_key(target.name),
-        deps=[asset_key(target.source), *(asset_key(table) for table in target.references)],
+        deps=_deps(target, targets),
         partitions_def=partitions_of(target),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=target.chunks_per_run),
         group_name=group,

@@ -183,7 +183,7 @@ def sealed_inputs(platform: Platform, record: RunRecord) -> list[dict[str, Any]]
     say of their files' contents (`resources.lakehouse.contents`).
     """
     plans = {plan.hash: plan for plan in [record.plan, *platform.ledger.plans(record).values()]}.values()
-    pins = {(plan.source, plan.source_snapshot_id) for plan in plans}
+    pins = {pin for plan in plans for pin in plan.source_pins}
     pins |= {(pin.table, pin.snapshot_id) for plan in plans for pin in plan.references}
     found = []
     for name, snapshot_id in sorted(pins):

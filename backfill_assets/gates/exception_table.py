@@ -174,13 +174,12 @@ def _without_erased(exceptions: DataFrame, concealed: Concealed) -> DataFrame:
     An exception is a subject's if it says so under the name of the target's column. Of one whose text is no JSON object nobody
     can say whose it is, so that it is left out as well.
     """
-    if not concealed.subject or not concealed.erased:
-        return exceptions
-    listed = exceptions.sparkSession.createDataFrame([(one,) for one in sorted(concealed.erased)], "_erased string")
-    for part in ("key", "slice", "expected", "found"):
-        subject = F.sha2(F.get_json_object(part, f"$['{concealed.subject}']"), 256)
-        exceptions = exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
-        exceptions = exceptions.where(F.col(part).isNull() | _is_one_object(part))
+    for column, erased in concealed.by_column.items():
+        listed = exceptions.sparkSession.createDataFrame([(one,) for one in sorted(erased)], "_erased string")
+        for part in ("key", "slice", "expected", "found"):
+            subject = F.sha2(F.get_json_object(part, f"$['{column}']"), 256)
+            exceptions = exceptions.join(F.broadcast(listed), subject == F.col("_erased"), "left_anti")
+            exceptions = exceptions.where(F.col(part).isNull() | _is_one_object(part))
     return exceptions
 
 

@@ -29,26 +29,27 @@ from backfill_assets.declarations.target import (
     Reconciliation,
     ReconciliationContext,
 )
-from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, rows_after
 from backfill_assets.gates.chunk_stretches import alike_stretches, named_stretches
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
 from backfill_assets.gates.expected_figures import figures_finding
+from backfill_assets.gates.future_rows import future_rows_finding
 from backfill_assets.gates.purity import purity_finding
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_then import accepted_then
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.planning.old_data import finding as old_data_finding
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
-from backfill_assets.staging.compute import history_until_end, merged_entities, staged_frame, transform_context
+from backfill_assets.staging.compute import histories_until_end, merged_entities, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
 from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
 from backfill_assets.staging.folders import of_parts, parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.recomputing import LIMIT
-from backfill_assets.staging.rows import lineage
+from backfill_assets.staging.rows import lineage, sources_by_name
 from backfill_assets.worker.chunk_gate import digest_of, gating
 from backfill_assets.worker.chunk_rules import rule_name
 from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask, spec_of
@@ -60,6 +61,7 @@ from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
 from manifests.model import DayRange
 from manifests.plan import Plan
+from manifests.timeliness import FUTURE_GATE
 from resources import logs
 from resources.lakehouse.facade import local_path
 from resources.ledger import judged
@@ -285,8 +287,9 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     findings[PURITY_GATE] = partial(_recomputed, run, record, chunks)
     findings[EXPECTED_FIGURES_GATE] = partial(figures_finding, run, record.manifest.validation.expected, chunks)
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
-        run, history_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
+        run, histories_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
+    findings[FUTURE_GATE] = lambda: future_rows_finding(run, histories_until_end(run, whole=True))
     found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
     kept = keep(
         platform,
@@ -391,7 +394,7 @@ def reconciliation_context(
 
     context = ReconciliationContext(
         transform=replace(transform_context(run, planned), publish_range=scope),
-        source=of_parts(history_until_end(run), target, planned),
+        source=of_parts((histories := histories_until_end(run))[plan.source], target, planned),
         source_rows=sum(file.rows for file in source.files),
         source_last_day=datetime.combine(last, time.min, UTC),
         staged=staged_frame(run, chunks) if published is None else published,
@@ -406,6 +409,7 @@ def reconciliation_context(
         visible=visible.frame,
         entities=partial(merged_entities, run),
         target=target,
+        sources=sources_by_name({one.table: histories[one.table] for one in plan.sources}),
     )
     return context
 

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.tallies import Tallied, Tally, tallied_of
-from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.chunk_changes import VISIBLE, files_after
+from backfill_assets.planning.accepted_then import accepted_then
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.pinned_rows import read

@@ -85,7 +85,8 @@ def _found_by(platform: Platform, name: str) -> frozenset[str]:
         if any(name == one for one, _ in target.models):
             found |= {*target.key, target.day_column, target.entity, target.version_column}
         if name == target.source:
-            found |= {target.source_time_column, target.entity}
+            found.add(target.entity)
+        found.add(target.every_source.get(name))
     return frozenset(one for one in found if one is not None)
 
 

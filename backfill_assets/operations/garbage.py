@@ -241,7 +241,8 @@ def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRec
     needed: set[int | None] = set()
     for record in map(platform.ledger.with_plan, keeping):
         for plan in {plan.hash: plan for plan in [record.plan, *platform.ledger.plans(record).values()]}.values():
-            needed |= {plan.base_snapshot_id, plan.corrections_base_snapshot_id, plan.source_snapshot_id}
+            needed |= {plan.base_snapshot_id, plan.corrections_base_snapshot_id}
+            needed |= {snapshot_id for _, snapshot_id in plan.source_pins}
             needed |= {pin.snapshot_id for pin in plan.references}
             needed.add(plan.merge.changed_since if plan.merge else None)
         for entry in platform.ledger.publications(record.run_id):

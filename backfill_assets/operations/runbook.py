@@ -133,6 +133,7 @@ class _Book(RunOnRecord):
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {plan.scope} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}, from {plan.input_range.start}",
+            *(f"reads {one.table}, {one.describe()}" for one in plan.sources),
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]
         facts += [
@@ -371,7 +372,7 @@ class _Book(RunOnRecord):
                 return StepState.NOW, facts, ["backfill status"]
         if terms is not None and policy is OnConflict.REPLAN:
             done = len(self._platform.ledger.amendments(self._id))
-            if done < terms.max_replans and self._record.manifest.source.snapshot_id is None:
+            if done < terms.max_replans and not self._record.manifest.pins_a_source:
                 facts.append(
                     f"onConflict REPLAN: those are planned anew and computed again ({done} of {terms.max_replans} times)"
                 )

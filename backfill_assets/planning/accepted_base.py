@@ -58,7 +58,7 @@ def base_state(
                 key: Holder(
                     Kind(records[run_id].kind),
                     records[run_id].manifest.transform.version,
-                    made_by[key].source_snapshot_id,
+                    frozenset(made_by[key].source_pins),
                 )
                 for key, run_id in holders.items()
             },

@@ -23,6 +23,7 @@ from backfill_assets.worker.chunk_diff import Concealed
 from backfill_assets.worker.columns import UNREADABLE
 from manifests.data_terms import DataTerms, ErasedList, MaskedColumn, SourceColumn, SourceFacts, hash_of_subjects
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused
+from manifests.further_sources import PinnedSource
 from manifests.plan import Plan
 from manifests.policy import Erasure, Mask, Policy
 from resources.lakehouse.facade import local_path
@@ -31,17 +32,17 @@ from resources.policies import erased_in_file, erased_keys, hashes_of
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def source_facts(
-    platform: Platform, policy: Policy, target: TargetTable, snapshot_id: int, today: date, *, keep: bool
+def facts_of(
+    platform: Platform, policy: Policy, target: TargetTable, source: str, snapshot_id: int, today: date, *, keep: bool
 ) -> SourceFacts | None:
-    """Return what the policy must know of a target's source at a snapshot, from metadata; None where it asks nothing.
+    """Return what the policy must know of a source of a target at a snapshot, from metadata; None where it asks nothing.
 
     With `keep` the list of erased subjects is kept in the ledger, under the hash that a plan pins.
     """
-    rule = policy.source_rule(target.source, target.name)
+    rule = policy.source_rule(source, target.name)
     if rule is None:
         return None
-    schema = platform.lakehouse.table(target.source).schema()
+    schema = platform.lakehouse.table(source).schema()
     columns = {field.name: SourceColumn(str(field.field_type), field.required) for field in schema.fields}
     targets = frozenset(field.name for field in platform.lakehouse.table(target.name).schema().fields)
     erased = None
@@ -53,9 +54,9 @@ def source_facts(
             platform.ledger.erasure_lists.keep(found, hashes)
         possible = 0
         if rule.erasure.column in columns:
-            possible = platform.lakehouse.possible_rows(target.source, snapshot_id, rule.erasure.column, keys)
+            possible = platform.lakehouse.possible_rows(source, snapshot_id, rule.erasure.column, keys)
         erased = ErasedList(rule.erasure.table or str(rule.erasure.file), at, len(keys), found, possible)
-    return SourceFacts(columns, target.source_time_column, targets, target.entity, erased)
+    return SourceFacts(columns, target.every_source[source], targets, target.entity, erased, source)
 
 
 def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[frozenset[str], int | None]:
@@ -79,19 +80,31 @@ def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[
 # --- computing --------------------------------------------------------------------------------------------------------
 
 
-def allowed(run: RunContext, rows: DataFrame) -> DataFrame:
-    """Return the rows of a source that a plan lets a transform see, masked as it says; needs the columns it judges by."""
-    terms = run.plan.data
+def allowed(run: RunContext, rows: DataFrame, source: PinnedSource | None = None) -> DataFrame:
+    """Return the rows of a source that a plan lets a transform see, masked as it says; needs the columns it judges by.
+
+    That is the first source, or the further one that is given.
+    """
+    terms = run.plan.data if source is None else source.data
     if terms is None:
         return rows
     if terms.not_before is not None:
-        rows = rows.where(F.col(run.target.source_time_column) >= F.lit(terms.not_before))
+        rows = rows.where(~_is_old(run, terms, source))
     if terms.erasure is not None:
         rows = _without_erased(run.platform, rows, terms)
     for one in terms.masks:
         if one.column in rows.columns:
             rows = rows.withColumn(one.column, _masked(one, rows))
     return rows
+
+
+def _is_old(run: RunContext, terms: DataTerms, source: PinnedSource | None) -> Column:
+    """Return whether a row of a source is older than may be used; a row without a day is."""
+    if terms.not_before is None:
+        return F.lit(False)
+    begins = terms.not_before.date() if source is not None and source.has_dates else terms.not_before
+    at = F.col(run.target.source_time_column if source is None else source.time_column)
+    return F.coalesce(at < F.lit(begins), F.lit(True))
 
 
 def needed_columns(target: TargetTable, plan: Plan, columns: Sequence[str]) -> tuple[str, ...]:
@@ -135,38 +148,78 @@ def concealed(run: RunContext) -> Concealed:
 
     Nobody who is erased by today; and, of columns that come from a masked one alone or have its name, the old values masked alike.
     """
-    platform, target, terms = run.platform, run.target, run.plan.data
-    rule = platform.policy.source_rule(target.source, target.name)
-    subject, erased = "", frozenset[str]()
-    if rule is not None and rule.erasure is not None:
-        fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
-        column = rule.erasure.target_column or rule.erasure.column
+    platform, target = run.platform, run.target
+    by_column: dict[str, frozenset[str]] = {}
+    fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
+    for _, erasure in _erasures(platform, target):
+        column = erasure.target_column or erasure.column
         if column in fields:
-            keys, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())
-            subject, erased = column, hashes_of(keys)
+            keys, _ = erased_subjects(platform, erasure, platform.ledger.latest().date())
+            by_column[column] = by_column.get(column, frozenset()) | hashes_of(keys)
+    masks: dict[str, tuple[str, str | None]] = {}
+    for table, terms in ((run.plan.source, run.plan.data), *((one.table, one.data) for one in run.plan.sources)):
+        masks |= _masks_of(target, table, terms)
+    (subject, erased), *further = [*by_column.items()] or [("", frozenset[str]())]
+    return Concealed(subject, erased, masks, dict(further))
+
+
+def _masks_of(target: TargetTable, source: str, terms: DataTerms | None) -> dict[str, tuple[str, str | None]]:
+    """Return, by column of a target, the masks of what it has from a source: by the same name, or as a copy of one column."""
     masked = {} if terms is None else {one.column: one for one in terms.masks}
     copies = {name: name for name in dtypes(target.model) if name in masked}
     for name, origins in target.column_origins.items():
-        if len(origins) == 1 and origins[0].table == target.source and origins[0].column in masked:
+        if len(origins) == 1 and origins[0].table == source and origins[0].column in masked:
             copies[name] = origins[0].column
-    masks = {name: (masked[column].mask.value, masked[column].constant) for name, column in copies.items()}
-    return Concealed(subject, erased, masks)
+    return {name: (masked[column].mask.value, masked[column].constant) for name, column in copies.items()}
+
+
+def _erasures(platform: Platform, target: TargetTable) -> list[tuple[str, Erasure]]:
+    """Return by which lists the policy has subjects of a target's sources erased, each with the source."""
+    rules = ((name, platform.policy.source_rule(name, target.name)) for name in target.every_source)
+    return [(name, rule.erasure) for name, rule in rules if rule is not None and rule.erasure is not None]
 
 
 # --- gating -----------------------------------------------------------------------------------------------------------
 
 
-def finding(run: RunContext, source: DataFrame, files: Sequence[str]) -> Finding:
-    """Count exactly what a run left out, and look for erased subjects in what it staged.
+def finding(run: RunContext, sources: Mapping[str, DataFrame], files: Sequence[str]) -> Finding:
+    """Count exactly what a run left out of each source, and look for erased subjects in what it staged.
 
-    `source` has every row up to the end of the plan's read, as it is at the pinned snapshot.
+    `sources` have every row up to the end of the plan's read, as it is at the pinned snapshot, by table name.
     """
-    terms = run.plan.data
-    assert terms is not None
-    is_old, is_erased = F.lit(False), F.lit(False)
-    if terms.not_before is not None:
-        is_old = F.col(run.target.source_time_column) < F.lit(terms.not_before)
-    rows = source
+    plan, found = run.plan, set[str]()
+    pins: dict[str, PinnedSource | None] = {plan.source: None} | {one.table: one for one in plan.sources}
+    counts, details, texts = [], {}, []
+    for name, pin in pins.items():
+        terms = plan.data if pin is None else pin.data
+        if terms is None or not terms.leaves_out_rows:
+            continue
+        counted = _left_out(run, sources[name], terms, pin)
+        counts.append(counted)
+        details[name] = counted
+        texts.append(
+            f"{counted['source_rows']:,} source rows: {counted['too_old_rows']:,} too old and {counted['erased_rows']:,} of "
+            f"{counted['erased_subjects_with_rows']:,} erased subjects left out"
+        )
+        if terms.erasure is not None and terms.erasure.target_column is not None:
+            hashes = run.platform.ledger.erasure_lists.subjects(terms.erasure.hash)
+            found |= {one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes}
+    said = (
+        texts[0]
+        if len(details) == 1
+        else "; ".join(f"{name}: {text}" for name, text in zip(details, texts, strict=True))
+    )
+    return Finding(
+        not found,
+        f"{said}; {len(found):,} erased subjects in what was staged",
+        {**(counts[0] if len(details) == 1 else {"sources": details}), "policy": plan.policy},
+        [{"erased subjects staged": len(found)}] if found else [],
+    )
+
+
+def _left_out(run: RunContext, rows: DataFrame, terms: DataTerms, source: PinnedSource | None) -> dict[str, Any]:
+    """Count what a run left out of a source, all of whose rows up to the end of its read are given."""
+    is_old, is_erased = _is_old(run, terms, source), F.lit(False)
     if terms.erasure is not None:
         subject = F.sha2(F.col(terms.erasure.column).cast("string"), 256)
         rows = rows.join(F.broadcast(_listed(run.platform, rows, terms)), subject == F.col("_erased"), "left")
@@ -178,26 +231,14 @@ def finding(run: RunContext, source: DataFrame, files: Sequence[str]) -> Finding
         F.count_if(is_erased & ~is_old).alias("erased"),
         subjects.alias("subjects"),
     ).collect()[0]
-    details: dict[str, Any] = {
+    return {
         "source_rows": row["all"],
         "too_old_rows": row["old"],
         "erased_rows": row["erased"],
         "erased_subjects_with_rows": row["subjects"],
         "used_rows": row["all"] - row["old"] - row["erased"],
-        "policy": run.plan.policy,
         "erasure_list": None if terms.erasure is None else terms.erasure.hash,
     }
-    found: list[str] = []
-    if terms.erasure is not None and terms.erasure.target_column is not None:
-        hashes = run.platform.ledger.erasure_lists.subjects(terms.erasure.hash)
-        found = [one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes]
-    return Finding(
-        not found,
-        f"{row['all']:,} source rows: {row['old']:,} too old and {row['erased']:,} of {row['subjects']:,} erased subjects "
-        f"left out; {len(found):,} erased subjects in what was staged",
-        details,
-        [{"erased subjects staged": len(found)}] if found else [],
-    )
 
 
 def _values(files: Iterable[str], column: str) -> list[str]:
@@ -239,21 +280,24 @@ def require_nobody_erased(run: RunContext, files: Sequence[str], what: str) -> N
     Raises:
         PublicationRefused: saying how many, and the way out. The subjects are not named: refusals are kept as evidence.
     """
+    for source, erasure in _erasures(run.platform, run.target) if files else ():
+        _require_nobody_erased(run, source, erasure, files, what)
+
+
+def _require_nobody_erased(run: RunContext, source: str, erasure: Erasure, files: Sequence[str], what: str) -> None:
     platform, target, plan = run.platform, run.target, run.plan
-    rule = platform.policy.source_rule(target.source, target.name)
-    if rule is None or rule.erasure is None or not files:
-        return
-    keys, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())
+    keys, _ = erased_subjects(platform, erasure, platform.ledger.latest().date())
     if not keys:
         return
-    column = rule.erasure.target_column or rule.erasure.column
+    column = erasure.target_column or erasure.column
     fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
     if column in fields:
         found = keys.intersection(_values(files, column))
         if found:
             raise PublicationRefused(_erased_problem(len(found), len(files), target, plan, what))
         return
-    pinned = plan.data.erasure if plan.data is not None else None
+    terms = {plan.source: plan.data, **{one.table: one.data for one in plan.sources}}.get(source)
+    pinned = terms.erasure if terms is not None else None
     known = frozenset() if pinned is None else platform.ledger.erasure_lists.subjects(pinned.hash)
     added = hashes_of(keys) - known
     if added or what != PUBLISHING:

@@ -36,7 +36,8 @@ def pinned(platform: Platform, record: RunRecord) -> dict[str, frozenset[int]]:
     """Return the snapshots of each input table that a run reads: those of its plan, and of chunks planned anew."""
     snapshots: dict[str, set[int]] = defaultdict(set)
     for plan in platform.ledger.plans(platform.ledger.with_plan(record)).values():
-        snapshots[plan.source].add(plan.source_snapshot_id)
+        for table, snapshot_id in plan.source_pins:
+            snapshots[table].add(snapshot_id)
         for pin in plan.references:
             snapshots[pin.table].add(pin.snapshot_id)
     return {table: frozenset(some) for table, some in snapshots.items()}

@@ -22,7 +22,8 @@ def pins_of(plans: Iterable[Plan]) -> dict[str, set[int]]:
     """Return the snapshots that plans read, by table."""
     found: dict[str, set[int]] = {}
     for plan in plans:
-        found.setdefault(plan.source, set()).add(plan.source_snapshot_id)
+        for table, snapshot_id in plan.source_pins:
+            found.setdefault(table, set()).add(snapshot_id)
         if plan.merge is not None and plan.merge.changed_since is not None:
             found[plan.source].add(plan.merge.changed_since)
         for pin in plan.references:

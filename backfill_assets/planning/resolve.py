@@ -23,15 +23,19 @@ from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.divided_tables import require_division
 from backfill_assets.planning.foreign_tables import require_usable_tables
+from backfill_assets.planning.further_sources import found_sources, repinned
+from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.live_names import claims
-from backfill_assets.planning.old_data import source_facts
+from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
+from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of, upstream_of_first
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
+from manifests.further_sources import FoundSource
 from manifests.kinds import Present
 from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
 from manifests.plan import Plan
@@ -41,6 +45,7 @@ from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
 from manifests.target_problems import value_problems
+from manifests.timeliness import FoundTimes
 from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
@@ -85,6 +90,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
     with refused.kept():
+        require_policy_of_upstream(platform, target)
+    with refused.kept():
         pinned = _PinnedRows(platform, target, manifest, references)
         contract = contract_of(target, pinned, lambda error: error is pinned.unreadable)
     policy, run_clock = platform.policy, platform.ledger.now()
@@ -93,6 +100,9 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
+        further = (
+            found_sources(platform, target, manifest, policy, today, refused.kept, keep=keep) if as_declared else {}
+        )
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
@@ -107,7 +117,12 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             # tables that are not as their models say are not looked into
             base=_base_state(platform, target, manifest, base_snapshot_id) if as_declared else None,
             policy=policy,
-            facts=source_facts(platform, policy, target, source.snapshot_id, today, keep=keep) if as_declared else None,
+            facts=facts_of(platform, policy, target, target.source, source.snapshot_id, today, keep=keep)
+            if as_declared
+            else None,
+            sources=further,
+            times=_times(platform, target, manifest, source, further) if as_declared else {},
+            upstream=upstream_of_first(platform, target, manifest, contract.warm_up_days, source),
         )
     if refused.number:
         raise refused.as_one()
@@ -188,6 +203,20 @@ def _source_state(
     return None
 
 
+def _times(
+    platform: Platform,
+    target: TargetTable,
+    manifest: RunManifest,
+    source: SourceState,
+    further: Mapping[str, FoundSource],
+) -> dict[str, FoundTimes]:
+    """Return what is not in time of a target's sources; a reconciliation compares, and takes in nothing."""
+    if manifest.execution_mode is Mode.RECONCILIATION:
+        return {}
+    states = {target.source: source} | {name: one.state for name, one in further.items() if one.state is not None}
+    return found_times(platform, target, manifest.target.publish_range, states)
+
+
 def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
     """Refuse a plan for tables whose columns are not those that their models declare.
 
@@ -213,7 +242,7 @@ def _require_rules(platform: Platform, target: TargetTable) -> None:
         PlanRefused: naming each rule and function.
     """
     models = platform.products.models
-    read = {name: models[name] for name in (target.source, *target.references) if name in models}
+    read = {name: models[name] for name in (*target.every_source, *target.references) if name in models}
     if problems := [*rule_problems(read | dict(target.models)), *answer_problems(target)]:
         raise PlanRefused(problems)
 
@@ -229,7 +258,7 @@ def _require_input_columns(platform: Platform, target: TargetTable) -> None:
     models = platform.products.models
     problems = [
         problem
-        for name in (target.source, *target.references)
+        for name in (*target.every_source, *target.references)
         if name in models  # what is not declared, no model says anything of
         for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(models[name]), besides=False)
     ]
@@ -309,8 +338,9 @@ def replanned(run: RunContext) -> Plan:
     platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
-    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)[plan.source]
-    schemas = tuple(replace(one, schema_id=newest) if one.table == plan.source else one for one in plan.schemas)
+    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)
+    read = {plan.source, *(one.table for one in plan.sources)}
+    schemas = tuple(replace(one, schema_id=newest[one.table]) if one.table in read else one for one in plan.schemas)
     return replace(
         plan,
         schemas=schemas,
@@ -318,6 +348,8 @@ def replanned(run: RunContext) -> Plan:
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
+        sources=repinned(platform, plan),
+        upstream=upstream_of(platform, plan.source, source.snapshot_id, *days_read(plan)[plan.source]),
         run_clock=platform.ledger.now(),
     )
 

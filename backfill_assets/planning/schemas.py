@@ -23,7 +23,7 @@ def pinned_schemas(platform: Platform, target: TargetTable, manifest: RunManifes
     )
     return {
         name: platform.lakehouse.table(name).schema().schema_id
-        for name in dict.fromkeys([target.name, *corrections, target.source, *target.references])
+        for name in dict.fromkeys([target.name, *corrections, *target.every_source, *target.references])
     }
 
 

@@ -58,7 +58,7 @@ def _of_plan(change: Change, plan: Plan, keys: list[str]) -> Iterator[Problem]:
     if manifest.kind in FIRST_OUTPUT and present is not None and present.holders:
         # whether LIVE has begun elsewhere was asked when it was planned
         held = replace(present, live_has_begun=False)
-        yield from kind_problems(manifest, held, plan.source_snapshot_id, told_apart=False)
+        yield from kind_problems(manifest, held, frozenset(plan.source_pins), told_apart=False)
     policy = target.live
     is_first = known.complete_until is None and not any(key <= change.plan.chunks[0].key for key in known.accepted)
     if manifest.execution_mode is Mode.LIVE and is_first and policy is not None and policy.begins_on is None:

@@ -17,8 +17,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.gates.accepted_then import held_then
 from backfill_assets.installation import Platform
+from backfill_assets.planning.accepted_then import held_then
 from backfill_assets.planning.scopes import stretch_scopes
 from backfill_assets.run_context import RunContext
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW

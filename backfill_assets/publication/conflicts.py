@@ -46,10 +46,10 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
         again = f"it has waited {terms.wait_minutes} minutes; {again}"
     if terms is not None and policy is OnConflict.REPLAN:
         tried = len(platform.ledger.amendments(run_id))
-        pinned = change.record.manifest.source.snapshot_id
+        pinned = change.record.manifest.pins_a_source
         if _would_replace_first_rows(change, conflicts):
             again = f"{_first_output(change)} never replaces rows, so that planning it anew cannot help; {again}"
-        elif tried < terms.max_replans and pinned is None:
+        elif tried < terms.max_replans and not pinned:
             plan = replanned(change.run)
             number = platform.ledger.replan(run_id, plan, conflicts, actor=operator(), reason=what, token=lease.token)
             pinned_snapshots.keep(platform, pins_of([plan]))
@@ -57,7 +57,7 @@ def settle_conflict(platform: Platform, change: Change, conflicts: list[str], le
                 Problem(what, f"they are planned anew (time {number} of {terms.max_replans})", "run them again")
             )
         elif pinned:
-            again = f"the manifest pins the source's snapshot; {again}"
+            again = f"the manifest pins a source's snapshot; {again}"
         else:
             again = f"planned anew {tried} times; {again}"
     lines = _differing_files(change, conflicts)

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from backfill_assets.declarations.schema import spark_schema
 from backfill_assets.evidence.digested import digested_columns
-from backfill_assets.gates.accepted_then import accepted_then
 from backfill_assets.gates.judging import gate_spec
+from backfill_assets.planning.accepted_then import accepted_then
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.pinned_rows import read

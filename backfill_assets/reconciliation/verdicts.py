@@ -21,18 +21,20 @@ from backfill_assets.declarations.target import (
 )
 from backfill_assets.gates.chunk_stretches import alike_stretches, named_stretches
 from backfill_assets.gates.exception_table import Judged, keep
+from backfill_assets.gates.future_rows import future_rows_finding
 from backfill_assets.gates.judging import everywhere, reconciliation_context, run_verdict
 from backfill_assets.planning import old_data
 from backfill_assets.reconciliation.platform_gates import accepted_finding, rules_finding
 from backfill_assets.reconciliation.published_chunks import Published, outlines_of
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging.compute import history_until_end
+from backfill_assets.staging.compute import histories_until_end
 from backfill_assets.staging.raised import found_or_raised
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import sha256_of
 from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.plan import Plan, PlannedChunk
+from manifests.timeliness import FUTURE_GATE
 from resources.ledger.facade import Verdict
 
 _EXCEPTIONS_LIMIT = 10_000
@@ -49,6 +51,7 @@ def verdicts_of(
             *_of_every_target(run, published, results),
             *_of_the_product(run, published),
             *_of_the_policy(run, published),
+            *_of_the_future(run),
         )
     }
     judgement = sha256_of([[key, result.digest, result.rows] for key, result in results.items()])
@@ -106,9 +109,14 @@ def _of_the_product(run: RunContext, published: Mapping[str, Published]) -> Iter
 
 def _of_the_policy(run: RunContext, published: Mapping[str, Published]) -> Iterator[Judged]:
     if OLD_DATA_GATE in run.plan.gates:
-        source = history_until_end(run, whole=True)
+        sources = histories_until_end(run, whole=True)
         paths = [path for one in published.values() for path in one.files]
-        yield _recorded(OLD_DATA_GATE, old_data.finding(run, source, paths))
+        yield _recorded(OLD_DATA_GATE, old_data.finding(run, sources, paths))
+
+
+def _of_the_future(run: RunContext) -> Iterator[Judged]:
+    if FUTURE_GATE in run.plan.gates:
+        yield _recorded(FUTURE_GATE, future_rows_finding(run, histories_until_end(run, whole=True)))
 
 
 def _recorded(gate: str, finding: Finding) -> Judged:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
 from functools import partial
 
 from pyspark.sql import DataFrame, Observation
@@ -26,9 +28,12 @@ from backfill_assets.staging.rows import (
     computed_rows,
     context_of,
     files_below,
+    in_time,
+    in_window,
     inputs_of,
     read_window,
     running,
+    sources_by_name,
 )
 from backfill_assets.staging.unsteady import require_steady
 from manifests.chunks import Chunking
@@ -63,21 +68,55 @@ def pinned_inputs(
 ) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
 
-    `on_read` is told of each (`range`, `look_back`) what is read for it.
+    `on_read` is told of each (`range`, `look_back`, the name of a further source) what is read for it.
     """
     spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
     time_column = target.source_time_column
     start, end = read_window(plan, chunks)
     pinned = partial(lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source))
-    scan = pinned(between(time_column, start, end))
+    scan = pinned(between(time_column, plan.at(start), plan.at(end)))
     on_read("range", scan)
     look_back = None
     if target.look_back_columns:
-        earlier = pinned(before(time_column, start))
+        earlier = pinned(before(time_column, plan.at(start)))
         on_read("look_back", earlier)
         if earlier.paths:
             look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
-    return inputs_of(target, (start, end), read(spark, scan), look_back, lambda rows: allowed(run, rows))
+    inputs = inputs_of(
+        target,
+        (start, end),
+        read(spark, scan),
+        look_back,
+        lambda rows: allowed(run, in_time(rows, time_column, plan.newest)),
+    )
+    first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
+    return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read)))
+
+
+def further_sources(
+    run: RunContext,
+    first: date,
+    last: date,
+    on_read: Callable[[str, PinnedRead], None] = _ignore_read,
+    *,
+    from_ever: bool = False,
+    whole: bool = False,
+) -> dict[str, DataFrame]:
+    """Return the rows of each further source that a plan reads for days, both inclusive; with `from_ever`, all before as well.
+
+    Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
+    """
+    found = {}
+    for pin in run.plan.sources:
+        start, end = pin.window(first, last)
+        start = None if from_ever else start
+        place = before(pin.time_column, end) if start is None else between(pin.time_column, start, end)
+        schema_id = run.plan.schema_of(pin.table)
+        scan = run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=schema_id)
+        on_read(pin.table, scan)
+        rows = in_window(read(run.spark, scan), pin.time_column, start, end)
+        found[pin.table] = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)
+    return found
 
 
 def entities_folder(prefix: str) -> str:
@@ -91,9 +130,10 @@ def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> 
         return inputs
     folder = entities_folder(prefix)
     entities_of(platform, plan).coalesce(1).write.mode("overwrite").parquet(folder)
-    return Inputs(
-        _of(inputs.source, plan.merge, folder),
-        None if inputs.look_back is None else _of(inputs.look_back, plan.merge, folder),
+    return replace(
+        inputs,
+        source=_of(inputs.source, plan.merge, folder),
+        look_back=None if inputs.look_back is None else _of(inputs.look_back, plan.merge, folder),
     )
 
 
@@ -125,12 +165,19 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
     """
     plan, time_column = run.plan, run.target.source_time_column
-    until, schema_id = before(time_column, plan.read_until), plan.schema_of(plan.source)
+    until, schema_id = before(time_column, plan.at(plan.read_until)), plan.schema_of(plan.source)
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
     rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:
-        rows = allowed(run, rows)
+        rows = allowed(run, in_time(rows, time_column, plan.newest))
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")
+
+
+def histories_until_end(run: RunContext, *, whole: bool = False) -> dict[str, DataFrame]:
+    """Return what `history_until_end` does of the first source, and of each further one, by table name."""
+    publish = run.plan.publish_range
+    further = further_sources(run, publish.start, publish.end, from_ever=True, whole=whole)
+    return {run.plan.source: history_until_end(run, whole=whole), **further}
 
 
 def compute_batch(

@@ -25,7 +25,7 @@ from backfill_assets.declarations.target import Inputs
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_of, pinned_inputs, transform_context
 from backfill_assets.staging.pinned_rows import read
-from backfill_assets.staging.rows import computed_rows, running
+from backfill_assets.staging.rows import computed_rows, running, sources_by_name
 from manifests.plan import PlannedChunk
 from resources.lakehouse.facade import PinnedRead
 from resources.ledger.facade import ChunkRecord
@@ -73,7 +73,10 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
     with computing_otherwise(spark):
         found = pinned_inputs(run, [chunk])
         mine = partial(_arranged, run, part)
-        inputs = Inputs(mine(found.source), None if found.look_back is None else mine(found.look_back))
+        # rows of further sources belong to no one entity: they are there in other order, and all of them
+        further = {name: _shuffled(one) for name, one in found.sources.items()}
+        look_back = None if found.look_back is None else mine(found.look_back)
+        inputs = Inputs(mine(found.source), look_back, sources_by_name(further))
         context = transform_context(run, [chunk])
         context = replace(context, references={name: _reordered(one) for name, one in context.references.items()})
         with elsewhere():

@@ -58,11 +58,27 @@ _READ_A_TASK = 4_000
 """Source rows that a task is worth its start for (20 to 40 ms): chunks that read less share one."""
 
 
-class _References(dict[str, DataFrame]):
-    """Reference tables by name; of one that is not there it says which there are."""
+class _Tables(dict[str, DataFrame]):
+    """Tables by name; of one that is not there it says which there are."""
+
+    def __init__(self, what: str, tables: Mapping[str, DataFrame]) -> None:
+        super().__init__(tables)
+        self._what = what
 
     def __missing__(self, name: str) -> DataFrame:
-        raise KeyError(f"the target declares no reference '{name}': it has {', '.join(sorted(self)) or 'none'}")
+        raise KeyError(f"the target declares no {self._what} '{name}': it has {', '.join(sorted(self)) or 'none'}")
+
+
+def sources_by_name(tables: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+    """Return further sources as a transform is given them."""
+    return _Tables("further source", tables)
+
+
+def in_window(rows: DataFrame, time_column: str, start: date | None, end: date) -> DataFrame:
+    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive): dates, or instants."""
+    at = F.col(time_column)
+    rows = rows.where(at < F.lit(end))
+    return rows if start is None else rows.where(at >= F.lit(start))
 
 
 def context_of(
@@ -78,7 +94,7 @@ def context_of(
         mode=plan.mode,
         run_clock=plan.run_clock,
         version=plan.transform_version,
-        references=_References(references),
+        references=_Tables("reference", references),
         publish_range=plan.publish_range,
         configuration=target.configuration,
         chunks=tuple(Chunk(chunk.key, chunk.index, chunk.start, chunk.end, chunk.hour, chunk.part) for chunk in chunks),
@@ -103,6 +119,11 @@ def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, d
     first = min(chunk.start for chunk in chunks) - timedelta(days=plan.warm_up_days)
     last = max(chunk.end for chunk in chunks)
     return plan.read_from + (first - plan.input_range.start), plan.read_until - (plan.input_range.end - last)
+
+
+def in_time(rows: DataFrame, time_column: str, newest: date | None) -> DataFrame:
+    """Return the rows of a source that are not of the future; all of them where `newest` is None."""
+    return rows if newest is None else rows.where(F.col(time_column) <= F.lit(newest))
 
 
 def _as_they_are(rows: DataFrame) -> DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ from backfill_assets.staging.rows import (
     computed_rows,
     context_of,
     files_below,
+    in_window,
     inputs_of,
     read_window,
     running,
+    sources_by_name,
 )
 from backfill_assets.testing.sessions import new_folder, spark_sessions
 from backfill_assets.testing.stored_rows import StoredRows
@@ -47,12 +49,14 @@ class Computing:
         plan: the plan of a run that computes these rows.
         source: the rows of its source, unless others are given.
         references: the rows of each reference table, by name.
+        further: the rows of each source beside the first, by name, unless others are given.
     """
 
     target: TargetTable
     plan: Plan
     source: StoredRows
     references: Mapping[str, StoredRows]
+    further: Mapping[str, StoredRows] = field(default_factory=dict)
 
     @property
     def session(self) -> SparkSession:
@@ -78,9 +82,11 @@ class Computing:
         source: StoredRows | None = None,
         window: tuple[datetime, datetime] | None = None,
         cores: int | None = None,
+        further: Mapping[str, StoredRows] | None = None,
     ) -> DataFrame:
         """Return the frame that chunks are computed by: from other source rows, of another window or for other cores, if given."""
         inputs = self._inputs(window or read_window(self.plan, chunks), source or self.source)
+        inputs = replace(inputs, sources=self._further(chunks, self.further if further is None else further))
         schema = iceberg_schema(self.target.model)
         return computed_rows(self.target, self.plan, chunks, inputs, self._context(chunks, cores), schema)
 
@@ -115,6 +121,16 @@ class Computing:
         return context_of(
             self.plan, self.target, chunks, references, cores or self.session.sparkContext.defaultParallelism
         )
+
+    def _further(self, chunks: Sequence[PlannedChunk], rows: Mapping[str, StoredRows]) -> Mapping[str, DataFrame]:
+        first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
+        found = {}
+        for pin in self.plan.sources:
+            start, end = pin.window(first, last)
+            stored = rows[pin.table]
+            scan = stored.before(end) if start is None else stored.between(start, end)
+            found[pin.table] = in_window(read(self.session, scan), pin.time_column, start, end)
+        return sources_by_name(found)
 
     def _inputs(self, window: tuple[datetime, datetime], source: StoredRows) -> Inputs:
         start, end = window

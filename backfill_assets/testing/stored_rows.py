@@ -6,17 +6,17 @@ Put here what stands for a table in the lakehouse. What is read for a chunk is `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
 
-from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import InputTable
 from backfill_assets.testing.sessions import new_folder
 from backfill_assets.worker.columns import table_of
-from manifests.facts import SourceFile
+from manifests.facts import SourceFile, SourceState
 from resources.lakehouse.facade import PinnedRead
 
 SNAPSHOT = 1
@@ -28,13 +28,20 @@ class StoredRows:
     def __init__(self, table: InputTable, parts: Sequence[pl.DataFrame], time_column: str | None = None) -> None:
         self._name, self._schema = table.name, iceberg_schema(table.model)
         self._files: list[tuple[str, int, int, datetime | None, datetime | None]] = []
+        kinds = dtypes(table.model)  # those of a target's lineage are not given
+        self._has_dates = time_column is not None and kinds.get(time_column) == pl.Date
         for part in parts:
             if part.is_empty():
                 continue
+            missing = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in part.columns]
             path = new_folder().with_suffix(".parquet")
-            pq.write_table(table_of(part, self._schema), path)
+            pq.write_table(table_of(part.with_columns(missing), self._schema), path)
             first, last = (None, None) if time_column is None else _bounds(part[time_column])
             self._files.append((str(path), part.height, path.stat().st_size, first, last))
+
+    def state(self, at: datetime) -> SourceState:
+        """What the planner is told of the table."""
+        return SourceState(self._name, SNAPSHOT, at, self.source_files, self._has_dates)
 
     @property
     def source_files(self) -> tuple[SourceFile, ...]:
@@ -50,12 +57,14 @@ class StoredRows:
         """A read of every file."""
         return self._pinned(lambda *_: True)
 
-    def between(self, start: datetime, end: datetime) -> PinnedRead:
-        """A read of the files that may have rows of a window."""
+    def between(self, start: date, end: date) -> PinnedRead:
+        """A read of the files that may have rows of a window: of dates, or of instants."""
+        start, end = _instant(start), _instant(end)
         return self._pinned(lambda first, last: first is not None and first < end and last >= start)
 
-    def before(self, end: datetime) -> PinnedRead:
-        """A read of the files that may have rows before an instant."""
+    def before(self, end: date) -> PinnedRead:
+        """A read of the files that may have rows before a date, or an instant."""
+        end = _instant(end)
         return self._pinned(lambda first, _: first is not None and first < end)
 
     def _pinned(self, wanted: Callable[[Any, Any], bool]) -> PinnedRead:
@@ -65,4 +74,8 @@ class StoredRows:
 
 def _bounds(instants: pl.Series) -> tuple[datetime | None, datetime | None]:
     first, last = instants.min(), instants.max()
-    return (first, last) if isinstance(first, datetime) and isinstance(last, datetime) else (None, None)
+    return (_instant(first), _instant(last)) if isinstance(first, date) and isinstance(last, date) else (None, None)
+
+
+def _instant(value: date) -> datetime:
+    return value if isinstance(value, datetime) else datetime.combine(value, time.min, UTC)

@@ -21,13 +21,13 @@ from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.staging.rows import lineage, read_window
 from backfill_assets.testing.causes import CLOCKS, DAYS, LOOKS_AHEAD, NAIVE, ORDERED, PLACES, RANDOM, clocks_asked
 from backfill_assets.testing.computing import Computing
+from backfill_assets.testing.declared_tables import require_given, tables_of
 from backfill_assets.testing.differences import Difference, TrialError, differences_between, rows_in
 from backfill_assets.testing.given_rows import Rows, frame_of
 from backfill_assets.testing.sessions import new_folder, process_in
@@ -37,7 +37,8 @@ from backfill_assets.worker.gate_tasks import GateTask, spec_of
 from backfill_assets.worker.violations import Violation, require_read
 from manifests.code_identity import CodeIdentity
 from manifests.errors import DeclarationRefused, InputRefused, Problem
-from manifests.facts import ReferenceState, SourceState
+from manifests.facts import ReferenceState
+from manifests.further_sources import FoundSource
 from manifests.plan import Plan, PlannedChunk
 from manifests.planner import make_plan
 from manifests.reading import manifest_from
@@ -63,7 +64,8 @@ def transformed(
     *,
     publish_range: tuple[date | str, date | str],
     references: Mapping[str, Rows] | None = None,
-    inputs: Sequence[InputTable] = (),
+    sources: Mapping[str, Rows] | None = None,
+    inputs: Sequence[InputTable | TargetTable] = (),
     run_clock: datetime = RUN_CLOCK,
 ) -> pl.DataFrame:
     """Return what a version of a target's transform makes of rows, in key order; see `Trial`."""
@@ -73,6 +75,7 @@ def transformed(
         source_rows,
         publish_range=publish_range,
         references=references or {},
+        sources=sources or {},
         inputs=inputs,
         run_clock=run_clock,
     ).rows()
@@ -88,7 +91,8 @@ class Trial:
         source_rows: rows of its source, whatever their day: what is read of them follows from the publish range.
         publish_range: first and last day that are computed, both inclusive; whole chunks.
         references: rows of each reference table, by name.
-        inputs: the declared source and references; those of the registered products where none are given.
+        sources: rows of each source beside the first, by name; without the lineage columns of one that is a target.
+        inputs: the declared sources and references; those of the registered products where none are given.
         run_clock: the run's "now".
     """
 
@@ -98,7 +102,8 @@ class Trial:
     _: KW_ONLY
     publish_range: tuple[date | str, date | str]
     references: Mapping[str, Rows] = field(default_factory=dict)
-    inputs: Sequence[InputTable] = ()
+    sources: Mapping[str, Rows] = field(default_factory=dict)
+    inputs: Sequence[InputTable | TargetTable] = ()
     run_clock: datetime = RUN_CLOCK
 
     def __post_init__(self) -> None:
@@ -124,11 +129,10 @@ class Trial:
             problems.append(
                 Problem(f"run_clock is {in_words(clock)}", rule, "for example datetime(2030, 1, 1, tzinfo=UTC)")
             )
-        if not isinstance(self.references, Mapping):
-            rule = "references has the rows of each reference table by its name"
-            problems.append(
-                Problem(f"references is {in_words(self.references)}", rule, "write references={name: rows}")
-            )
+        for name, rows in (("references", self.references), ("sources", self.sources)):
+            if not isinstance(rows, Mapping):
+                rule = f"{name} has the rows of each of these tables by its name"
+                problems.append(Problem(f"{name} is {in_words(rows)}", rule, f"write {name}={{name: rows}}"))
         if problems:
             raise InputRefused(problems)
 
@@ -208,12 +212,11 @@ class Trial:
         chunks, computing = self.plan.chunks, self._computing
         self._require_alike("once more", computing.rows_of(chunks), self._cause_of_chance)
         reverse = self._stored([part.reverse() for part in reversed(self._parts)])
-        self._require_alike(
-            "from source rows in reverse order", computing.rows_of(chunks, source=reverse), self._cause_of_order
-        )
-        spread = self._stored([self._source.gather_every(_FILES, first) for first in range(_FILES)])
+        found = computing.rows_of(chunks, source=reverse, further=self._further(lambda rows: [rows.reverse()]))
+        self._require_alike("from source rows in reverse order", found, self._cause_of_order)
+        spread = self._stored(_spread(self._source))
         with computing.settings(_OTHER_WAYS):
-            found = computing.rows_of(chunks, source=spread, cores=len(chunks))
+            found = computing.rows_of(chunks, source=spread, further=self._further(_spread), cores=len(chunks))
         self._require_alike(
             "from source rows spread over more files, with other shuffles and joins", found, self._cause_of_order
         )
@@ -239,15 +242,28 @@ class Trial:
             InputRefused: if there is nothing to remove: the trial has one chunk, or no rows after the window of one.
             TrialError: naming the chunk, and the first key and column that differ.
         """
-        instants, looked = pl.col(self.target.source_time_column), False
-        last = read_window(self.plan, self.plan.chunks)[1]
-        for chunk in self.plan.chunks[:-1]:
+        looked, chunks = False, self.plan.chunks
+        for chunk in chunks[:-1]:
             end = read_window(self.plan, [chunk])[1]
-            if self._source.filter((instants >= end) & (instants < last)).is_empty():
+            ends = {one.table: one.window(chunk.start, chunk.end)[1] for one in self.plan.sources}
+            lasts = {one.table: one.window(chunks[0].start, chunks[-1].end)[1] for one in self.plan.sources}
+            removed = [
+                _later(self._source, self.target.source_time_column, end, read_window(self.plan, chunks)[1]),
+                *(
+                    _later(self._further_frames[name], self.target.every_source[name], own, lasts[name])
+                    for name, own in ends.items()
+                ),
+            ]
+            if all(rows.is_empty() for rows in removed):
                 continue
             looked = True
-            without = self._stored([part.filter(instants.is_null() | (instants < end)) for part in self._parts])
-            found = self._computing.rows_of(self.plan.chunks, source=without)
+            without = self._stored([_before(part, self.target.source_time_column, end) for part in self._parts])
+            further = {
+                name: StoredRows(self._tables[name], [_before(frame, column, ends[name])], column)
+                for name, frame in self._further_frames.items()
+                for column in [self.target.every_source[name]]
+            }
+            found = self._computing.rows_of(chunks, source=without, further=further)
             self._require_alike(
                 f"without the source rows from {end:%Y-%m-%d %H:%M} on, which is after what {chunk.key} reads",
                 {chunk.key: found[chunk.key]},
@@ -274,7 +290,7 @@ class Trial:
         tables = self._tables
         if problems := problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
             raise DeclarationRefused(problems)
-        self._require_references()
+        require_given(self._named, self.target, self.references, self.sources)
         models = {name: table.model for name, table in tables.items()} | dict(self.target.models)
         if problems := [*rule_problems(models), *answer_problems(self.target)]:
             raise DeclarationRefused(problems)
@@ -294,7 +310,8 @@ class Trial:
         return make_plan(
             manifest,
             contract=contract_of(self.target, references),
-            source=SourceState(self.target.source, SNAPSHOT, self.run_clock, self._as_given.source_files),
+            source=self._as_given.state(self.run_clock),
+            sources={name: FoundSource(one.state(self.run_clock)) for name, one in self._further().items()},
             references={
                 name: ReferenceState(name, SNAPSHOT, frozenset({SNAPSHOT}), {}) for name in self.target.references
             },
@@ -306,34 +323,7 @@ class Trial:
 
     @cached_property
     def _tables(self) -> dict[str, InputTable]:
-        given = self.inputs or [table for product in find_products(None) for table in product.inputs]
-        wanted = {self.target.source, *self.target.references}
-        tables = {table.name: table for table in given if table.name in wanted}
-        if missing := sorted(wanted - set(tables)):
-            raise InputRefused(
-                Problem(
-                    f"{'; '.join(missing)}: {'none of inputs' if self.inputs else 'no installed product'} declares it",
-                    "a trial checks rows against the declared tables that they are of",
-                    "give the trial the target's source and references: inputs=(SOURCE, REFERENCE)",
-                )
-            )
-        return tables
-
-    def _require_references(self) -> None:
-        wanted, given = set(self.target.references), set(self.references)
-        if wanted == given:
-            return
-        said = [
-            *(f"the rows of {name} are missing" for name in sorted(wanted - given)),
-            *(f"{name} is no reference of it" for name in sorted(given - wanted)),
-        ]
-        raise InputRefused(
-            Problem(
-                f"{self._named}: {'; '.join(said)}",
-                "a transform is given each reference that its target declares, and no other",
-                "give the trial the rows of those, as `references={name: rows}`",
-            )
-        )
+        return tables_of(self.target, self.inputs)
 
     @property
     def _named(self) -> str:
@@ -350,6 +340,20 @@ class Trial:
     def _reference_frames(self) -> dict[str, pl.DataFrame]:
         return {
             name: frame_of(name, self._tables[name].model, self.references[name]) for name in self.target.references
+        }
+
+    @cached_property
+    def _further_frames(self) -> dict[str, pl.DataFrame]:
+        models = {one.table: self._tables[one.table].model for one in self.target.sources}
+        return {name: frame_of(name, model, self.sources[name]) for name, model in models.items()}
+
+    def _further(
+        self, parts: Callable[[pl.DataFrame], list[pl.DataFrame]] = lambda rows: [rows]
+    ) -> dict[str, StoredRows]:
+        """Return the rows of the further sources, in such parts: as they are given, unless others are asked for."""
+        return {
+            name: StoredRows(self._tables[name], parts(frame), self.target.every_source[name])
+            for name, frame in self._further_frames.items()
         }
 
     @cached_property
@@ -376,7 +380,7 @@ class Trial:
 
     @cached_property
     def _computing(self) -> Computing:
-        return Computing(self.target, self.plan, self._as_given, self._stored_references)
+        return Computing(self.target, self.plan, self._as_given, self._stored_references, self._further())
 
     @cached_property
     def _files(self) -> dict[str, list[StagedFile]]:
@@ -470,6 +474,19 @@ class Trial:
             re.findall(r"\b(Deduplicate|GlobalLimit|Sample)\b", analysed)
         )
         return [name for name in (*CLOCKS, *RANDOM, *PLACES, *ORDERED) if name in names], clocks
+
+
+def _spread(rows: pl.DataFrame) -> list[pl.DataFrame]:
+    return [rows.gather_every(_FILES, first) for first in range(_FILES)]
+
+
+def _later(rows: pl.DataFrame, column: str, end: date, last: date) -> pl.DataFrame:
+    """Return the rows from `end` on that are before `last`: dates, or instants."""
+    return rows.filter((pl.col(column) >= end) & (pl.col(column) < last))
+
+
+def _before(rows: pl.DataFrame, column: str, end: date) -> pl.DataFrame:
+    return rows.filter(pl.col(column).is_null() | (pl.col(column) < end))
 
 
 def _chunk(result: Any) -> str:

@@ -99,6 +99,8 @@ def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] 
         ("planned", f"{time_html(record.created_at)}; last change {time_html(record.updated_at)}"),
         ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}"),
         ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
+        *((f"made by run {escape(one.run_id)}", escape(", ".join(one.chunks))) for one in plan.upstream),
+        *((f"reads {escape(one.table)}", escape(one.describe())) for one in plan.sources),
         *(
             [("schemas", ", ".join(f"{one.schema_id} of {escape(one.table)}" for one in plan.schemas))]
             if plan.schemas

@@ -57,11 +57,19 @@ class Concealed:
         erased: SHA-256 (hex) of the subjects whose rows are not shown.
         masks: by column the mask (`HASH`, `CONSTANT` or `NULL`) and its constant, for values of the old side: the new side
             was computed from masked ones.
+        further: other columns that say whose a row is, each with its erased subjects: of sources beside the first.
     """
 
     subject: str = ""
     erased: frozenset[str] = frozenset()
     masks: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    further: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def by_column(self) -> dict[str, frozenset[str]]:
+        """The erased subjects by the column that names them; no column of which nobody is erased."""
+        every = {self.subject: self.erased, **self.further}
+        return {column: subjects for column, subjects in every.items() if column and subjects}
 
 
 @dataclass(frozen=True)
@@ -332,11 +340,12 @@ def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -
 
 def _shown(concealed: Concealed, changed: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return changed rows as they may be shown: none of an erased subject, old values masked."""
-    for column in (concealed.subject, f"{concealed.subject}{_NEW}") if concealed.erased else ():
+    listed = [(name, erased) for column, erased in concealed.by_column.items() for name in (column, f"{column}{_NEW}")]
+    for column, hashes in listed:
         if column not in changed.columns:  # the new side of a key is the old one
             continue
         subjects = changed[column].cast(pl.String).unique().drop_nulls()
-        erased = [one for one in subjects if sha256(one.encode()).hexdigest() in concealed.erased]
+        erased = [one for one in subjects if sha256(one.encode()).hexdigest() in hashes]
         changed = changed.filter(~pl.col(column).cast(pl.String).is_in(erased).fill_null(False))
     for name, (mask, constant) in concealed.masks.items():
         # a key that both sides have was masked before, or they would not have it both

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
@@ -48,7 +48,19 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
     for file, _ in files_and_deletes(table, snapshot, AlwaysTrue()):
         low, high = _instants(table, file, time_column)
         files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
-    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files))
+    has_dates = isinstance(column_of(table, time_column).field_type, DateType)
+    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files), has_dates)
+
+
+def files_after(table: Table, time_column: str, snapshot_id: int, after: date) -> list[SourceFile]:
+    """Return the files of a source at a snapshot that have a row after an instant, or after a date of a column of dates."""
+    end = after if isinstance(after, datetime) else datetime.combine(after, time.min, UTC)
+    found = []
+    for file, _ in files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue()):
+        low, high = _instants(table, file, time_column)
+        if high > end:
+            found.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
+    return found
 
 
 def first_day_added(table: Table, time_column: str, since: int, until: int) -> date | None:
@@ -56,9 +68,17 @@ def first_day_added(table: Table, time_column: str, since: int, until: int) -> d
 
     None where there are none, or the earlier snapshot has expired.
     """
+    return min((one.first_day for one in files_added(table, time_column, since, until)), default=None)
+
+
+def files_added(table: Table, time_column: str, since: int, until: int) -> list[SourceFile]:
+    """Return the files that a source has at one snapshot and had not, or not with the same rows, at another.
+
+    None where the earlier snapshot has expired.
+    """
     earlier = table.snapshot_by_id(since)
     if earlier is None:
-        return None
+        return []
 
     def with_deletes(snapshot: Snapshot) -> dict[tuple[str, ...], DataFile]:
         found = files_and_deletes(table, snapshot, AlwaysTrue())
@@ -66,7 +86,8 @@ def first_day_added(table: Table, time_column: str, since: int, until: int) -> d
 
     known = with_deletes(earlier).keys()
     new = [file for key, file in with_deletes(pinned_snapshot(table, until)).items() if key not in known]
-    return min((_instants(table, file, time_column)[0].date() for file in new), default=None)
+    bounds = [(file, *_instants(table, file, time_column)) for file in new]
+    return [SourceFile(one.record_count, one.file_size_in_bytes, low.date(), high.date()) for one, low, high in bounds]
 
 
 def possible_rows(table: Table, snapshot_id: int, column: str, keys: Collection[str]) -> int:

@@ -18,7 +18,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.division import Division
-from manifests.facts import ReferenceState, SourceState
+from manifests.facts import ReferenceState, SourceFile, SourceState
 from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files, exchanges, lookups, reads
 from resources.lakehouse.catalog import Tables
@@ -141,6 +141,14 @@ class Questions(Tables):
         None where there are none, or the earlier snapshot has expired.
         """
         return lookups.first_day_added(self.table(name), time_column, since, until)
+
+    def files_added(self, name: str, time_column: str, since: int, until: int) -> list[SourceFile]:
+        """Return the files that a source has at one snapshot and had not at an earlier one; none where that has expired."""
+        return lookups.files_added(self.table(name), time_column, since, until)
+
+    def files_after(self, name: str, time_column: str, snapshot_id: int, after: date) -> list[SourceFile]:
+        """Return the files of a source at a snapshot that have a row after an instant, or after a date of a column of dates."""
+        return lookups.files_after(self.table(name), time_column, snapshot_id, after)
 
     def possible_rows(self, name: str, snapshot_id: int, column: str, keys: Collection[str]) -> int:
         """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds."""

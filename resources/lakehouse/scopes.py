@@ -99,11 +99,11 @@ def days_filter(column: str, start: date, end: date, *, instants: bool) -> Boole
     )
 
 
-def between(column: str, start: datetime, end: datetime) -> BooleanExpression:
-    """Rows with start <= column < end."""
+def between(column: str, start: date, end: date) -> BooleanExpression:
+    """Rows with start <= column < end: instants of a column of instants, dates of one of dates."""
     return And(GreaterThanOrEqual(term=column, value=start.isoformat()), LessThan(term=column, value=end.isoformat()))
 
 
-def before(column: str, end: datetime) -> BooleanExpression:
-    """Rows with column < end."""
+def before(column: str, end: date) -> BooleanExpression:
+    """Rows with column < end: an instant of a column of instants, a date of one of dates."""
     return LessThan(term=column, value=end.isoformat())

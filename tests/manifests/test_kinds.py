@@ -15,6 +15,7 @@ from manifests.model import Kind
 
 JANUARY, FEBRUARY, MARCH, MAY = "2012-01", "2012-02", "2012-03", "2012-05"
 QUARTER = ("2012-01-01", "2012-03-31")
+SOURCE = "bronze.events"
 OLD, NEW = 11, 12
 """Snapshots of the source."""
 
@@ -24,7 +25,7 @@ def published(*chunks: str, kind: Kind = Kind.BACKFILL, version: str = "2", **fa
     for key in chunks:
         begins = first_day(Chunking.MONTH, key)
         days[key] = (begins, last_day(Chunking.MONTH, begins))
-    return Present({key: Holder(kind, version, OLD) for key in chunks}, days, **facts)
+    return Present({key: Holder(kind, version, frozenset({(SOURCE, OLD)})) for key in chunks}, days, **facts)
 
 
 def right_kind(
@@ -38,7 +39,9 @@ def right_kind(
 ) -> str:
     """Return the kind that a refusal names; the stated one where it is none."""
     target = publishing(*scope) | changes
-    found = kind_problems(a_manifest(kind=kind, target=target), present, reads, told_apart=told_apart)
+    found = kind_problems(
+        a_manifest(kind=kind, target=target), present, frozenset({(SOURCE, reads)}), told_apart=told_apart
+    )
     return found[0].fix.rpartition(" ")[2].strip("`") if found else kind
 
 
@@ -94,7 +97,9 @@ def test_what_the_platform_writes_is_not_judged_by_its_kind(kind: str):
 
 
 def test_the_refusal_says_what_is_there_which_rule_and_what_to_do():
-    (problem,) = kind_problems(a_manifest(kind="BOOTSTRAP"), published(JANUARY, MARCH), OLD, told_apart=False)
+    (problem,) = kind_problems(
+        a_manifest(kind="BOOTSTRAP"), published(JANUARY, MARCH), frozenset({(SOURCE, OLD)}), told_apart=False
+    )
     assert problem.what == (
         "kind is BOOTSTRAP, and 2 chunk(s) of silver.case_sla_daily in the publish range are published (2012-01 to 2012-03 without "
         "2012-02)"

@@ -30,6 +30,7 @@ from backfill_assets.declarations.target import (
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import Problem
 from manifests.expected import EXPECTED_FIGURES_GATE
+from manifests.timeliness import FUTURE_GATE
 
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
 
@@ -115,6 +116,7 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
         ACCEPTED_ROWS_GATE,
         OLD_DATA_GATE,
         EXPECTED_FIGURES_GATE,
+        FUTURE_GATE,
     }
     for name in dict.fromkeys(one for one in own if one in platforms):
         where = f"{target.name}: reconciliations"

@@ -15,6 +15,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes, declared_
 from backfill_assets.declarations.checking.fields import readable_part, wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.checking.source_tables import of_circles
 from backfill_assets.declarations.checking.sql import of_sql_files
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
@@ -62,6 +63,7 @@ def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | Targe
         columns[table.name], problems = declared_columns(table.name, table.model)
         yield from problems
     yield from _twice(declared, inputs, targets)
+    yield from of_circles(targets)
     references = {table.name for table in inputs if table.is_reference}
     references |= {table.name for table in left_out if isinstance(table, InputTable)}
     for product in declared:

@@ -11,6 +11,7 @@ from decimal import Decimal
 
 from backfill_assets.declarations.checking.names import did_you_mean, texts
 from backfill_assets.declarations.checking.table_fields import in_words
+from backfill_assets.declarations.source_tables import SourceTable
 from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.sql_transforms import CONTEXT_PARAMETERS, LOOK_BACK, SOURCE, SqlTransform
 from backfill_assets.declarations.target import Product, TargetTable, TransformVersion
@@ -63,7 +64,8 @@ def _queries(target: TargetTable) -> list[tuple[str, SqlTransform]]:
 
 def _of_tables(target: TargetTable, function: SqlTransform, where: str) -> Iterator[Problem]:
     """Say which tables a query reads that it is not given, and that it reads nothing of its source."""
-    views = [SOURCE, *([LOOK_BACK] if target.look_back_columns else []), *texts(target.references)]
+    further = [one.table for one in target.sources if isinstance(one, SourceTable)]
+    views = [SOURCE, *([LOOK_BACK] if target.look_back_columns else []), *further, *texts(target.references)]
     given = {str(name).lower() for name in views}
     for table in function.reading.tables:
         if table.name in given:
@@ -72,7 +74,10 @@ def _of_tables(target: TargetTable, function: SqlTransform, where: str) -> Itera
         way_out = {
             SOURCE: "write `source`: the rows that are read of it",
             "look_back_columns": "declare `look_back_columns`, the columns that are read of earlier rows",
-        }.get(of_itself or "", "declare it as a reference table, in `references`, or take it out")
+        }.get(
+            of_itself or "",
+            "declare it as a reference table, in `references`, or as a source, in `sources`, or take it out",
+        )
         yield Problem(
             f"it reads {table.name}" + ("" if of_itself else did_you_mean(table.name, views)),
             f"a transform reads what it is given: {', '.join(views)}",

@@ -17,6 +17,7 @@ from manifests.chunks import Chunking
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS
 from manifests.model import PublishMode
+from manifests.timeliness import OnFuture, OnLate, Timeliness
 
 _Kind = tuple[str, Callable[[Any], bool], str]
 """A field, whether a value is of its kind, and the kind in words."""
@@ -26,6 +27,7 @@ _OBJECTS: dict[str, type] = {
     "corrections": CorrectionsTable,
     "live": LivePolicy,
     "reconciled": ReconciliationPolicy,
+    "timeliness": Timeliness,
 }
 _TEXTS = ("description", "day_column", "source", "source_time_column", "transform", "version_column", "quarantine_of")
 _COLLECTIONS = ("key", "owners", "references", "look_back_columns")
@@ -69,6 +71,10 @@ def _is_text_or_nothing(value: Any) -> bool:
 def _are_texts(value: Any) -> bool:
     """Whether a value is several texts; of a single one, which is a mistake of its own, whoever looks at it says so."""
     return isinstance(value, Collection) and all(isinstance(one, str) for one in value)
+
+
+def _are_several(value: Any) -> bool:
+    return isinstance(value, (tuple, list))
 
 
 def _is_by_name(value: Any) -> bool:
@@ -130,6 +136,7 @@ _KINDS: tuple[_Kind, ...] = (
     *((name, _is_text_or_nothing, "a text, or None") for name in ("entity", "partition_by")),
     *((name, _are_texts, "a tuple of texts") for name in _COLLECTIONS),
     *((name, _is_by_name, "a mapping by name") for name in _MAPPINGS),
+    ("sources", _are_several, "a tuple of ba.SourceTable"),
     ("column_origins", _are_by_name, "a mapping of tuples by name"),
     ("chunking", _is_chunking, f"one of {', '.join(f'Chunking.{one.name}' for one in Chunking)}"),
     ("chunks_per_run", _is_count, "a whole number, 1 or more"),
@@ -149,6 +156,8 @@ _KINDS_OF_PARTS: tuple[_Kind, ...] = (
     ("late_after_hours", _is_count, "a whole number, 1 or more"),
     ("begins_on", _is_day_or_nothing, "a `datetime.date`, or None"),
     ("publish_mode", _is_publish_mode, "a `ba.PublishMode`"),
+    ("late", _is_of(OnLate), "a `ba.OnLate`"),
+    ("future", _is_of(OnFuture), "a `ba.OnFuture`"),
     ("purpose", _is_text_or_nothing, "a text, or None"),
 )
 """The same of the fields of its parts, each of which has some of them."""

@@ -17,7 +17,6 @@ from backfill_assets.declarations.arguments import is_amount
 from backfill_assets.declarations.checking.chunks import of_bounds, of_division
 from backfill_assets.declarations.checking.columns import (
     DAY,
-    INSTANT,
     ColumnTypes,
     declared_columns,
     in_columns,
@@ -33,6 +32,7 @@ from backfill_assets.declarations.checking.gates import of_gates, of_needs
 from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.checking.policies import of_policies
+from backfill_assets.declarations.checking.source_tables import of_sources
 from backfill_assets.declarations.checking.sql import of_sql
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
@@ -76,13 +76,14 @@ def of_target(
             "name the table whose rows it is made of",
             f"{target.name}: source",
         )
+    yield from of_sources(target, columns)
     yield from _of_references(target, columns, references)
     own, source = columns[target.name], columns.get(target.source)
     if own is not None:
         yield from _of_own_columns(target, own, columns)
     if source is not None:
         of = target.source
-        yield from of_kind(target.name, "source_time_column", target.source_time_column, of, source, INSTANT)
+        yield from of_kind(target.name, "source_time_column", target.source_time_column, of, source, DAY)
         yield from in_columns(target.name, "look_back_columns", texts(target.look_back_columns), of, source)
         if target.entity is not None:
             yield from in_columns(target.name, "entity", (target.entity,), of, source)

@@ -23,6 +23,7 @@ from backfill_assets.declarations.standard.parts import (
     of_chunks,
     percent_of,
     share,
+    source_day,
     tolerances,
     too_many,
 )
@@ -152,7 +153,7 @@ def _by_days(chunks: Sequence[Chunk]) -> dict[str, str]:
 def _source_rows(context: ReconciliationContext, zone: str) -> dict[str, int]:
     """Return the source rows of each chunk's days."""
     scope = context.transform.publish_range
-    day = F.to_date(F.from_utc_timestamp(context.source_time_column, zone))
+    day = source_day(context, zone)
     rows = context.source.select(day.alias("day")).where(F.col("day").between(F.lit(scope.start), F.lit(scope.end)))
     found: Counter[str] = Counter()
     days = _by_days(context.transform.chunks)

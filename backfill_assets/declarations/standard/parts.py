@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any
 
 import polars as pl
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import DateType
 
 from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.checking.names import did_you_mean
@@ -184,6 +186,14 @@ def table_of(context: ReconciliationContext) -> TargetTable:
     if context.target is None:
         raise LookupError("this context does not say which table is judged")
     return context.target
+
+
+def source_day(context: ReconciliationContext, zone: str) -> Column:
+    """Return the day of a source row in a zone; of a source that has dates, its date. The session's time zone is UTC."""
+    name = context.source_time_column
+    if isinstance(context.source.schema[name].dataType, DateType):
+        return F.col(name)
+    return F.to_date(F.from_utc_timestamp(name, zone))
 
 
 def own_rows(context: ReconciliationContext) -> DataFrame:

@@ -32,6 +32,7 @@ from backfill_assets.operations.doctor.evidence import (
     untold_changes,
 )
 from backfill_assets.operations.doctor.journal import unexplained_changes
+from backfill_assets.operations.doctor.late_rows import late_rows
 from backfill_assets.operations.doctor.leases_and_freezes import freezes_over, wrong_leases
 from backfill_assets.operations.doctor.loads import loads_taken_back, pins_untagged
 from backfill_assets.operations.doctor.publications import (
@@ -48,6 +49,7 @@ from backfill_assets.operations.doctor.tables import (
     planted_fences,
     redirected_file_access,
 )
+from backfill_assets.operations.doctor.upstream import upstream_superseded
 from backfill_assets.operations.doctor.views import TableView, is_at_it, legible_runs
 from manifests.errors import InputRefused
 from manifests.lifecycle import RunState
@@ -78,6 +80,8 @@ def examine(platform: Platform) -> list[Disagreement]:
         attempts_not_running,
         loads_taken_back,
         pins_untagged,
+        upstream_superseded,
+        late_rows,
         damaged_bundles,
         damaged_records,
         missing_diffs,

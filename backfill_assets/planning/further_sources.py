@@ -1,0 +1,81 @@
+"""Sources beside a target's first, looked up when a run is planned: their snapshots, and which runs made what is read of a target.
+
+Put here what is asked of tables, ledger and policy. What is read of each, and why it may not be, is
+`manifests.further_sources`'; the first source is looked up in `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import date
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform
+from backfill_assets.planning.old_data import facts_of
+from backfill_assets.planning.upstream import upstream_of
+from manifests.facts import FurtherSource, SourceState
+from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_of, touched_days
+from manifests.model import DayRange, RunManifest
+from manifests.plan import Plan
+from manifests.policy import Policy
+
+
+def found_sources(
+    platform: Platform,
+    target: TargetTable,
+    manifest: RunManifest,
+    policy: Policy,
+    today: date,
+    kept: Callable[[], AbstractContextManager[None]],
+    *,
+    keep: bool,
+) -> dict[str, FoundSource]:
+    """Return what is known of each source beside the first; one that is refused is left out, and its refusal is `kept`.
+
+    With `keep` the erased subjects that a plan pins are kept in the ledger.
+    """
+    wanted = {one.table: one.snapshot_id for one in manifest.sources}
+    found = {}
+    for source in target.sources:
+        with kept():
+            state = _state(platform, source.contract, wanted.get(source.table))
+            facts = None
+            upstream: tuple[UpstreamRun, ...] = ()
+            if state is not None:
+                upstream = _upstream(platform, source.contract, state, manifest.target.publish_range)
+                asked = platform, policy, target, source.table, state.snapshot_id
+                facts = facts_of(*asked, today, keep=keep)
+            found[source.table] = FoundSource(state, facts, upstream)
+    return found
+
+
+def _state(platform: Platform, source: FurtherSource, wanted: int | None) -> SourceState | None:
+    """Return a source at the snapshot that is wanted, or as it is now; None of a table without a snapshot."""
+    if platform.lakehouse.snapshot_id(source.table) is None:
+        return None
+    return platform.lakehouse.source_state(source.table, source.time_column, wanted)
+
+
+def _upstream(
+    platform: Platform, source: FurtherSource, state: SourceState, publish: DayRange
+) -> tuple[UpstreamRun, ...]:
+    first, last = touched_days(pin_of(source, state), publish.start, publish.end)
+    return upstream_of(platform, source.table, state.snapshot_id, first, last)
+
+
+def repinned(platform: Platform, plan: Plan) -> tuple[PinnedSource, ...]:
+    """Return the pins of a plan on the tables as they are now: newest snapshots, everything else as it was approved."""
+    pins = []
+    for pin in plan.sources:
+        snapshot_id = platform.lakehouse.snapshot_id(pin.table)
+        if snapshot_id is None:
+            pins.append(pin)
+            continue
+        state = platform.lakehouse.source_state(pin.table, pin.time_column, snapshot_id)
+        first, last = touched_days(pin, plan.publish_range.start, plan.publish_range.end)
+        upstream = upstream_of(platform, pin.table, snapshot_id, first, last)
+        moved = replace(pin, snapshot_id=snapshot_id, committed_at=state.committed_at, upstream=upstream)
+        pins.append(moved)
+    return tuple(pins)
