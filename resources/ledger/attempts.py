@@ -167,13 +167,7 @@ class Attempts(Part):
                         "nothing of the attempt is used; see `backfill status`",
                     )
                 )
-            suppressed = [
-                chunk
-                for chunk, staged in files.items()
-                if not _stage_chunk(
-                    connection, run_id, chunk, attempt, staged, (derived or {}).get(chunk, DerivedFiles()), at
-                )
-            ]
+            suppressed = _stage_chunks(connection, run_id, attempt, files, derived or {}, at)
             measures = dict(reads or {}) | {
                 "suppressed_chunks": len(suppressed),
                 "suppressed_rows": sum(file.rows for chunk in suppressed for file in files[chunk]),
@@ -276,37 +270,48 @@ class Attempts(Part):
         )
 
 
-def _stage_chunk(
+def _stage_chunks(
     connection: sa.Connection,
     run_id: str,
-    chunk: str,
     attempt: int,
-    staged: Sequence[StagedFile],
-    made: DerivedFiles,
+    files: Mapping[str, Sequence[StagedFile]],
+    derived: Mapping[str, DerivedFiles],
     at: datetime,
-) -> bool:
-    """Stage a chunk, unless it is: whoever staged it first keeps it, since two launches of it compute the same rows.
+) -> list[str]:
+    """Stage chunks of a locked run, but for those that are: whoever staged one first keeps it, since two launches of it compute the same rows.
 
-    Return whether these are the files that it has now.
+    Return those. All of them are one statement: a chunk's own would cost more than what it says.
     """
-    changed = connection.execute(
-        chunks.update()
-        .where(chunks.c.run_id == run_id, chunks.c.chunk == chunk, chunks.c.state.not_in(STAGED))
-        .values(
-            state=ChunkState.STAGED,
-            attempt=attempt,
-            rows=sum(f.rows for f in staged),
-            bytes=sum(f.bytes for f in staged),
-            files=canonical_json(list(staged)),
-            derived=canonical_json(list(made.files)),
-            replaced=canonical_json(list(made.replaced)),
-            digest=None,
-            measures=canonical_json({"happened": dict(made.counts)} if made.counts else {}),
-            error="",
-            updated_at=at,
+    open_ones = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
+    wanted = files.keys() & {row.chunk for row in connection.execute(open_ones)}
+    values = [
+        {
+            "one_chunk": chunk,
+            "rows": sum(file.rows for file in staged),
+            "bytes": sum(file.bytes for file in staged),
+            "files": canonical_json(list(staged)),
+            "derived": canonical_json(list(made.files)),
+            "replaced": canonical_json(list(made.replaced)),
+            "measures": canonical_json({"happened": dict(made.counts)} if made.counts else {}),
+        }
+        for chunk, staged in files.items()
+        if chunk in wanted
+        for made in [derived.get(chunk, DerivedFiles())]
+    ]
+    if values:
+        connection.execute(
+            chunks.update()
+            .where(
+                chunks.c.run_id == run_id,
+                chunks.c.chunk == sa.bindparam("one_chunk"),
+                *(
+                    chunks.c.state != state for state in sorted(STAGED)
+                ),  # a list of values would be one for each statement
+            )
+            .values(state=ChunkState.STAGED, attempt=attempt, digest=None, error="", updated_at=at),
+            values,
         )
-    )
-    return changed.rowcount != 0
+    return [chunk for chunk in files if chunk not in wanted]
 
 
 def _end_staged(

@@ -104,10 +104,12 @@ class Journal:
         if isinstance(clause, Insert):
             _about_to_insert(connection, touched, clause, each)
             return
-        for values in each:
-            query = query_of(table).with_for_update(key_share=True)
-            if clause.whereclause is not None:
-                query = query.where(clause.whereclause)
+        query = query_of(table).with_for_update(key_share=True)
+        if clause.whereclause is not None:
+            query = query.where(clause.whereclause)
+        for (
+            values
+        ) in each:  # one query for all of them: to find its compiled text again takes longer than to read a row
             for run_id, key, row in read_rows(connection, table, query, values):
                 touched.before.setdefault((table.name, run_id, key), hash_of(row))
 

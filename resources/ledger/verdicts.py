@@ -6,7 +6,7 @@ Put here how verdicts are recorded and read. How a gate comes to one is the gate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -58,6 +58,16 @@ class GatedChunk:
     derived: tuple[StagedFile, ...] | None = None
 
 
+_WAITING = sa.or_(
+    chunks.c.state == ChunkState.STAGED, sa.and_(chunks.c.state == ChunkState.PLANNED, chunks.c.attempt == 0)
+)
+"""Chunks that wait for a verdict.
+
+One that no attempt ever staged is a reconciliation's, which judges what is published; one that was planned anew has lost the files
+that were looked at.
+"""
+
+
 class Verdicts(Part):
     """The verdicts on a ledger's runs and their chunks."""
 
@@ -66,41 +76,18 @@ class Verdicts(Part):
         at = instants.now(self.engine)
         with self.engine.begin() as connection:
             lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
-            for item in gated:
-                hashed = {"files": item.files, "derived": item.derived}
-                changed = connection.execute(
-                    chunks.update()
-                    .where(
-                        chunks.c.run_id == run_id,
-                        chunks.c.chunk == item.chunk,
-                        chunks.c.attempt == item.attempt,
-                        # a chunk that no attempt ever staged is a reconciliation's, which judges what is published; one
-                        # that was planned anew has lost the files that were looked at
-                        sa.or_(
-                            chunks.c.state == ChunkState.STAGED,
-                            sa.and_(chunks.c.state == ChunkState.PLANNED, chunks.c.attempt == 0),
-                        ),
-                    )
-                    .values(
-                        state=ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
-                        digest=item.digest,
-                        measures=canonical_json(dict(item.measures)),
-                        **{name: canonical_json(files) for name, files in hashed.items() if files is not None},
-                        error="" if item.verdict.passed else item.verdict.summary,
-                        updated_at=at,
-                    )
-                )
-                if (
-                    changed.rowcount == 1
-                ):  # else another attempt has replaced the files, or another launch has judged them
-                    insert_verdict(connection, run_id, item.verdict, at)
+            waiting = sa.select(chunks.c.chunk, chunks.c.attempt).where(chunks.c.run_id == run_id, _WAITING)
+            there = {(row.chunk, row.attempt) for row in connection.execute(waiting)}
+            # else another attempt has replaced the files, or another launch has judged them
+            mine = [item for item in gated if (item.chunk, item.attempt) in there]
+            _record_measured(connection, run_id, mine, at)
+            insert_verdicts(connection, run_id, [item.verdict for item in mine], at)
 
     def record_verdicts(self, run_id: str, found: Sequence[Verdict]) -> None:
         """Record run-level verdicts."""
         at = instants.now(self.engine)
         with self.engine.begin() as connection:
-            for verdict in found:
-                insert_verdict(connection, run_id, verdict, at)
+            insert_verdicts(connection, run_id, found, at)
 
     def judge(self, run_id: str, found: Sequence[Verdict], actor: str, *, of: str) -> bool:
         """Record run-level verdicts and move the run: to VALIDATED, or to FAILED naming the gates that did not pass.
@@ -117,8 +104,7 @@ class Verdicts(Part):
             staged = locked_run(connection, run_id).state is RunState.STAGED
             if not staged or judged.present(connection, run_id) != of:
                 return False
-            for verdict in found:
-                insert_verdict(connection, run_id, replace(verdict, judged=of), at)
+            insert_verdicts(connection, run_id, [replace(verdict, judged=of) for verdict in found], at)
             if not failed and any(verdict.asks for verdict in found):
                 return True
             state = RunState.FAILED if failed else RunState.VALIDATED
@@ -149,19 +135,51 @@ class Verdicts(Part):
         return list(newest.values())
 
 
-def insert_verdict(connection: sa.Connection, run_id: str, verdict: Verdict, at: datetime) -> None:
-    """Put a verdict on record, as given at an instant."""
-    connection.execute(
-        verdicts.insert().values(
-            run_id=run_id,
-            chunk=verdict.chunk,
-            gate=verdict.gate,
-            attempt=verdict.attempt,
-            passed=verdict.passed,
-            asks=verdict.asks,
-            summary=verdict.summary,
-            details=canonical_json(dict(verdict.details)),
-            judged=verdict.judged,
-            at=at,
+def _record_measured(connection: sa.Connection, run_id: str, gated: Iterable[GatedChunk], at: datetime) -> None:
+    """Put on record what the gates measured of chunks: in one statement, but for those of which other files were hashed."""
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for item in gated:
+        hashed = {"files": item.files, "derived": item.derived}
+        own = {name: canonical_json(files) for name, files in hashed.items() if files is not None}
+        measured = {
+            "one_chunk": item.chunk,
+            "one_attempt": item.attempt,
+            "state": ChunkState.PASSED if item.verdict.passed else ChunkState.FAILED,
+            "digest": item.digest,
+            "measures": canonical_json(dict(item.measures)),
+            "error": "" if item.verdict.passed else item.verdict.summary,
+        }
+        alike.setdefault(tuple(own), []).append(measured | own)
+    for values in alike.values():
+        connection.execute(
+            chunks.update()
+            .where(
+                chunks.c.run_id == run_id,
+                chunks.c.chunk == sa.bindparam("one_chunk"),
+                chunks.c.attempt == sa.bindparam("one_attempt"),
+                _WAITING,
+            )
+            .values(updated_at=at),
+            values,
         )
-    )
+
+
+def insert_verdicts(connection: sa.Connection, run_id: str, found: Iterable[Verdict], at: datetime) -> None:
+    """Put verdicts on record, as given at an instant."""
+    values = [
+        {
+            "run_id": run_id,
+            "chunk": verdict.chunk,
+            "gate": verdict.gate,
+            "attempt": verdict.attempt,
+            "passed": verdict.passed,
+            "asks": verdict.asks,
+            "summary": verdict.summary,
+            "details": canonical_json(dict(verdict.details)),
+            "judged": verdict.judged,
+            "at": at,
+        }
+        for verdict in found
+    ]
+    if values:
+        connection.execute(verdicts.insert(), values)
