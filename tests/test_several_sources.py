@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandera.polars as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,7 +23,9 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
+from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.late_rows import late_by_source
 from backfill_assets.planning.pinned_snapshots import untagged_of
 from backfill_assets.planning.resolve import preview
@@ -38,6 +41,7 @@ from manifests.errors import PlanRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.plan import plan_from_json
 from resources.lakehouse.refs import pin_of
+from resources.settings import load_settings
 
 FEBRUARY = date(2024, 2, 1), date(2024, 2, 29)
 
@@ -360,3 +364,57 @@ def test_late_rows_are_reported_or_refused_as_declared(tmp_path: Path) -> None:
     preview(books, payments.manifest("again", **pinned))
     world.published(payments.manifest("restated"))
     assert examine(platform) == []
+
+
+class VersionedRate(payments.Rate):
+    """A rate, of which a column says how it is meant: it came with the second version, and the first had none."""
+
+    schema_version: str = pa.Field(nullable=True)
+
+
+def in_cents(rows: DataFrame) -> DataFrame:
+    """Read the rates of version 2, which are in cents."""
+    return rows.withColumn("euros", (F.col("euros") / 100).cast("decimal(12,2)"))
+
+
+def versioned(**readers: Any) -> ba.TargetTable:
+    of_orders, of_rates = TARGET.sources
+    known = ba.Readers("schema_version", {None: ba.as_it_is, "2": in_cents} | readers)
+    return replace(TARGET, sources=(of_orders, replace(of_rates, readers=known)))
+
+
+def opened_with_versions(home: Path, target: ba.TargetTable) -> Platform:
+    rates = replace(payments.INPUTS[1], model=VersionedRate)
+    product = ba.Product("payments", (payments.INPUTS[0], rates), (target,), code=("benchmarks.payments",))
+    platform = Platform.of(load_settings(home=home, spark=SPARK), [orders.product(), product])
+    home.mkdir(parents=True, exist_ok=True)
+    return platform
+
+
+def test_rows_are_read_by_the_reader_of_their_version_and_a_version_that_none_knows_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    payments.fill(payments.opened(home, spark=SPARK))
+    platform = opened_with_versions(home, versioned())
+    initialise(platform)  # the column came later: files that lack it say NULL
+    world = World(platform, home)
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    cents = {"currency": "USD", "valid_from": date(2024, 3, 1), "euros": Decimal("300.00"), "schema_version": "2"}
+    payments.load(platform, RATES, VersionedRate, [cents], "in cents")
+    world.published(payments.manifest("history"))
+    by_hand = payments.expected(orders.rows_of(platform))
+    days = {row["payment_id"]: row["paid_at"].date() for row in payments.payments()}
+    price = {row["order_id"]: row["price"] for row in orders.rows_of(platform)}
+    for number, (customer, on, euros) in by_hand.items():
+        if number % 2 and days[number] >= date(2024, 3, 1) and euros is not None:
+            by_hand[number] = customer, on, price[number] * 3
+    assert payments.rows_of(platform) == by_hand
+    assert reproduce(platform, "history").outcome is Outcome.EQUAL
+    mixed = [cents | {"schema_version": "3"}, cents | {"schema_version": "2"}, cents | {"schema_version": None}]
+    payments.load(platform, RATES, VersionedRate, mixed, "of a version that nobody knows")
+    with pytest.raises(PlanRefused, match=r"bronze\.rates has rows of schema_version '3'"):
+        preview(platform, payments.manifest("later"))
+    preview(opened_with_versions(home, versioned(**{"3": ba.as_it_is})), payments.manifest("later"))
+    wrong = versioned(**{"3": lambda rows: rows.withColumn("euros", F.lit(1.5))})
+    record = World(platform := opened_with_versions(home, wrong), home).approved(payments.manifest("later"))
+    with pytest.raises(Refused, match="the reader of schema_version '3' returns euros double"):
+        World(platform, home).stage(record)

@@ -29,12 +29,12 @@ from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
+from backfill_assets.planning.source_versions import require_known_versions
 from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of, upstream_of_first
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
-from manifests.further_sources import FoundSource
 from manifests.kinds import Present
 from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
 from manifests.plan import Plan
@@ -43,7 +43,6 @@ from manifests.policy import same_name, shown
 from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
-from manifests.timeliness import FoundTimes
 from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
@@ -99,6 +98,9 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         further = (
             found_sources(platform, target, manifest, policy, today, refused.kept, keep=keep) if as_declared else {}
         )
+        states = {target.source: source} | {name: one.state for name, one in further.items() if one.state is not None}
+        if as_declared:
+            require_known_versions(platform, target, manifest, states, contract.warm_up_days)
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
@@ -117,7 +119,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             if as_declared
             else None,
             sources=further,
-            times=_times(platform, target, manifest, source, further) if as_declared else {},
+            times=found_times(platform, target, manifest, states) if as_declared else {},
             upstream=upstream_of_first(platform, target, manifest, contract.warm_up_days, source),
         )
     if refused.number:
@@ -197,20 +199,6 @@ def _source_state(
         with refused.kept():
             return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
     return None
-
-
-def _times(
-    platform: Platform,
-    target: TargetTable,
-    manifest: RunManifest,
-    source: SourceState,
-    further: Mapping[str, FoundSource],
-) -> dict[str, FoundTimes]:
-    """Return what is not in time of a target's sources; a reconciliation compares, and takes in nothing."""
-    if manifest.execution_mode is Mode.RECONCILIATION:
-        return {}
-    states = {target.source: source} | {name: one.state for name, one in further.items() if one.state is not None}
-    return found_times(platform, target, manifest.target.publish_range, states)
 
 
 def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
