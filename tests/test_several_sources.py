@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandera.polars as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from rich.console import Console
-from support import put_in_force
+from support import now, put_in_force
 from worlds import SPARK, World
 
 import backfill_assets as ba
+from backfill_assets.audit.conditions import Cause
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.garbage import collect, find
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.late_rows import late_by_source
 from backfill_assets.planning.pinned_snapshots import untagged_of
@@ -32,6 +35,7 @@ from backfill_assets.planning.resolve import preview
 from backfill_assets.planning.upstream import superseded_of
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.review.diff import diff_run
 from benchmarks import orders, payments, regions
 from benchmarks.orders import LINES, ORDERS
@@ -297,7 +301,12 @@ def test_a_target_is_computed_from_another_by_its_dates_in_sql(tmp_path: Path) -
     assert [(run["run_id"], run["chunks"]) for run in told.producer.upstream] == [
         ("orders", ["2024-01", "2024-02", "2024-03"])
     ]
-    platform.ledger.run("orders")
+    look = world.approved(regions.manifest("look", kind="RECONCILIATION"))
+    assert {one.gate: one.passed for one in reconcile(platform, look.run_id) if not one.chunk} == {
+        "published_rows_pass_rules": True,
+        "published_rows_are_accepted": True,
+        "no_source_row_is_there_twice": True,
+    }
     rollback(platform, "orders")
     (one,) = superseded_of(platform, platform.ledger.run("by-region"))
     assert one.by == ""
@@ -418,3 +427,44 @@ def test_rows_are_read_by_the_reader_of_their_version_and_a_version_that_none_kn
     record = World(platform := opened_with_versions(home, wrong), home).approved(payments.manifest("later"))
     with pytest.raises(Refused, match="the reader of schema_version '3' returns euros double"):
         World(platform, home).stage(record)
+
+
+def test_what_is_superseded_upstream_is_kept_until_nobody_has_read_it(world: World) -> None:
+    platform = world.platform
+    read = newest(world, ORDERS)
+    world.published(payments.manifest("history"))
+    world.published(orders.manifest("dearer", orders.FIRST, orders.LAST, "2.0.0"))
+    later = now() + timedelta(days=4_000)
+    with mock.patch.object(platform.ledger, "now", return_value=later):
+        collect(platform, find(platform, at=later), by="ana", at=later)
+    assert platform.lakehouse.has_snapshot(ORDERS, read)
+    assert reproduce(platform, "history").outcome is Outcome.EQUAL
+    table = platform.lakehouse.table(ORDERS)
+    table.manage_snapshots().remove_tag(pin_of(read)).commit()
+    with table.maintenance.expire_snapshots() as expiry:  # somebody who minds no tag of ours
+        expiry.by_id(read)
+    found = reproduce(platform, "history")
+    assert found.outcome is Outcome.NOT_COMPUTED
+    (blocked,) = [one for one in found.conditions if one.blocks]
+    assert (blocked.name, blocked.cause) == (ORDERS, Cause.RETIRED_SNAPSHOT)
+
+
+def test_a_masked_column_of_a_second_source_is_seen_by_no_transform_and_shown_in_no_diff(world: World) -> None:
+    platform = world.platform
+    world.published(payments.manifest("plain"))
+    policy = {
+        "name": "masks",
+        "classifications": {"personal": {"modes": [], "otherwise": "MASK"}},
+        "sources": [
+            {
+                "table": ORDERS,
+                "columns": {"customer": {"classification": "personal", "mask": "CONSTANT", "constant": "-"}},
+            }
+        ],
+    }
+    put_in_force(platform, policy)
+    plan = world.published(payments.manifest("masked")) and platform.ledger.run("masked").plan
+    (masked,) = [one for one in plan.sources if one.data is not None]
+    assert [one.column for one in masked.data.masks] == ["customer"]
+    assert {row[0] for row in payments.rows_of(platform).values()} == {"-", None}
+    assert "customer-" not in str(plain(diff_run(platform, "masked")))

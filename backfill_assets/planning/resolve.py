@@ -23,14 +23,12 @@ from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.further_sources import found_sources, repinned
-from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
-from backfill_assets.planning.source_versions import require_known_versions
-from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of, upstream_of_first
+from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
@@ -67,16 +65,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     if target is None:
         refused.add(_without_target(platform, manifest))
         raise refused.as_one()
-    before = refused.number
-    with refused.kept():
-        _require_rules(platform, target)
-    with refused.kept():
-        _require_columns(platform, target, manifest)
-    with refused.kept():
-        require_usable_tables(platform, target, manifest)
-    with refused.kept():
-        _require_input_columns(platform, target)
-    as_declared = refused.number == before
+    as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)
@@ -95,12 +84,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
-        further = (
-            found_sources(platform, target, manifest, policy, today, refused.kept, keep=keep) if as_declared else {}
-        )
-        states = {target.source: source} | {name: one.state for name, one in further.items() if one.state is not None}
-        if as_declared:
-            require_known_versions(platform, target, manifest, states, contract.warm_up_days)
+        asked = platform, target, manifest, source, contract.warm_up_days, today, refused.kept
+        found = found_sources(*asked, keep=keep) if as_declared else {}
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
@@ -118,13 +103,25 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             facts=facts_of(platform, policy, target, target.source, source.snapshot_id, today, keep=keep)
             if as_declared
             else None,
-            sources=further,
-            times=found_times(platform, target, manifest, states) if as_declared else {},
-            upstream=upstream_of_first(platform, target, manifest, contract.warm_up_days, source),
+            sources=found,
         )
     if refused.number:
         raise refused.as_one()
     return plan
+
+
+def _is_as_declared(platform: Platform, target: TargetTable, manifest: RunManifest, refused: _Refusals) -> bool:
+    """Return whether the tables of a run are as their models say, and can be used; what speaks against it is kept."""
+    before = refused.number
+    with refused.kept():
+        _require_rules(platform, target)
+    with refused.kept():
+        _require_columns(platform, target, manifest)
+    with refused.kept():
+        require_usable_tables(platform, target, manifest)
+    with refused.kept():
+        _require_input_columns(platform, target)
+    return refused.number == before
 
 
 class _Refusals:

@@ -126,10 +126,11 @@ def test_a_merge_finds_entities_in_one_source() -> None:
 
 
 def test_rows_that_are_not_in_time_are_refused_where_the_target_declares_it() -> None:
-    times = {RATES: FoundTimes(future_rows=3, late=("2012-02",))}
-    with_rates(times=times)
+    state = a_source(monthly_files(date(2011, 1, 1), 24), table=RATES, snapshot_id=21, has_dates=True)
+    found = FoundSource(state, times=FoundTimes(future_rows=3, late=("2012-02",)))
+    with_rates(found=found)
     strict = declared(timeliness=Timeliness(OnLate.REFUSE, OnFuture.REFUSE))
-    said = refusal(source=strict, times=times)
+    said = refusal(source=strict, found=found)
     assert "bronze.rates has rows of the future" in said
     assert "rows came into bronze.rates after 2012-02 was accepted" in said
     plan = with_rates(source=declared(timeliness=Timeliness(future=OnFuture.LEAVE_OUT)))
