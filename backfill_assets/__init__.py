@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
     from backfill_assets.declarations.schema import Corrections, Instant, Published, PublishedInFull, row_rule
-    from backfill_assets.declarations.source_tables import EVERYTHING_UNTIL_END, SourceTable, Window
+    from backfill_assets.declarations.source_tables import EVERYTHING_UNTIL_END, Readers, SourceTable, Window, as_it_is
     from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
     from backfill_assets.declarations.standard.distributions import distribution_gate
@@ -93,6 +93,7 @@ __all__ = [
     "Published",
     "PublishedInFull",
     "Quarantine",
+    "Readers",
     "Reconciliation",
     "ReconciliationContext",
     "ReconciliationPolicy",
@@ -106,6 +107,7 @@ __all__ = [
     "Uuid",
     "Window",
     "Wrong",
+    "as_it_is",
     "bounded_change_gate",
     "build_definitions",
     "change_gate",
@@ -141,7 +143,13 @@ _ROOMS = {
     ),
     "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "PublishedInFull", "row_rule"),
-    "backfill_assets.declarations.source_tables": ("EVERYTHING_UNTIL_END", "SourceTable", "Window"),
+    "backfill_assets.declarations.source_tables": (
+        "EVERYTHING_UNTIL_END",
+        "Readers",
+        "SourceTable",
+        "Window",
+        "as_it_is",
+    ),
     "backfill_assets.declarations.standard.checksums": ("checksum_gate",),
     "backfill_assets.declarations.standard.counts": ("null_share_gate", "row_count_gate"),
     "backfill_assets.declarations.standard.distributions": ("distribution_gate",),

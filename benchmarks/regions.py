@@ -45,7 +45,7 @@ TARGET = ba.TargetTable(
     sources=(ba.SourceTable(RATES, "valid_from", reads=ba.EVERYTHING_UNTIL_END),),
     versions={"1.0.0": ba.TransformVersion.sql(__name__, "by_region.sql")},
     owners=("team:sales",),
-    reconciliations=(ba.record_gate(("region",), zone="Europe/Rome"),),
+    reconciliations=(ba.duplicate_gate(("order_id",), zone="Europe/Rome"),),
 )
 
 

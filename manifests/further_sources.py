@@ -18,7 +18,7 @@ from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.facts import FurtherSource, SourceState
 from manifests.model import DayRange, RunManifest
 from manifests.policy import Policy
-from manifests.timeliness import OnFuture, newest_in_time
+from manifests.timeliness import IN_TIME, FoundTimes, OnFuture, newest_in_time, timeliness_problems
 
 _NO_MARGIN = timedelta(0)
 
@@ -90,14 +90,16 @@ class PinnedSource:
 
 @dataclass(frozen=True)
 class FoundSource:
-    """What is known of a further source when a run is planned.
+    """What is known of a source when a run is planned.
 
-    `state` is None of a table without a snapshot; `facts` where the policy asks nothing of it.
+    `state` is None of a table without a snapshot; `facts` where the policy asks nothing of it. `upstream` are the runs that hold
+    what is read, of a target. `times` say what is not in time, where the target declares anything of that.
     """
 
     state: SourceState | None
     facts: SourceFacts | None = None
     upstream: tuple[UpstreamRun, ...] = ()
+    times: FoundTimes = IN_TIME
 
 
 def pin_sources(
@@ -129,6 +131,7 @@ def pin_sources(
         pin = pin_of(one, known.state)
         pin = replace(pin, reads=_reads(pin, known.state, manifest.target.publish_range))
         problems += _absences(one, pin, known.state, chunks)
+        problems += timeliness_problems(one.table, one.timeliness, known.times)
         terms = None
         if policy is not None and known.facts is not None and known.state is not None:
             wanted = _wanted(one, pin, known.state, manifest.target.publish_range, chunking)

@@ -21,7 +21,7 @@ from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.expected_problems import expected_problems
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
-from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_sources
+from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
@@ -36,7 +36,7 @@ from manifests.target_problems import (
     value_problems,
     warm_up_problems,
 )
-from manifests.timeliness import FUTURE_GATE, FoundTimes, OnFuture, timeliness_problems
+from manifests.timeliness import FUTURE_GATE, OnFuture, timeliness_problems
 from manifests.who_may import request_problems
 
 
@@ -55,8 +55,6 @@ def make_plan(
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     sources: Mapping[str, FoundSource] = MappingProxyType({}),
-    upstream: tuple[UpstreamRun, ...] = (),
-    times: Mapping[str, FoundTimes] = MappingProxyType({}),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -71,43 +69,25 @@ def make_plan(
         facts: what the policy must know of source and target; None where it asks nothing of them.
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
-        sources: what is known of each source beside the first, by its name.
-        upstream: the runs that hold what is read, where the source is a target itself.
-        times: what is not in time of each source, by its name, where the target declares anything of it.
+        sources: what is known of each source beside the first, by its name; and more of the first.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
     Raises:
         PlanRefused: with every reason at once.
     """
-    given = _Given(
-        manifest,
-        contract,
-        source,
-        references,
-        base_snapshot_id,
-        code,
-        configuration_hash,
-        run_clock,
-        base,
-        policy,
-        facts,
-        uncommitted,
-        sources,
-        upstream,
-    )
+    asked = manifest, contract, source, references, base_snapshot_id, code, configuration_hash, run_clock
+    given = _Given(*asked, base, policy, facts, uncommitted, sources)
     problems = _problems_of_target(given)
     scope = _scope(given)
     pins, pin_problems = pin_references(manifest, contract, references)
-    problems += [*source_range_problems(manifest, scope.inputs, source), *pin_problems]
     chunks, sample_problems = _chunks(given, scope)
-    problems += [*sample_problems, *_expected_problems(manifest, contract, [chunk.key for chunk in chunks])]
+    problems += [*source_range_problems(manifest, scope.inputs, source), *pin_problems, *sample_problems]
+    problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given)
-    timely = {contract.source: contract.timeliness} | {one.table: one.timeliness for one in contract.sources}
-    problems += [*data_problems, *source_problems, *timeliness_problems(timely, times)]
-    if problems:
+    if problems := [*problems, *data_problems, *source_problems]:
         raise PlanRefused(problems)
     return _plan(given, scope, pins, chunks, terms, further)
 
@@ -154,7 +134,11 @@ class _Given:
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
     sources: Mapping[str, FoundSource]
-    upstream: tuple[UpstreamRun, ...]
+
+    @property
+    def first(self) -> FoundSource:
+        """What else is known of the first source."""
+        return self.sources.get(self.source.table, FoundSource(self.source))
 
     @property
     def publish(self) -> DayRange:
@@ -283,7 +267,8 @@ def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Prob
     contract, publish = given.contract, given.publish
     chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
     asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
-    return pin_sources(*asked)
+    pins, problems = pin_sources(*asked)
+    return pins, [*timeliness_problems(contract.source, contract.timeliness, given.first.times), *problems]
 
 
 # --- the plan's fields ------------------------------------------------------------------------------------------------
@@ -344,7 +329,7 @@ def _plan(
         division=contract.division,
         values=_values(given),
         sources=further,
-        upstream=given.upstream,
+        upstream=given.first.upstream,
         source_has_dates=source.has_dates,
     )
 

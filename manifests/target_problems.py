@@ -43,16 +43,7 @@ def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Probl
                 "choose one of them, or add the version to the product",
             )
         )
-    further = [one.table for one in contract.sources]
-    problems += [
-        Problem(
-            f"sources names {name}" + (f" {times} times" if times > 1 else ""),
-            f"beside {contract.source}, {contract.table} is computed from {', '.join(further) or 'no other source'}",
-            "name each of these once at most, with its snapshotId",
-        )
-        for name, times in Counter(one.table for one in manifest.sources).items()
-        if name not in further or times > 1
-    ]
+    problems += _further_names(manifest, contract)
     gates = contract.published_gates if manifest.execution_mode is Mode.RECONCILIATION else contract.gates
     problems += [
         Problem(
@@ -82,6 +73,20 @@ def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Probl
         if reference.name not in contract.references
     ]
     return problems
+
+
+def _further_names(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
+    """Return the sources beside the first that a manifest names and its target does not have, or has once."""
+    further = [one.table for one in contract.sources]
+    return [
+        Problem(
+            f"sources names {name}" + (f" {times} times" if times > 1 else ""),
+            f"beside {contract.source}, {contract.table} is computed from {', '.join(further) or 'no other source'}",
+            "name each of these once at most, with its snapshotId",
+        )
+        for name, times in Counter(one.table for one in manifest.sources).items()
+        if name not in further or times > 1
+    ]
 
 
 def scope_problems(publish: DayRange, contract: TargetContract, source: SourceState) -> list[Problem]:

@@ -7,7 +7,7 @@ rows is looked up by `backfill_assets.planning.late_rows`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -62,25 +62,27 @@ class FoundTimes:
     late: tuple[str, ...] = ()
 
 
+IN_TIME = FoundTimes()
+"""Of a source of which nothing is known to be out of time."""
+
+
 def newest_in_time(committed_at: datetime, *, has_dates: bool) -> date:
     """Return the last instant, or the last date, that is not of the future: a date may be a day ahead somewhere."""
     return committed_at.date() + timedelta(days=1) if has_dates else committed_at
 
 
-def timeliness_problems(declared: Mapping[str, Timeliness], found: Mapping[str, FoundTimes]) -> Iterator[Problem]:
-    """Say which rows of sources, by table name, may not be read for their time."""
-    for table, times in found.items():
-        wanted = declared[table]
-        if wanted.future is OnFuture.REFUSE and times.future_rows:
-            yield Problem(
-                f"{table} has rows of the future in the days that are read: files of {times.future_rows:,} rows, by their bounds, "
-                "go on after the commit of their snapshot",
-                "the target declares that such rows are refused (future=REFUSE)",
-                "correct them in the source, or narrow the publish range",
-            )
-        if wanted.late is OnLate.REFUSE and times.late:
-            yield Problem(
-                f"rows came into {table} after {in_words(times.late)} was accepted, with times that it reads",
-                "the target declares that accepted chunks take in no late rows (late=REFUSE)",
-                "name the snapshot that was read then (source.snapshotId, or sources); or leave these chunks out of the publish range",
-            )
+def timeliness_problems(table: str, declared: Timeliness, found: FoundTimes) -> Iterator[Problem]:
+    """Say which rows of a source may not be read for their time."""
+    if declared.future is OnFuture.REFUSE and found.future_rows:
+        yield Problem(
+            f"{table} has rows of the future in the days that are read: files of {found.future_rows:,} rows, by their bounds, "
+            "go on after the commit of their snapshot",
+            "the target declares that such rows are refused (future=REFUSE)",
+            "correct them in the source, or narrow the publish range",
+        )
+    if declared.late is OnLate.REFUSE and found.late:
+        yield Problem(
+            f"rows came into {table} after {in_words(found.late)} was accepted, with times that it reads",
+            "the target declares that accepted chunks take in no late rows (late=REFUSE)",
+            "name the snapshot that was read then (source.snapshotId, or sources); or leave these chunks out of the publish range",
+        )

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pandera.polars as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from rich.console import Console
-from support import put_in_force
+from support import now, put_in_force
 from worlds import SPARK, World
 
 import backfill_assets as ba
+from backfill_assets.audit.conditions import Cause
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
+from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.late_rows import late_by_source
 from backfill_assets.planning.pinned_snapshots import untagged_of
 from backfill_assets.planning.resolve import preview
 from backfill_assets.planning.upstream import superseded_of
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.review.diff import diff_run
 from benchmarks import orders, payments, regions
 from benchmarks.orders import LINES, ORDERS
@@ -38,6 +45,7 @@ from manifests.errors import PlanRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.plan import plan_from_json
 from resources.lakehouse.refs import pin_of
+from resources.settings import load_settings
 
 FEBRUARY = date(2024, 2, 1), date(2024, 2, 29)
 
@@ -293,7 +301,12 @@ def test_a_target_is_computed_from_another_by_its_dates_in_sql(tmp_path: Path) -
     assert [(run["run_id"], run["chunks"]) for run in told.producer.upstream] == [
         ("orders", ["2024-01", "2024-02", "2024-03"])
     ]
-    platform.ledger.run("orders")
+    look = world.approved(regions.manifest("look", kind="RECONCILIATION"))
+    assert {one.gate: one.passed for one in reconcile(platform, look.run_id) if not one.chunk} == {
+        "published_rows_pass_rules": True,
+        "published_rows_are_accepted": True,
+        "no_source_row_is_there_twice": True,
+    }
     rollback(platform, "orders")
     (one,) = superseded_of(platform, platform.ledger.run("by-region"))
     assert one.by == ""
@@ -360,3 +373,98 @@ def test_late_rows_are_reported_or_refused_as_declared(tmp_path: Path) -> None:
     preview(books, payments.manifest("again", **pinned))
     world.published(payments.manifest("restated"))
     assert examine(platform) == []
+
+
+class VersionedRate(payments.Rate):
+    """A rate, of which a column says how it is meant: it came with the second version, and the first had none."""
+
+    schema_version: str = pa.Field(nullable=True)
+
+
+def in_cents(rows: DataFrame) -> DataFrame:
+    """Read the rates of version 2, which are in cents."""
+    return rows.withColumn("euros", (F.col("euros") / 100).cast("decimal(12,2)"))
+
+
+def versioned(**readers: Any) -> ba.TargetTable:
+    of_orders, of_rates = TARGET.sources
+    known = ba.Readers("schema_version", {None: ba.as_it_is, "2": in_cents} | readers)
+    return replace(TARGET, sources=(of_orders, replace(of_rates, readers=known)))
+
+
+def opened_with_versions(home: Path, target: ba.TargetTable) -> Platform:
+    rates = replace(payments.INPUTS[1], model=VersionedRate)
+    product = ba.Product("payments", (payments.INPUTS[0], rates), (target,), code=("benchmarks.payments",))
+    platform = Platform.of(load_settings(home=home, spark=SPARK), [orders.product(), product])
+    home.mkdir(parents=True, exist_ok=True)
+    return platform
+
+
+def test_rows_are_read_by_the_reader_of_their_version_and_a_version_that_none_knows_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    payments.fill(payments.opened(home, spark=SPARK))
+    platform = opened_with_versions(home, versioned())
+    initialise(platform)  # the column came later: files that lack it say NULL
+    world = World(platform, home)
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    cents = {"currency": "USD", "valid_from": date(2024, 3, 1), "euros": Decimal("300.00"), "schema_version": "2"}
+    payments.load(platform, RATES, VersionedRate, [cents], "in cents")
+    world.published(payments.manifest("history"))
+    by_hand = payments.expected(orders.rows_of(platform))
+    days = {row["payment_id"]: row["paid_at"].date() for row in payments.payments()}
+    price = {row["order_id"]: row["price"] for row in orders.rows_of(platform)}
+    for number, (customer, on, euros) in by_hand.items():
+        if number % 2 and days[number] >= date(2024, 3, 1) and euros is not None:
+            by_hand[number] = customer, on, price[number] * 3
+    assert payments.rows_of(platform) == by_hand
+    assert reproduce(platform, "history").outcome is Outcome.EQUAL
+    mixed = [cents | {"schema_version": "3"}, cents | {"schema_version": "2"}, cents | {"schema_version": None}]
+    payments.load(platform, RATES, VersionedRate, mixed, "of a version that nobody knows")
+    with pytest.raises(PlanRefused, match=r"bronze\.rates has rows of schema_version '3'"):
+        preview(platform, payments.manifest("later"))
+    preview(opened_with_versions(home, versioned(**{"3": ba.as_it_is})), payments.manifest("later"))
+    wrong = versioned(**{"3": lambda rows: rows.withColumn("euros", F.lit(1.5))})
+    record = World(platform := opened_with_versions(home, wrong), home).approved(payments.manifest("later"))
+    with pytest.raises(Refused, match="the reader of schema_version '3' returns euros double"):
+        World(platform, home).stage(record)
+
+
+def test_what_is_superseded_upstream_is_kept_until_nobody_has_read_it(world: World) -> None:
+    platform = world.platform
+    read = newest(world, ORDERS)
+    world.published(payments.manifest("history"))
+    world.published(orders.manifest("dearer", orders.FIRST, orders.LAST, "2.0.0"))
+    later = now() + timedelta(days=4_000)
+    with mock.patch.object(platform.ledger, "now", return_value=later):
+        collect(platform, find(platform, at=later), by="ana", at=later)
+    assert platform.lakehouse.has_snapshot(ORDERS, read)
+    assert reproduce(platform, "history").outcome is Outcome.EQUAL
+    table = platform.lakehouse.table(ORDERS)
+    table.manage_snapshots().remove_tag(pin_of(read)).commit()
+    with table.maintenance.expire_snapshots() as expiry:  # somebody who minds no tag of ours
+        expiry.by_id(read)
+    found = reproduce(platform, "history")
+    assert found.outcome is Outcome.NOT_COMPUTED
+    (blocked,) = [one for one in found.conditions if one.blocks]
+    assert (blocked.name, blocked.cause) == (ORDERS, Cause.RETIRED_SNAPSHOT)
+
+
+def test_a_masked_column_of_a_second_source_is_seen_by_no_transform_and_shown_in_no_diff(world: World) -> None:
+    platform = world.platform
+    world.published(payments.manifest("plain"))
+    policy = {
+        "name": "masks",
+        "classifications": {"personal": {"modes": [], "otherwise": "MASK"}},
+        "sources": [
+            {
+                "table": ORDERS,
+                "columns": {"customer": {"classification": "personal", "mask": "CONSTANT", "constant": "-"}},
+            }
+        ],
+    }
+    put_in_force(platform, policy)
+    plan = world.published(payments.manifest("masked")) and platform.ledger.run("masked").plan
+    (masked,) = [one for one in plan.sources if one.data is not None]
+    assert [one.column for one in masked.data.masks] == ["customer"]
+    assert {row[0] for row in payments.rows_of(platform).values()} == {"-", None}
+    assert "customer-" not in str(plain(diff_run(platform, "masked")))

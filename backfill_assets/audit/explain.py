@@ -28,6 +28,7 @@ from manifests.canonical import plain
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from manifests.further_sources import UpstreamRun, touched_days
+from manifests.plan import Plan, PlannedChunk
 from resources.lakehouse.facade import before, between
 from resources.ledger.facade import RunRecord
 
@@ -186,6 +187,7 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
     plan, ledger = plan_of(platform, record, chunk), platform.ledger
     planned = [one for one in plan.chunks if one.key == chunk]
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
+    first = start.date() if plan.look_back is None else date.min
     accepted = ledger.accepted_changes(record.run_id)
     gates = [
         {"gate": verdict.gate, "chunk": verdict.chunk, "passed": verdict.passed, "summary": verdict.summary}
@@ -194,10 +196,6 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         if verdict.chunk == chunk or not verdict.chunk
     ]
     order = {gate: number for number, gate in enumerate((CHUNK_GATE, *plan.gates))}
-    decisions = [
-        {"decision": one.decision, "decided_by": one.by, "comment": one.comment, "at": plain(one.at)}
-        for one in ledger.decisions(record.run_id)
-    ]
     publications = [
         {name: plain(getattr(one, name)) for name in ("action", "snapshot_id", "actor", "ended_at")}
         for one in ledger.publications(record.run_id)
@@ -210,7 +208,7 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         state=record.state.value,
         requested_by=record.requested_by,
         reason=record.manifest.reason,
-        decisions=decisions,
+        decisions=_decisions(platform, record),
         transform=plan.transform,
         transform_version=plan.transform_version,
         code=plan.code,
@@ -227,25 +225,28 @@ def _producer(platform: Platform, record: RunRecord, chunk: str) -> Producer:
         publications=publications,
         evidence=str(platform.evidence.path(record.run_id)),
         written_in=written_in(platform, plan),
-        sources=[
-            {
-                "table": one.table,
-                "snapshot_id": one.snapshot_id,
-                "committed_at": plain(one.committed_at),
-                "from": plain(window[0]),
-                "until": plain(window[1]),
-                "upstream": _runs(platform, one.table, one.upstream, *touched_days(one, *days)),
-            }
-            for one in plan.sources
-            for days in [
-                (planned[0].start, planned[0].end) if planned else (plan.publish_range.start, plan.publish_range.end)
-            ]
-            for window in [one.window(*days)]
-        ],
-        upstream=_runs(
-            platform, plan.source, plan.upstream, start.date() if plan.look_back is None else date.min, end.date()
-        ),
+        sources=_further(platform, plan, planned),
+        upstream=_runs(platform, plan.source, plan.upstream, first, end.date()),
     )
+
+
+def _decisions(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
+    return [
+        {"decision": one.decision, "decided_by": one.by, "comment": one.comment, "at": plain(one.at)}
+        for one in platform.ledger.decisions(record.run_id)
+    ]
+
+
+def _further(platform: Platform, plan: Plan, planned: Sequence[PlannedChunk]) -> list[dict[str, Any]]:
+    """Return what was read of each further source for a chunk; for all of them where the plan does not have it."""
+    days = (planned[0].start, planned[0].end) if planned else (plan.publish_range.start, plan.publish_range.end)
+    found = []
+    for one in plan.sources:
+        start, until = one.window(*days)
+        read = {"table": one.table, "snapshot_id": one.snapshot_id, "committed_at": plain(one.committed_at)}
+        upstream = _runs(platform, one.table, one.upstream, *touched_days(one, *days))
+        found.append(read | {"from": plain(start), "until": plain(until), "upstream": upstream})
+    return found
 
 
 def _runs(

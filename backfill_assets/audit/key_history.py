@@ -198,7 +198,7 @@ def _conditions(plan: Plan) -> dict[str, str]:
     found = {
         "transform version": plan.transform_version,
         "code": str(plan.code),
-        f"source {plan.source}": f"snapshot {plan.source_snapshot_id}",
+        **{f"source {table}": f"snapshot {snapshot_id}" for table, snapshot_id in plan.source_pins},
         "Spark settings": plan.configuration_hash[:12],
     }
     pins = {pin.table: f"snapshot {pin.snapshot_id} {pin.version or ''}".strip() for pin in plan.references}

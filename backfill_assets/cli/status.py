@@ -40,9 +40,8 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     launch = platform.ledger.launches.waits(record, chunks=chunks)
     if launch is not None:
         waiting[run_id] = str(launch)
-    by_hand = record.plan.manual_publish and record.manifest.execution_mode.publishes
-    if record.state is RunState.VALIDATED and by_hand and run_id not in waiting:
-        waiting[run_id] = f"{_why_by_hand(record)}: `backfill publish {run_id}`"
+    if record.state is RunState.VALIDATED and run_id not in waiting and (why := _why_by_hand(record)):
+        waiting[run_id] = f"{why}: `backfill publish {run_id}`"
     if as_json:
         say(
             {
@@ -71,13 +70,13 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         ("why", launches.reason(record, launch)),
         ("target", record.target),
         ("plan", record.plan_hash),
+        *(("superseded", one) for one in _superseded(platform, record)),
     ]
     pairs += [("waits", waiting[run_id])] if run_id in waiting and ("why", waiting[run_id]) not in pairs else []
     pairs += [
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
-    pairs += [("superseded", one) for one in _superseded(platform, record)]
     if changes := _changes(platform, run_id):
         pairs.append(("changes", changes))
     show(console.facts(pairs, run_id), console.grid(chunks))
@@ -113,6 +112,9 @@ def _superseded(platform: Platform, record: RunRecord) -> list[str]:
 
 
 def _why_by_hand(record: RunRecord) -> str:
+    """Say why a run is published by a person; nothing of one that is not, or never."""
+    if not (record.plan.manual_publish and record.manifest.execution_mode.publishes):
+        return ""
     by_manifest = record.manifest.safety.requires_manual_publish
     return "its manifest requires a manual publish" if by_manifest else "the policy says who publishes it"
 

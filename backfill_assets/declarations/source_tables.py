@@ -6,11 +6,18 @@ pinned one, `manifests.further_sources`'. Imported by Spark's Python workers: ke
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
 
 from backfill_assets.declarations.arguments import said_at_once
+from manifests.errors import Problem, TransformRefused
 from manifests.facts import FurtherSource
 from manifests.timeliness import AS_OTHERS, Timeliness
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @said_at_once
@@ -30,6 +37,59 @@ EVERYTHING_UNTIL_END = Window(before=None)
 """All rows up to the end of a chunk's last day."""
 
 
+Reader = Callable[["DataFrame"], "DataFrame"]
+"""From the rows of one version to the same columns as the newest version means them."""
+
+
+@said_at_once
+@dataclass(frozen=True)
+class Readers:
+    """What rows of a source mean by their version: a column says which one a row is of, and each version has a reader.
+
+    Columns that were added, renamed or widened need none: a file is read by its columns' ids, and what it lacks is NULL. This is
+    for what a schema does not say: another unit, another code, another meaning.
+
+    Attributes:
+        column: the column that says it.
+        by_version: the reader of each version, `as_it_is` of one that needs none; None is the version of rows without one, such as
+            those of files that were written before the column came. The day of a row is what its time column says, for every reader.
+    """
+
+    column: str
+    by_version: Mapping[str | int | None, Reader]
+
+    def read(self, rows: DataFrame) -> DataFrame:
+        """Return rows as the newest version means them; the same columns, of the same types.
+
+        Raises:
+            TransformRefused: if a reader returns other columns, or other types.
+        """
+        parts, kinds = [], {one.name: one.dataType for one in rows.schema.fields}
+        for version, reader in self.by_version.items():
+            said = rows[self.column]
+            found = reader(rows.where(said.isNull() if version is None else said == version))
+            there = {one.name: one.dataType for one in found.schema.fields}
+            wrong = [name for name, kind in kinds.items() if there.get(name) != kind]
+            if wrong:
+                shown = ", ".join(
+                    f"{name} {there[name].simpleString() if name in there else 'missing'}" for name in wrong
+                )
+                raise TransformRefused(
+                    Problem(
+                        f"the reader of {self.column} {version!r} returns {shown}",
+                        f"each reader returns {', '.join(f'{name} {kind.simpleString()}' for name, kind in kinds.items())}",
+                        "have it return every column of the table, each of its own type",
+                    )
+                )
+            parts.append(found.select(*kinds))
+        return reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def as_it_is(rows: DataFrame) -> DataFrame:
+    """Return the rows of a version that needs no reader."""
+    return rows
+
+
 @said_at_once
 @dataclass(frozen=True)
 class SourceTable:
@@ -42,6 +102,7 @@ class SourceTable:
         may_be_empty: whether a chunk is computed where the source holds no rows in the days that it needs; else such a plan is
             refused, by the bounds of the source's files.
         timeliness: what becomes of rows that come late, and of rows of the future.
+        readers: what its rows mean by their version; None: they all mean the same.
     """
 
     table: str
@@ -49,6 +110,7 @@ class SourceTable:
     reads: Window = Window()
     may_be_empty: bool = False
     timeliness: Timeliness = AS_OTHERS
+    readers: Readers | None = None
 
     @property
     def contract(self) -> FurtherSource:

@@ -52,6 +52,8 @@ def _parts_of(target: TargetTable) -> Iterator[Any]:
     yield target.model
     yield from (version.function for version in target.versions.values())
     yield from (target.warm_up_days, target.measure)
+    for readers in map(target.readers_of, target.every_source):
+        yield from () if readers is None else readers.by_version.values()
     yield from (gate.check for gate in target.reconciliations)
     if target.outline is not None:
         yield target.outline.rows

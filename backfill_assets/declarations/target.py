@@ -20,7 +20,7 @@ from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS, PublishedInFull, dtypes
-from backfill_assets.declarations.source_tables import SourceTable
+from backfill_assets.declarations.source_tables import Readers, SourceTable
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
 from manifests.chunks import Chunk, Chunking, key_of
@@ -307,7 +307,8 @@ class TargetTable:
         chunk_values: by what each time of it is divided into chunks, besides: `ByValue` or `ByBucket`; None: by nothing.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz); completeness,
             LIVE, merges and `entity` go by it. `sources` are those read beside it, each in a window of its own.
-        timeliness: what becomes of rows of it that come late, and of rows of the future; of `sources`, they say it themselves.
+        timeliness: what becomes of rows of it that come late, and of rows of the future; `readers` what its rows mean by their
+            version. The further sources say of themselves.
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
         references: reference tables read beside it.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
@@ -363,6 +364,7 @@ class TargetTable:
     chunk_values: Division | None = None
     sources: tuple[SourceTable, ...] = ()
     timeliness: Timeliness = AS_OTHERS
+    readers: Readers | None = None
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
@@ -402,6 +404,10 @@ class TargetTable:
     def every_source(self) -> dict[str, str]:
         """The time column of each source, by its table: the first one first."""
         return {self.source: self.source_time_column} | {one.table: one.time_column for one in self.sources}
+
+    def readers_of(self, source: str) -> Readers | None:
+        """Return what rows of a source mean by their version; None where they all mean the same."""
+        return self.readers if source == self.source else {one.table: one.readers for one in self.sources}[source]
 
     def timeliness_of(self, source: str) -> Timeliness:
         """Return what is declared of rows of a source that are not in time."""

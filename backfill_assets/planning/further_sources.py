@@ -13,41 +13,50 @@ from datetime import date
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.old_data import facts_of
-from backfill_assets.planning.upstream import upstream_of
+from backfill_assets.planning.source_versions import require_known_versions
+from backfill_assets.planning.upstream import upstream_of, upstream_of_first
 from manifests.facts import FurtherSource, SourceState
 from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_of, touched_days
 from manifests.model import DayRange, RunManifest
 from manifests.plan import Plan
-from manifests.policy import Policy
 
 
 def found_sources(
     platform: Platform,
     target: TargetTable,
     manifest: RunManifest,
-    policy: Policy,
+    first: SourceState,
+    warm_up: int,
     today: date,
     kept: Callable[[], AbstractContextManager[None]],
     *,
     keep: bool,
 ) -> dict[str, FoundSource]:
-    """Return what is known of each source beside the first; one that is refused is left out, and its refusal is `kept`.
+    """Return what is known of each source, the first one too; one that is refused is left out, and its refusal is `kept`.
 
     With `keep` the erased subjects that a plan pins are kept in the ledger.
     """
-    wanted = {one.table: one.snapshot_id for one in manifest.sources}
+    wanted, policy = {one.table: one.snapshot_id for one in manifest.sources}, platform.policy
     found = {}
+    with kept():
+        upstream = upstream_of_first(platform, target, manifest, warm_up, first)
+        found[target.source] = FoundSource(first, upstream=upstream)
     for source in target.sources:
         with kept():
             state = _state(platform, source.contract, wanted.get(source.table))
-            facts = None
-            upstream: tuple[UpstreamRun, ...] = ()
-            if state is not None:
-                upstream = _upstream(platform, source.contract, state, manifest.target.publish_range)
-                asked = platform, policy, target, source.table, state.snapshot_id
-                facts = facts_of(*asked, today, keep=keep)
+            if state is None:
+                found[source.table] = FoundSource(None)
+                continue
+            facts = facts_of(platform, policy, target, source.table, state.snapshot_id, today, keep=keep)
+            upstream = _upstream(platform, source.contract, state, manifest.target.publish_range)
             found[source.table] = FoundSource(state, facts, upstream)
+    states = {name: one.state for name, one in found.items() if one.state is not None}
+    with kept():
+        require_known_versions(platform, target, manifest, states, warm_up)
+    for name, times in found_times(platform, target, manifest, states).items():
+        found[name] = replace(found[name], times=times)
     return found
 
 

@@ -16,16 +16,21 @@ from manifests.chunks import first_day, last_day
 from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceFile, SourceState
 from manifests.further_sources import touched_days
-from manifests.model import DayRange
+from manifests.model import DayRange, Mode, RunManifest
 from manifests.plan import Plan
 from manifests.timeliness import FoundTimes, OnFuture, OnLate, newest_in_time
 
 
 def found_times(
-    platform: Platform, target: TargetTable, publish: DayRange, states: Mapping[str, SourceState]
+    platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, SourceState]
 ) -> dict[str, FoundTimes]:
-    """Return what is not in time of each source, in the state that a run would read it in, where the target declares anything of it."""
-    found = {}
+    """Return what is not in time of each source, in the state that a run would read it in, where the target declares anything of it.
+
+    Nothing of a reconciliation, which compares and takes in nothing.
+    """
+    if manifest.execution_mode is Mode.RECONCILIATION:
+        return {}
+    publish, found = manifest.target.publish_range, {}
     for table, state in states.items():
         wanted = target.timeliness_of(table)
         future, late = 0, dict[str, list[SourceFile]]()

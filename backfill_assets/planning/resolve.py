@@ -24,18 +24,16 @@ from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.divided_tables import require_division
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.further_sources import found_sources, repinned
-from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
-from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of, upstream_of_first
+from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
-from manifests.further_sources import FoundSource
 from manifests.kinds import Present
 from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
 from manifests.plan import Plan
@@ -45,7 +43,6 @@ from manifests.reading import valid_part
 from manifests.reference_pins import pin_reference
 from manifests.series import series_of
 from manifests.target_problems import value_problems
-from manifests.timeliness import FoundTimes
 from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
@@ -70,18 +67,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     if target is None:
         refused.add(_without_target(platform, manifest))
         raise refused.as_one()
-    before = refused.number
-    with refused.kept():
-        _require_rules(platform, target)
-    with refused.kept():
-        _require_columns(platform, target, manifest)
-    with refused.kept():
-        require_usable_tables(platform, target, manifest)
-    with refused.kept():
-        _require_input_columns(platform, target)
-    with refused.kept():
-        require_division(platform, target, manifest)
-    as_declared = refused.number == before
+    as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
     references = _reference_states(platform, target, manifest)
@@ -100,9 +86,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
-        further = (
-            found_sources(platform, target, manifest, policy, today, refused.kept, keep=keep) if as_declared else {}
-        )
+        asked = platform, target, manifest, source, contract.warm_up_days, today, refused.kept
+        found = found_sources(*asked, keep=keep) if as_declared else {}
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
@@ -120,13 +105,27 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             facts=facts_of(platform, policy, target, target.source, source.snapshot_id, today, keep=keep)
             if as_declared
             else None,
-            sources=further,
-            times=_times(platform, target, manifest, source, further) if as_declared else {},
-            upstream=upstream_of_first(platform, target, manifest, contract.warm_up_days, source),
+            sources=found,
         )
     if refused.number:
         raise refused.as_one()
     return plan
+
+
+def _is_as_declared(platform: Platform, target: TargetTable, manifest: RunManifest, refused: _Refusals) -> bool:
+    """Return whether the tables of a run are as their models say, and can be used; what speaks against it is kept."""
+    before = refused.number
+    with refused.kept():
+        _require_rules(platform, target)
+    with refused.kept():
+        _require_columns(platform, target, manifest)
+    with refused.kept():
+        require_usable_tables(platform, target, manifest)
+    with refused.kept():
+        _require_input_columns(platform, target)
+    with refused.kept():
+        require_division(platform, target, manifest)
+    return refused.number == before
 
 
 class _Refusals:
@@ -201,20 +200,6 @@ def _source_state(
         with refused.kept():
             return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
     return None
-
-
-def _times(
-    platform: Platform,
-    target: TargetTable,
-    manifest: RunManifest,
-    source: SourceState,
-    further: Mapping[str, FoundSource],
-) -> dict[str, FoundTimes]:
-    """Return what is not in time of a target's sources; a reconciliation compares, and takes in nothing."""
-    if manifest.execution_mode is Mode.RECONCILIATION:
-        return {}
-    states = {target.source: source} | {name: one.state for name, one in further.items() if one.state is not None}
-    return found_times(platform, target, manifest.target.publish_range, states)
 
 
 def _require_columns(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:

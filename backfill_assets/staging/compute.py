@@ -25,6 +25,7 @@ from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import parts_of
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
+    building,
     computed_rows,
     context_of,
     files_below,
@@ -89,8 +90,18 @@ def pinned_inputs(
         look_back,
         lambda rows: allowed(run, in_time(rows, time_column, plan.newest)),
     )
+    inputs = replace(inputs, source=_as_read(run, plan.source, inputs.source))
     first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
     return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read)))
+
+
+def _as_read(run: RunContext, table: str, rows: DataFrame) -> DataFrame:
+    """Return rows of a source as the newest of its versions means them."""
+    readers = run.target.readers_of(table)
+    if readers is None:
+        return rows
+    with building(run.plan):
+        return readers.read(rows)
 
 
 def further_sources(
@@ -115,7 +126,8 @@ def further_sources(
         scan = run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=schema_id)
         on_read(pin.table, scan)
         rows = in_window(read(run.spark, scan), pin.time_column, start, end)
-        found[pin.table] = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)
+        seen = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)
+        found[pin.table] = seen if whole else _as_read(run, pin.table, seen)
     return found
 
 
@@ -169,7 +181,7 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
     rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
     if not whole:
-        rows = allowed(run, in_time(rows, time_column, plan.newest))
+        rows = _as_read(run, plan.source, allowed(run, in_time(rows, time_column, plan.newest)))
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")
 
 

@@ -23,9 +23,11 @@ from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import NO_PARTS
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
+    building,
     computed_rows,
     context_of,
     files_below,
+    in_time,
     in_window,
     inputs_of,
     read_window,
@@ -86,7 +88,11 @@ class Computing:
     ) -> DataFrame:
         """Return the frame that chunks are computed by: from other source rows, of another window or for other cores, if given."""
         inputs = self._inputs(window or read_window(self.plan, chunks), source or self.source)
-        inputs = replace(inputs, sources=self._further(chunks, self.further if further is None else further))
+        inputs = replace(
+            inputs,
+            source=self._as_read(self.target.source, inputs.source),
+            sources=self._further(chunks, self.further if further is None else further),
+        )
         schema = iceberg_schema(self.target.model)
         return computed_rows(self.target, self.plan, chunks, inputs, self._context(chunks, cores), schema)
 
@@ -129,8 +135,20 @@ class Computing:
             start, end = pin.window(first, last)
             stored = rows[pin.table]
             scan = stored.before(end) if start is None else stored.between(start, end)
-            found[pin.table] = in_window(read(self.session, scan), pin.time_column, start, end)
+            found[pin.table] = self._as_read(
+                pin.table, in_window(read(self.session, scan), pin.time_column, start, end)
+            )
         return sources_by_name(found)
+
+    def _as_read(self, table: str, rows: DataFrame) -> DataFrame:
+        """Return rows of a source as the newest of its versions means them, and as a run reads those that are of the future."""
+        newest = {self.plan.source: self.plan.newest} | {one.table: one.newest for one in self.plan.sources}
+        rows = in_time(rows, self.target.every_source[table], newest[table])
+        readers = self.target.readers_of(table)
+        if readers is None:
+            return rows
+        with building(self.plan):
+            return readers.read(rows)
 
     def _inputs(self, window: tuple[datetime, datetime], source: StoredRows) -> Inputs:
         start, end = window

@@ -5,7 +5,9 @@ Put here what is asked of a trial's tables by name. What their rows must be is `
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+import polars as pl
 
 from backfill_assets.declarations.finding import find_products
 from backfill_assets.declarations.target import InputTable, TargetTable
@@ -65,6 +67,31 @@ def require_given(named: str, target: TargetTable, references: Collection[str], 
                     f"{named}: {'; '.join(said)}",
                     f"a transform is given each {what} that its target declares, and no other",
                     f"give the trial the rows of those, as `{field}={{name: rows}}`",
+                )
+            )
+    if problems:
+        raise InputRefused(problems)
+
+
+def require_known_versions(target: TargetTable, rows: Mapping[str, pl.DataFrame]) -> None:
+    """Refuse rows of a version that the target declares no reader for, as planning does.
+
+    Raises:
+        InputRefused: naming each version.
+    """
+    problems = []
+    for name, frame in rows.items():
+        readers = target.readers_of(name)
+        if readers is None:
+            continue
+        unknown = set(frame[readers.column].unique().to_list()) - set(readers.by_version)
+        if unknown:
+            shown = ", ".join(sorted("NULL" if one is None else repr(one) for one in unknown))
+            problems.append(
+                Problem(
+                    f"rows of {name} have {readers.column} {shown}",
+                    f"readers know {', '.join('None' if one is None else repr(one) for one in readers.by_version)}",
+                    "declare what such rows mean, with a reader of that version, or correct the rows",
                 )
             )
     if problems:

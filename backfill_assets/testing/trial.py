@@ -27,7 +27,7 @@ from backfill_assets.planning.contracts import contract_of
 from backfill_assets.staging.rows import lineage, read_window
 from backfill_assets.testing.causes import CLOCKS, DAYS, LOOKS_AHEAD, NAIVE, ORDERED, PLACES, RANDOM, clocks_asked
 from backfill_assets.testing.computing import Computing
-from backfill_assets.testing.declared_tables import require_given, tables_of
+from backfill_assets.testing.declared_tables import require_given, require_known_versions, tables_of
 from backfill_assets.testing.differences import Difference, TrialError, differences_between, rows_in
 from backfill_assets.testing.given_rows import Rows, frame_of
 from backfill_assets.testing.sessions import new_folder, process_in
@@ -291,6 +291,7 @@ class Trial:
         if problems := problems_of([Product("trial", tuple(tables.values()), (self.target,))]):
             raise DeclarationRefused(problems)
         require_given(self._named, self.target, self.references, self.sources)
+        require_known_versions(self.target, {self.target.source: self._source, **self._further_frames})
         models = {name: table.model for name, table in tables.items()} | dict(self.target.models)
         if problems := [*rule_problems(models), *answer_problems(self.target)]:
             raise DeclarationRefused(problems)

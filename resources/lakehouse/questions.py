@@ -261,6 +261,10 @@ class Questions(Tables):
         """Return all rows of a (small) reference table at a snapshot."""
         return reads.all_rows(self.table(name), snapshot_id)
 
+    def values_in(self, name: str, snapshot_id: int, column: str, row_filter: BooleanExpression) -> dict[Any, str]:
+        """Return the values of a column of text or integers in the files of a read, each with a file that has it; NULL as None."""
+        return reads.values_in(self.table(name), snapshot_id, column, row_filter)
+
     def some_rows(self, name: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
         """Return how many rows a table has, and at most `limit` of them."""
         return reads.some_rows(self.table(name), limit)

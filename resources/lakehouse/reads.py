@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyarrow import ArrowException
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
 from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField, PrimitiveType
 
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.live_files import all_files, files_and_deletes, pinned_snapshot
@@ -136,6 +139,43 @@ def all_rows(table: Table, snapshot_id: int) -> list[dict[str, Any]]:
             ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks).to_pylist()
         )
     return rows
+
+
+def values_in(
+    table: Table, snapshot_id: int, column: str, row_filter: BooleanExpression, schema_id: int | None = None
+) -> dict[Any, str]:
+    """Return the values of a column of text or integers in the files of a read, each with a file that has it; NULL as None.
+
+    A file is opened only where its bounds do not say that all of its rows have one value.
+
+    Raises:
+        EnvironmentRefused: if one of its files cannot be read.
+    """
+    name = ".".join(table.name())
+    snapshot, schema = pinned_snapshot(table, snapshot_id), _schema(table, name, schema_id)
+    field = schema.find_field(column)
+    found: dict[Any, str] = {}
+    with readable_metadata(table, snapshot):
+        tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot_id).plan_files())
+    for task in tasks:
+        value = _only_value(task.file, field)
+        if value is not None:
+            found.setdefault(value, task.file.file_path)
+            continue
+        with readable_rows(table):
+            rows = ArrowScan(table.metadata, table.io, schema.select(column), AlwaysTrue()).to_table([task])
+        for one in rows[column].unique().to_pylist():
+            found.setdefault(one, task.file.file_path)
+    return found
+
+
+def _only_value(file: DataFile, field: NestedField) -> Any:
+    """Return the one value that all rows of a file have, by its bounds; None where they do not say so."""
+    low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
+    nulls = (file.null_value_counts or {}).get(field.field_id)
+    if nulls != 0 or low is None or low != high or not isinstance(field.field_type, PrimitiveType):
+        return None
+    return from_bytes(field.field_type, low)
 
 
 def some_rows(table: Table, limit: int) -> tuple[int, list[dict[str, Any]]]:

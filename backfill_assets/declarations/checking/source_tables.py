@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import polars as pl
+
 from backfill_assets.declarations.checking.columns import DAY, ColumnTypes, of_declared_table, of_kind
 from backfill_assets.declarations.checking.names import texts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.source_tables import SourceTable, Window
+from backfill_assets.declarations.source_tables import Readers, SourceTable, Window
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS
@@ -20,6 +22,14 @@ from manifests.timeliness import OnFuture, OnLate, Timeliness
 
 def of_sources(target: TargetTable, columns: Mapping[str, ColumnTypes | None]) -> Iterator[Problem]:
     """Say what is wrong with the sources of a target beside its first."""
+    yield from _of_readers(target.readers, columns.get(target.source), target.source, f"{target.name}: readers")
+    if target.readers is not None and target.look_back_columns:
+        yield Problem(
+            f"{target.name} has readers of {target.source}, and look_back_columns",
+            "a reader is given whole rows, and a look-back has a few columns of each",
+            "read the earlier rows as a source of their own, ba.SourceTable(..., reads=ba.EVERYTHING_UNTIL_END), or widen the warm-up",
+            f"{target.name}: readers",
+        )
     seen = {target.source, *texts(target.references)}
     for place, one in enumerate(target.sources):
         field = f"sources[{place}]"
@@ -50,6 +60,7 @@ def of_sources(target: TargetTable, columns: Mapping[str, ColumnTypes | None]) -
         seen.add(one.table)
         if (theirs := columns.get(one.table)) is not None:
             yield from of_kind(target.name, field, one.time_column, one.table, theirs, DAY)
+        yield from _of_readers(one.readers, columns.get(one.table), one.table, f"{where}.readers")
     if target.sources and target.live is not None:
         yield Problem(
             f"{target.name} has {len(target.sources)} source(s) beside {target.source}, and LIVE",
@@ -70,6 +81,8 @@ def _wrong_fields(one: SourceTable, where: str) -> Iterator[Problem]:
         ("may_be_empty", one.may_be_empty, isinstance(one.may_be_empty, bool), "True or False"),
     ]
     times: Any = one.timeliness
+    readers: Any = one.readers
+    asked.append(("readers", readers, readers is None or isinstance(readers, Readers), "a ba.Readers, or None"))
     asked.append(("timeliness", times, isinstance(times, Timeliness), "a ba.Timeliness"))
     if isinstance(times, Timeliness):
         asked += [
@@ -89,6 +102,34 @@ def _wrong_fields(one: SourceTable, where: str) -> Iterator[Problem]:
     for name, value, is_right, kind in asked:
         if not is_right:
             yield Problem(f"{name} is {in_words(value)}", f"it is {kind}", f"give `{name}` {kind}", where)
+
+
+def _of_readers(readers: Any, columns: ColumnTypes | None, table: str, where: str) -> Iterator[Problem]:
+    """Say what is wrong with the readers of a source: no version, a column that there is not, what is no function of rows."""
+    if not isinstance(readers, Readers):
+        return
+    if not isinstance(readers.by_version, Mapping) or not readers.by_version:
+        rule = "each version that rows may be of has a reader, `ba.as_it_is` where it needs none"
+        yield Problem(f"by_version is {in_words(readers.by_version)}", rule, 'for example {"2": ba.as_it_is}', where)
+        return
+    for version, reader in readers.by_version.items():
+        if not callable(reader):
+            rule = "a reader is a function of the rows of a version, and returns rows with the same columns"
+            yield Problem(f"the reader of {version!r} is {in_words(reader)}", rule, "name a function", where)
+    if columns is None:
+        return
+    kind = columns.get(readers.column)
+    if kind is None or not (kind == pl.String or kind.is_integer()):
+        shown = (
+            f"{table} has no column {readers.column!r}" if kind is None else f"{readers.column!r} of {table} is {kind}"
+        )
+        yield Problem(shown, "the column that says a row's version is one of text or of integers", "correct it", where)
+        return
+    wanted = str if kind == pl.String else int
+    for version in readers.by_version:
+        if version is not None and type(version) is not wanted:
+            rule = f"a version is a value of {readers.column!r}, which is {kind}, or None for rows without one"
+            yield Problem(f"a version is {version!r}", rule, f"write it as {wanted.__name__}", where)
 
 
 def _is_days(value: Any) -> bool:

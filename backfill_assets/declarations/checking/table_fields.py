@@ -12,6 +12,7 @@ from typing import Any
 import pandera.polars as pa
 
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.source_tables import Readers
 from backfill_assets.declarations.target import CorrectionsTable, InputTable, Outline, TargetTable
 from manifests.chunks import Chunking
 from manifests.errors import Problem
@@ -28,6 +29,7 @@ _OBJECTS: dict[str, type] = {
     "live": LivePolicy,
     "reconciled": ReconciliationPolicy,
     "timeliness": Timeliness,
+    "readers": Readers,
 }
 _TEXTS = ("description", "day_column", "source", "source_time_column", "transform", "version_column", "quarantine_of")
 _COLLECTIONS = ("key", "owners", "references", "look_back_columns")

@@ -87,7 +87,8 @@ def _referred(
     context: ReconciliationContext, *, columns: tuple[str, ...], table: str, key: tuple[str, ...]
 ) -> DataFrame:
     """Return the different values that rows refer by, each with its rows and whether the table has it."""
-    there = context.source if table == table_source(context) else context.transform.references[table]
+    further = {**context.transform.references, **context.sources}
+    there = context.source if table == table_source(context) else further[table]
     named = [F.col(name).alias(f"_key_{at}") for at, name in enumerate(key)]
     known = there.select(*named).distinct().withColumn("in_table", F.lit(True))
     values = own_rows(context).groupBy(*columns).agg(F.count("*").alias("rows"))
@@ -105,10 +106,10 @@ def table_source(context: ReconciliationContext) -> str:
 
 
 def _of_table(target: TargetTable, tables: Tables, *, gate: str, table: Any, key: tuple[str, ...]) -> Iterator[Problem]:
-    """Say that the table is neither a reference of the target nor its source, or lacks a column."""
+    """Say that the table is neither a reference of the target nor a source of it, or lacks a column."""
     where = f"{target.name}: gate {gate}"
     found = list(
-        declared_table(where, table, (*texts(target.references), target.source), "table that a run of it pins")
+        declared_table(where, table, (*texts(target.references), *target.every_source), "table that a run of it pins")
     )
     yield from found
     columns = None if found else tables.get(table)

@@ -1,0 +1,72 @@
+"""Versions of a source's rows that no reader knows: refused when a run is planned, before anything is read by the wrong one.
+
+Put here which versions the files of a read have. What a team declares of them is `declarations.source_tables`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+
+from pyiceberg.expressions import BooleanExpression
+
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform
+from manifests.errors import PlanRefused, Problem
+from manifests.estimates import ZONE_MARGIN
+from manifests.facts import SourceState
+from manifests.further_sources import pin_of
+from manifests.model import RunManifest
+from resources.lakehouse.facade import before, between
+
+_SHOWN = 10
+
+
+def require_known_versions(
+    platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, SourceState], warm_up: int
+) -> None:
+    """Refuse to read files with rows of a version that the target declares no reader for.
+
+    Raises:
+        PlanRefused: naming each version, and a file that has it.
+    """
+    problems = []
+    for table, state in states.items():
+        readers = target.readers_of(table)
+        if readers is None:
+            continue
+        place = _read(target, table, state, manifest, warm_up)
+        found = platform.lakehouse.values_in(table, state.snapshot_id, readers.column, place)
+        unknown = {value: file for value, file in found.items() if value not in readers.by_version}
+        for value, file in sorted(unknown.items(), key=str)[:_SHOWN]:
+            problems.append(
+                Problem(
+                    f"{table} has rows of {readers.column} {'NULL' if value is None else repr(value)}, the first in {file}",
+                    f"readers know {', '.join('None' if one is None else repr(one) for one in readers.by_version)}",
+                    "declare what such rows mean, with a reader of that version, or narrow the publish range",
+                )
+            )
+    if problems:
+        raise PlanRefused(problems)
+
+
+def _read(
+    target: TargetTable, table: str, state: SourceState, manifest: RunManifest, warm_up: int
+) -> BooleanExpression:
+    """Return a filter that finds the files that a run reads of a source."""
+    publish, column = manifest.target.publish_range, target.every_source[table]
+    declared = next((one.contract for one in target.sources if one.table == table), None)
+    if declared is None:
+        asked = 0 if manifest.warm_up is None else manifest.warm_up.days
+        start = publish.start - timedelta(days=max(warm_up, asked)) - ZONE_MARGIN
+        days: tuple[date | None, date] = start, publish.end + timedelta(days=1) + ZONE_MARGIN
+        if not state.has_dates:
+            days = _midnight(start), _midnight(days[1])
+    else:
+        days = pin_of(declared, state).window(publish.start, publish.end)
+    first, end = days
+    return before(column, end) if first is None else between(column, first, end)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)
