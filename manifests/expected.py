@@ -1,6 +1,6 @@
 """What a manifest says must come out: rows, sums of columns and digests, by chunk or of the whole publish range.
 
-Put here the fields of `validation.expected`. What in them contradicts a target or a plan is `expected_problems`', and what a run has
+Put here the fields of a manifest that say so. What in them contradicts a target or a plan is `expected_problems`', and what a run has
 found instead `backfill_assets.gates.expected_figures`'; figures that a product declares, for every run, are a gate of its own.
 """
 

@@ -16,12 +16,13 @@ import pandera.polars as pa
 import polars as pl
 from pandera.errors import SchemaError, SchemaErrors
 
-from backfill_assets.declarations.pandera_private import is_built_in
+from backfill_assets.declarations.pandera_private import is_built_in, tell_any_failure
 from backfill_assets.declarations.schema import is_row_rule
 from backfill_assets.worker.gate_tasks import GateSpec
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_violation, shown_row
 
+tell_any_failure()
 _VALUE_CHECKS = frozenset(
     {
         "equal_to",

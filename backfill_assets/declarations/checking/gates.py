@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
+import polars as pl
+
 from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.checking.columns import IN_MODEL, ColumnTypes, in_columns
 from backfill_assets.declarations.checking.names import did_you_mean, names_of, no_tuple, texts
@@ -207,6 +209,7 @@ def of_needs(
     of = target.name
     if own is not None:
         yield from in_columns(target.name, field, needs.rows, target.name, own)
+        yield from _uncountable(gate, own, f"{target.name}: {field}")
     if own is not None and target.outline is not None:
         of = f"the outline of {target.name}"
         own = {name: own[name] for name in texts(target.outline.columns) if name in own}
@@ -239,6 +242,19 @@ def of_needs(
                 f"tolerances of {target.name} are {', '.join(target.all_tolerances) or 'none'}",
                 "correct the name, or declare it with its default in `tolerances`",
                 f"{target.name}: {field}",
+            )
+
+
+def _uncountable(gate: Reconciliation, own: ColumnTypes, where: str) -> Iterator[Problem]:
+    """Say by which columns a gate has rows counted whose values are no text that people could read."""
+    for name in dict.fromkeys(name for tally in gate.tallies for name in tally.by if name in own):
+        kind = own[name]
+        if kind == pl.Binary or kind.is_nested():
+            yield Problem(
+                f"{name!r} is {kind}",
+                "rows are counted by columns of text, numbers, truths, days and times",
+                "name another column",
+                where,
             )
 
 

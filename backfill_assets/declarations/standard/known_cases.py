@@ -6,9 +6,10 @@ workers: keep it light.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,13 @@ def _cases(
     if not values and absent is None:
         what = f"{path.name} has no value to compare"
         problems.append(Problem(what, "it has a column of a value that must come out", "add it", where))
+    for name in (*key, *values):
+        if name in kinds and not table_files.has_values(kinds[name]):
+            rule = "a cell of a file has no form for what has others inside"
+            fix = "take the column out, or put it among `notes`"
+            if name in key:
+                fix = "compare cases of such a key with a gate of your own"
+            problems.append(Problem(f"{path.name} has {name}, which is {kinds[name]}", rule, fix, where))
     if problems:
         return None, problems
     read = {name: kinds[name] for name in (*key, *values)} | ({} if absent is None else {absent: pl.Boolean()})
@@ -146,7 +154,9 @@ def _wrong(target: TargetTable, _tables: Tables, *, gate: str, read: Any) -> Ite
 
 def _day_of(value: date) -> date:
     """Return the day by which a case is in a chunk; of an instant that of UTC."""
-    return value.astimezone(UTC).date() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) if value.tzinfo else value).date()
+    return value
 
 
 def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Finding:
@@ -178,7 +188,7 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
     there = _there(context, target, known.values, cases)
     failing, lines = [], []
     for case in cases:
-        own = there.get(tuple(_plain(case[name]) for name in target.key))
+        own = there.get(_as_key(case[name] for name in target.key))
         if (row := _disagrees(known, case, own)) is not None:
             place = {name: _said(case[name]) for name in target.key}
             noted = [f"{name} {case[name]}" for name in known.notes if case[name] is not None]
@@ -224,10 +234,25 @@ def _there(
     kinds = dtypes(target.model)
     # an instant as a number: what `collect` makes of one depends on the process's time zone
     plain = [
-        F.unix_micros(name).alias(name) if isinstance(kinds[name], pl.Datetime) else F.col(name) for name in columns
+        F.unix_micros(F.col(name).cast("timestamp")).alias(name)
+        if isinstance(kinds[name], pl.Datetime)
+        else F.col(name)
+        for name in columns
     ]
-    found = [row.asDict() for row in rows.select(*plain).collect()]
-    return {tuple(row[name] for name in target.key): row for row in found}
+    collected = [row.asDict() for row in rows.select(*plain).collect()]
+    found = [
+        {name: bytes(one) if isinstance(one, bytearray) else one for name, one in row.items()} for row in collected
+    ]
+    return {_as_key(row[name] for name in target.key): row for row in found}
+
+
+def _as_key(values: Iterable[Any]) -> Key:
+    return tuple(_comparable(_plain(one)) for one in values)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value that is equal to another one where SQL says so: no number is the same as no number."""
+    return "NaN" if isinstance(value, float) and value != value else value  # noqa: PLR0124 - it asks for NaN
 
 
 def _disagrees(known: _Cases, case: Case, found: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -240,7 +265,7 @@ def _disagrees(known: _Cases, case: Case, found: Mapping[str, Any] | None) -> di
     expected = {name: _said(case[name]) for name in known.values}
     if found is None:
         return {"expected": expected, "found": "no row", "what": "it is not there"}
-    differ = [name for name in known.values if found[name] != _plain(case[name])]
+    differ = [name for name in known.values if _comparable(found[name]) != _comparable(_plain(case[name]))]
     if not differ:
         return None
     return {
@@ -253,7 +278,7 @@ def _disagrees(known: _Cases, case: Case, found: Mapping[str, Any] | None) -> di
 def _plain(value: Any) -> Any:
     """Return a value of the file as the rows that are found have it."""
     if isinstance(value, datetime):
-        since = value - datetime(1970, 1, 1, tzinfo=UTC)
+        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     return value
 
@@ -261,18 +286,17 @@ def _plain(value: Any) -> Any:
 def _as_read(case: Case, name: str, found: Any) -> Any:
     """Return a value that was found as the file would have it."""
     if isinstance(case[name], datetime) and found is not None:
-        return datetime.fromtimestamp(found // 1_000_000, UTC).replace(microsecond=found % 1_000_000)
+        at = datetime.fromtimestamp(found // 1_000_000, UTC).replace(microsecond=found % 1_000_000)
+        return at if case[name].tzinfo else at.replace(tzinfo=None)
     return found
 
 
 def _said(value: Any) -> Any:
-    return (
-        value.isoformat()
-        if isinstance(value, (date, datetime))
-        else str(value)
-        if hasattr(value, "as_tuple")
-        else value
-    )
+    if isinstance(value, (date, datetime, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    return str(value) if isinstance(value, (float, Decimal)) else value
 
 
 def _lines(lines: Sequence[int]) -> str:

@@ -7,15 +7,18 @@ the product: who changes it changes the product, and voids the plans of its tabl
 from __future__ import annotations
 
 import re
+import stat
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from inspect import currentframe
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import polars as pl
 
@@ -25,6 +28,7 @@ from manifests.errors import Problem
 MOST_ROWS = 100_000
 """Rows that such a file may have: it is read by people, and whole."""
 _CELL = re.compile(r'("(?:[^"]|"")*"|[^",\r\n]*)(,|\r?\n|\Z)')
+_UUID = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _OWN = "backfill_assets.declarations"
 _SHOWN = 60
 Cells = tuple[str | None, ...]
@@ -52,6 +56,9 @@ def read(path: Path) -> tuple[TableFile | None, list[Problem]]:
     """Return what is in a file; where it is no table, None and why."""
     rule = "it is a CSV file in UTF-8, with a header line and commas"
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer
+            fix = "write the table to a file beside the module that declares the gate"
+            return None, [Problem(f"{path.name} is not a regular file", "a gate reads its file", fix)]
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
         fix = "put it beside the module that declares the gate, or correct its name"
@@ -142,12 +149,17 @@ def values_of(
             kind = kinds.get(name)
             try:
                 row[name] = cell if kind is None or cell is None else value_of(kind, cell)
-            except (ValueError, InvalidOperation):
+            except (ValueError, InvalidOperation, OverflowError):
                 what = f"line {line:,} of {file.name}: {name} is {cell!r}"[:200]
-                example = "" if kind is None else _EXAMPLES[kind.base_type()]
-                problems.append(Problem(what, f"{name} is {kind}", f"for example {example}", where))
+                problems.append(Problem(what, f"{name} is {kind}", f"for example {_example(kind)}", where))
         found.append(row)
     return found, problems[:_SHOWN]
+
+
+def _example(kind: pl.DataType | None) -> str:
+    if isinstance(kind, pl.Datetime) and kind.time_zone is None:
+        return "2024-01-31T12:00:00"
+    return "" if kind is None else _EXAMPLES[kind.base_type()]
 
 
 _EXAMPLES: Mapping[Any, str] = {
@@ -158,6 +170,10 @@ _EXAMPLES: Mapping[Any, str] = {
     pl.Date: "2024-01-31",
     pl.Datetime: "2024-01-31T12:00:00+01:00",
     pl.Decimal: "12.50",
+    pl.Float32: "12.5",
+    pl.Float64: "12.5",
+    pl.Time: "12:30:00",
+    pl.Binary: "0x0aff, or a UUID as it is usually written",
 }
 _TRUTHS = {"true": True, "false": False}
 _WHOLE = re.compile(r"-?\d{1,19}")
@@ -173,6 +189,8 @@ def value_of(kind: pl.DataType, cell: str) -> Any:
         return cell
     if isinstance(kind, pl.Decimal):
         return _decimal(kind, cell)
+    if isinstance(kind, pl.Datetime) and kind.time_zone is None:
+        return _on_a_wall(cell)
     return _PARSED[kind.base_type()](cell)
 
 
@@ -202,12 +220,44 @@ def _instant(cell: str) -> datetime:
     return at.astimezone(UTC)
 
 
+def _on_a_wall(cell: str) -> datetime:
+    at = datetime.fromisoformat(cell)
+    if at.tzinfo is not None:
+        raise ValueError(cell)
+    return at
+
+
+def _time(cell: str) -> time:
+    at = time.fromisoformat(cell)
+    if at.tzinfo is not None:
+        raise ValueError(cell)
+    return at
+
+
+def _single(cell: str) -> float:
+    """Return the number of 32 bits that is next to a decimal, as it is once a table has it."""
+    return float(struct.unpack("<f", struct.pack("<f", float(cell)))[0])
+
+
+def _bytes(cell: str) -> bytes:
+    return UUID(cell).bytes if _UUID.fullmatch(cell) else bytes.fromhex(cell.removeprefix("0x"))
+
+
+def has_values(kind: pl.DataType) -> bool:
+    """Whether a cell can say a value of a column's type: of what has others inside none can."""
+    return isinstance(kind, pl.Decimal) or kind.base_type() in _EXAMPLES
+
+
 _PARSED: Mapping[Any, Callable[[str], Any]] = {
     pl.Int32: partial(_whole, bits=31),
     pl.Int64: partial(_whole, bits=63),
     pl.Boolean: _truth,
     pl.Date: _day,
     pl.Datetime: _instant,
+    pl.Float32: _single,
+    pl.Float64: float,
+    pl.Time: _time,
+    pl.Binary: _bytes,
 }
 
 
