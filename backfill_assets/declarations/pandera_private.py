@@ -44,7 +44,7 @@ def tell_any_failure() -> None:
                 one.failure_cases = one.failure_cases.with_columns(_as_text(one.failure_cases))
         return _failures(backend, schema_name, schema_errors)
 
-    PolarsSchemaBackend.failure_cases_metadata = told  # type: ignore[method-assign]
+    PolarsSchemaBackend.failure_cases_metadata = told  # type: ignore[method-assign, assignment]
 
 
 def _as_text(rows: pl.DataFrame) -> Iterable[pl.Series]:
