@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, LongType, NestedField, TimestamptzType, TimeType, UUIDType
+from support import a_plan
 
 from backfill_assets.audit.explain import _where
-from backfill_assets.audit.key_history import read_scan, states_of
+from backfill_assets.audit.key_history import differing_conditions, read_scan, states_of
 
 FIRST, OTHER = UUID("12345678-1234-5678-1234-567812345678"), UUID("12345678-1234-5678-1234-567812345679")
 SCHEMA = Schema(
@@ -74,3 +76,15 @@ def test_a_key_that_is_not_there_has_none_though_its_file_is_read(table: Table) 
 def test_few_columns_of_a_uuid_are_read_with_it(table: Table) -> None:
     scan = table.scan(row_filter=_where({"id": OTHER}), selected_fields=("value",))
     assert read_scan(table, scan) == [{"id": OTHER, "value": 7}]
+
+
+def test_code_of_another_commit_with_the_same_contents_is_no_cause() -> None:
+    before = a_plan()
+    committed = replace(before, code=replace(before.code, git_commit="b" * 40, dirty=not before.code.dirty))
+    assert str(committed.code) != str(before.code)
+    assert differing_conditions(before, committed) == {}
+    changed = replace(committed, code=replace(committed.code, content_hash="d" * 64), transform_version="3")
+    assert differing_conditions(before, changed) == {
+        "transform version": ["2", "3"],
+        "code": [str(before.code), str(changed.code)],
+    }

@@ -179,13 +179,20 @@ def _differences(
     makers: Sequence[str | None],
 ) -> dict[str, list[str]]:
     """Return what decided two rows and was not the same: code, settings, and what was read."""
-    conditions = []
+    plans = []
     for one, made_by in zip(rows, makers, strict=True):
         record, chunk = platform.ledger.find(made_by) if made_by else None, chunk_of(target, key, one)
         if record is None or chunk is None:
             return {}
-        conditions.append(_conditions(plan_of(platform, record, chunk)))
-    old, new = conditions
+        plans.append(plan_of(platform, record, chunk))
+    return differing_conditions(*plans)
+
+
+def differing_conditions(before: Plan, after: Plan) -> dict[str, list[str]]:
+    """Return what decides the rows of two plans and is not the same: of code its contents, whatever commit has them."""
+    old, new = _conditions(before), _conditions(after)
+    if before.code.is_same(after.code):
+        old["code"] = new["code"]
     return {name: [old.get(name, ""), new.get(name, "")] for name in new if old.get(name) != new[name]}
 
 
