@@ -121,6 +121,23 @@ def test_a_chunk_that_breaks_a_rule_is_not_computed_again_but_planned_anew_once_
     assert f"backfill run {DOUBLED}" not in problem.fix
 
 
+def test_a_plan_that_is_on_record_is_not_shown_as_a_new_one(home: Path) -> None:
+    file = home / "twice.json"
+    file.write_text(json.dumps(manifest_data("twice", "REPLACE_PARTITIONS", SCOPE)))
+    first = told("plan", str(file))
+    assert (first["state"], first["plannedBefore"]) == ("PLANNED", False)
+    assert not told("plan", str(file))["plannedBefore"], "until it is approved, it is planned again"
+    platform = small_table.opened(home / "home")
+    hashed = platform.ledger.run("twice").plan_hash
+    platform.ledger.decide("twice", approve=True, by="grace", comment="", self_approval=False, plan_hash=hashed)
+    small_table.closed(platform)
+    again = told("plan", str(file))
+    assert (again["state"], again["plannedBefore"]) == ("APPROVED", True)
+    said = " ".join(given("plan", str(file)).stdout.split())
+    assert "APPROVED: this is the plan on record, made " in said
+    assert "nothing was planned anew" in said
+
+
 def test_a_preview_of_a_run_that_is_not_planned_anew_says_so(home: Path) -> None:
     file = home / "previewed.json"
     file.write_text(json.dumps(manifest_data("previewed", "REPLACE_PARTITIONS", SCOPE)))

@@ -105,6 +105,7 @@ def test_one_failed_gate_leaves_the_checks_green_that_passed(platform: Platform)
         "all_chunks_staged": PASSED,
         "recomputed_chunks_are_equal": PASSED,
         "chunk_rules": PASSED,
+        "figures_are_those_expected": PASSED,
         "old_data_policy": PASSED,
         "rows_within_expected": "ERROR: 52 rows written, limit 5",
     }
@@ -164,6 +165,7 @@ def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platfor
     assert shown.pop("chunk_rules").startswith("ERROR: unique key")
     assert shown == {
         "all_chunks_staged": "WARN: not judged: not every chunk has passed its rules",
+        "figures_are_those_expected": PASSED,
         "old_data_policy": PASSED,
         "rows_within_expected": "WARN: not judged: not every chunk has passed its rules",
         "recomputed_chunks_are_equal": "WARN: not judged: not every chunk has passed its rules",

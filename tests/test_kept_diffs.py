@@ -270,6 +270,23 @@ def test_what_a_person_decides_about_is_compared_before_and_sealed_with_its_bund
     rollback(world.platform, record.run_id)
 
 
+def test_a_launch_after_one_that_was_killed_between_verdict_and_diff_makes_the_diff(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    by_hand = {"requiresManualPublish": True}
+    run_id = world.validated(world.manifest("killed", target=target(), safety=by_hand)).run_id
+    assert recorded_diff(world.platform, run_id) is None, "the launch ended before it"
+    assert CliRunner().invoke(cli, ["run", run_id], catch_exceptions=False).exit_code == 0
+    made = recorded_diff(world.platform, run_id)
+    assert made is not None
+    assert CliRunner().invoke(cli, ["run", run_id], catch_exceptions=False).exit_code == 0
+    assert recorded_diff(world.platform, run_id) == made, "once is enough"
+    publish(world.platform, run_id)
+    assert problems(world, run_id) == []
+    rollback(world.platform, run_id)
+
+
 def test_a_dry_run_has_its_diff_and_a_run_that_is_published_by_itself_waits_for_none(world: World) -> None:
     dry = world.validated(world.manifest("dry", mode="DRY_RUN", target=target(), safety={})).run_id
     assert for_decision(world.platform, dry) is not None

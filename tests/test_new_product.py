@@ -196,6 +196,7 @@ def test_rows_of_a_file_are_counted_by_what_many_of_them_have_and_by_the_time_th
         ("Order No,class x\n1,2\n", "f.csv has the column(s) 'Order No', 'class x'"),
         ("id,class,validate\n1,2,3\n", "f.csv has the column(s) 'class', 'validate'"),
         ("id,day\n1,2024-01-01\n", "bronze.clinic_rows has no column that is an instant (timestamptz)"),
+        ("ID,at,id\n1,2024-01-01T08:00:00Z,2\n", "f.csv has the columns ID and id, which differ by case alone"),
         ('id,at\n1,"2024\n', "f.csv opens a quote in line 2"),
     ],
 )
@@ -401,6 +402,11 @@ def test_a_table_that_runs_can_publish_into_keeps_its_name(
     ("words", "what"),
     [
         (("--source", "lake.nothing"), "table lake.nothing does not exist"),
+        (("--from-table", "lake.nothing"), "table lake.nothing does not exist"),
+        (
+            ("--from-table", "lake.nothing", "--source", "lake.nothing"),
+            "lake.nothing was given as --source and as --from-table",
+        ),
         (("--from-table", "stays"), "'stays' is no table that can be declared"),
         (("--source", "a.b", "--file", "f.csv"), "both --file and --source were given"),
         (("--file", "f.csv"), "f.csv does not exist"),

@@ -8,15 +8,18 @@ from __future__ import annotations
 import datetime as instants
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import functions as F
 from support import a_contract, a_plan
@@ -29,14 +32,23 @@ from backfill_assets.gates.judging import gate_run
 from backfill_assets.gates.purity import MOST_CHUNKS, SHARE, sampled
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
-from benchmarks.impure import COMPUTED, IMPURE, NAMES, PURE, STATIC, daily, installed, ran, verdict_of
+from benchmarks.impure import COMPUTED, IMPURE, NAMES, PURE, STATIC, by_python, daily, installed, ran, verdict_of
 from manifests.errors import TransformRefused
 from manifests.lifecycle import RunState
 from manifests.plan import Plan
 from resources.ledger.facade import ChunkRecord, ChunkState
 from resources.spark.surroundings import SHIFT, RefusedElsewhereError, elsewhere
 
-QUICK = {"current_date", "first", "year of now", "order of a set", "network of a worker", "sums", "a set in order"}
+QUICK = {
+    "current_date",
+    "today in words",
+    "first",
+    "year of now",
+    "order of a set",
+    "network of a worker",
+    "sums",
+    "a set in order",
+}
 """Of the transforms, those that are always tried; the others take minutes."""
 
 
@@ -209,6 +221,30 @@ def test_a_kill_before_the_verdicts_are_recorded_changes_nothing(
     assert verdicts is not None
     assert {one.gate: one.passed for one in verdicts}[PURITY_GATE]
     assert world.platform.ledger.run(record.run_id).state is RunState.VALIDATED
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_that_is_killed_while_it_computes_again_accuses_nobody(
+    again: bool, platform: Platform, tmp_path: Path
+) -> None:
+    """Only in other surroundings, where it asks for the folder that it works in, does it end itself."""
+
+    def dies(frame: pd.DataFrame) -> pd.Series:
+        dead = Path(tmp_path) / "dead"
+        if os.getcwd() == "/elsewhere" and (again or not dead.exists()):  # noqa: PTH109 - it is asked
+            dead.touch()
+            os.kill(int(os.readlink("/proc/self")), signal.SIGKILL)  # noqa: PTH115 - not its moved id
+        return frame["name"].str.upper()
+
+    run_id = ran(platform, lambda i, _: by_python(i, dies))
+    verdict = verdict_of(platform, run_id)
+    assert (tmp_path / "dead").exists()
+    if not again:
+        assert verdict.passed, verdict
+    else:
+        assert verdict.summary.startswith("could not judge: "), verdict
+        assert "are others" not in verdict.summary
+        assert platform.ledger.run(run_id).state is RunState.FAILED
 
 
 # --- surroundings -----------------------------------------------------------------------------------------------------

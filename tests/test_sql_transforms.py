@@ -125,6 +125,14 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     sys.modules.pop(name, None)
 
 
+TOO_DEEP = "its brackets, or its terms, lie too deep inside one another to be read"
+
+
+def test_a_function_that_makes_rows_is_meant_by_another_name() -> None:
+    (problem,) = read_sql("SELECT * FROM source, LATERAL explod(xs)").problems
+    assert problem.fix.startswith("did you mean explode? Else ")
+
+
 @pytest.mark.parametrize(
     ("query", "line", "what"),
     [
@@ -155,6 +163,14 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", 1, "it is INSERT"),
         ("SELECT ((( FROM source", 1, "it cannot be read: Expecting )"),
         ("-- nothing", 1, "it is empty"),
+        ("SELECT *\nFROM source\n|> WHERE a > 1\n|> LIMIT 3", 3, "it has the pipe |>"),
+        ("FROM source |> SELECT a", 1, "it has the pipe |>"),
+        (f"SELECT {'(' * 3000}1{')' * 3000} AS a FROM source", 1, TOO_DEEP),
+        (f"SELECT {'CASE WHEN true THEN ' * 1000}1{' END' * 1000} FROM source", 1, TOO_DEEP),
+        ("SELECT *\nFROM my_rows(3)", 2, "it reads rows of my_rows()"),
+        ("SELECT * FROM source, LATERAL my_rows(a)", 1, "it reads rows of my_rows()"),
+        ("SELECT * FROM source LATERAL VIEW my_rows(a) t AS b", 1, "it reads rows of my_rows()"),
+        ("SELECT * FROM TABLE(my_rows(3))", 1, "it reads rows of my_rows()"),
     ],
 )
 def test_what_a_transform_must_not_ask_is_named_with_its_line(query: str, line: int, what: str) -> None:
@@ -169,6 +185,9 @@ def test_what_a_transform_must_not_ask_is_named_with_its_line(query: str, line: 
         "SELECT * FROM source ORDER BY a LIMIT 3",
         "SELECT /*+ BROADCAST(m) */ a FROM source s LATERAL VIEW explode(xs) t AS m",
         "(SELECT a FROM source) UNION ALL (SELECT a FROM source)",
+        "SELECT * FROM source, range(5), LATERAL explode(xs), LATERAL variant_explode(v)",
+        "SELECT * FROM source LATERAL VIEW OUTER json_tuple(x, 'a') t AS y",
+        f"SELECT {' + '.join(['a'] * 3000)} AS a FROM source",
         "SELECT first_value(a) OVER (PARTITION BY b ORDER BY c) FROM source;\n",
     ],
 )

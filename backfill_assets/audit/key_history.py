@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
+from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import UUIDType
 
 from backfill_assets.declarations.schema import dtypes, has_lineage, iceberg_type, lineage_columns
 from backfill_assets.declarations.target import TargetTable
@@ -184,13 +187,20 @@ def _differences(
     makers: Sequence[str | None],
 ) -> dict[str, list[str]]:
     """Return what decided two rows and was not the same: code, settings, and what was read."""
-    conditions = []
+    plans = []
     for one, made_by in zip(rows, makers, strict=True):
         record, chunk = platform.ledger.find(made_by) if made_by else None, chunk_of(target, key, one)
         if record is None or chunk is None:
             return {}
-        conditions.append(_conditions(plan_of(platform, record, chunk)))
-    old, new = conditions
+        plans.append(plan_of(platform, record, chunk))
+    return differing_conditions(*plans)
+
+
+def differing_conditions(before: Plan, after: Plan) -> dict[str, list[str]]:
+    """Return what decides the rows of two plans and is not the same: of code its contents, whatever commit has them."""
+    old, new = _conditions(before), _conditions(after)
+    if before.code.is_same(after.code):
+        old["code"] = new["code"]
     return {name: [old.get(name, ""), new.get(name, "")] for name in new if old.get(name) != new[name]}
 
 
@@ -216,6 +226,24 @@ def read_scan(table: Table, scan: DataScan) -> list[dict[str, Any]]:
     Raises:
         EnvironmentRefused: if a file is missing or damaged.
     """
+    schema = scan.projection() if scan.selected_fields == ("*",) else table.schema()
+    where, uuids = _without_uuids(scan.row_filter, schema)
+    if uuids:  # by them files are left out, and no row: Arrow cannot compare them
+        fields = scan.selected_fields if scan.selected_fields == ("*",) else (*scan.selected_fields, *uuids)
+        scan = scan.update(row_filter=where, selected_fields=tuple(dict.fromkeys(fields)))
     with readable_rows(table):
         rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
-    return rows
+    return [row for row in rows if all(row[name] == value for name, value in uuids.items())] if uuids else rows
+
+
+def _without_uuids(where: BooleanExpression, schema: Schema) -> tuple[BooleanExpression, dict[str, UUID]]:
+    """Return a filter without what it asks of columns of UUIDs, and which UUID each of them is to have."""
+    if isinstance(where, And):
+        left, of_left = _without_uuids(where.left, schema)
+        right, of_right = _without_uuids(where.right, schema)
+        return And(left, right), of_left | of_right
+    if isinstance(where, EqualTo) and isinstance(where.term, Reference):
+        name = where.term.name
+        if name in schema.column_names and isinstance(schema.find_type(name), UUIDType):
+            return AlwaysTrue(), {name: UUID(bytes=where.literal.to(UUIDType()).value)}
+    return where, {}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import polars as pl
 import pyarrow as arrow
@@ -151,9 +152,17 @@ def _lies(seen: Seen, entry: Entry, frame: pl.DataFrame, schema: Schema) -> Iter
                 yield f"{side} bound of {field.name}", real, says
     for place, part in enumerate(seen.table.specs()[file.spec_id].fields):
         found = schema.find_field(part.source_id)
-        wrong = partitions_of(part.transform, found.field_type, frame[found.name]) - {file.partition[place]}
+        says = _as_partition(file.partition[place])
+        wrong = set(map(_as_partition, partitions_of(part.transform, found.field_type, frame[found.name]))) - {says}
         if wrong:
             yield f"partition {part.name}", sorted(wrong, key=str), file.partition[place]
+
+
+def _as_partition(value: Any) -> Any:
+    """Return the value of a partition as others compare with it: a UUID by its bytes; and what is no number is itself."""
+    if isinstance(value, UUID):
+        return value.bytes
+    return "NaN" if isinstance(value, float) and value != value else value  # noqa: PLR0124 - it asks for NaN
 
 
 def _comparable(bound: Any, kind: IcebergType) -> Any:

@@ -146,7 +146,7 @@ def _execute(
     from backfill_assets.defs.lost_runs import end_lost_runs
     from backfill_assets.defs.publish import publication_requests
     from backfill_assets.execution import execute_publication
-    from backfill_assets.review.kept_diffs import after_publication
+    from backfill_assets.review.kept_diffs import after_publication, for_decision
     from backfill_assets.staging.executor import require_computable
 
     run_id, target = record.run_id, platform.products.target(record.target)
@@ -158,6 +158,8 @@ def _execute(
             announce_approval(platform, instance, record)
             with _progress(platform, run_id, keys) if progress else nullcontext():
                 success = run_chunks(platform, instance, record, keys, failed=failed)
+        else:
+            for_decision(platform, run_id)  # a launch that ended between the verdict and the diff has left none
         if platform.ledger.run(run_id).state is RunState.PUBLISHED:
             execute_publication(platform, run_id)  # nothing is published twice; what a crash left untold is told now
             tell_changes(platform, instance, target.name)

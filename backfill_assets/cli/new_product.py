@@ -87,6 +87,14 @@ def _looked_up(
         raise InputRefused(
             Problem("both --file and --source were given", "rows come from one of them", "leave one of them out")
         )
+    if source is not None and source == from_table:
+        raise InputRefused(
+            Problem(
+                f"{source} was given as --source and as --from-table",
+                "rows are read of one table and written to another",
+                "name the table that its rows are computed from as --source, or leave it out",
+            )
+        )
     if time_column is not None and file is None and source is None:
         raise InputRefused(
             Problem(

@@ -28,6 +28,7 @@ from manifests.lifecycle import APPROVED_OR_LATER, RunState
 if TYPE_CHECKING:
     from backfill_assets.installation import Platform
     from manifests.model import RunManifest
+    from manifests.plan import Plan
     from resources.ledger.facade import RunRecord
 
 
@@ -48,26 +49,42 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     contract = _valid(manifest)
     with opened_platform() as platform:
         if preview:
-            found = [(one, _as_preview(platform, one.run_id)) for one in planning.preview_series(platform, contract)]
+            found = [
+                (one, _as_preview(platform, one.run_id), False) for one in planning.preview_series(platform, contract)
+            ]
         else:
             records = planning.plan_series(platform, contract)
             _refuse_dead(records)
-            found = [(record.plan, record.state.value) for record in records]
-        programs = [stages_of(platform.products, planned) for planned, _ in found]
+            found = [(one.plan, one.state.value, one.state in APPROVED_OR_LATER) for one in records]
+        programs = [stages_of(platform.products, planned) for planned, *_ in found]
     if as_json:
         told = [
             {
                 "state": state,
+                "plannedBefore": before,
                 "planHash": one.hash,
                 "plan": one,
                 "stages": [stage.describe() for stage in program],
             }
-            for (one, state), program in zip(found, programs, strict=True)
+            for (one, state, before), program in zip(found, programs, strict=True)
         ]
         say(told if contract.progressive is not None else told[0])
     else:
         of_each = zip(found, programs, strict=True)
-        show(*(show_plan(one, state, program, contract.freeze) for (one, state), program in of_each))
+        show(
+            *(
+                show_plan(one, _as_recorded(one, state) if before else state, program, contract.freeze)
+                for (one, state, before), program in of_each
+            )
+        )
+
+
+def _as_recorded(plan: Plan, state: str) -> str:
+    """Return the state of a run that was approved before it was planned again: what is shown is the plan of then."""
+    return (
+        f"{state}: this is the plan on record, made {plan.run_clock:%Y-%m-%d %H:%M} UTC, and nothing was planned anew; give the "
+        "change a run id of its own to plan it on the tables as they are now"
+    )
 
 
 def _as_preview(platform: Platform, run_id: str) -> str:

@@ -7,13 +7,12 @@ does. Declarations and Spark's workers both ask, so that it lies in the lower of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pandera.polars as pa
 import polars as pl
 from pandera.api.function_dispatch import Dispatcher
 from pandera.backends.polars.base import PolarsSchemaBackend
-from pandera.errors import SchemaError
+from pandera.errors import FailureCaseMetadata, SchemaError
 
 _failures = PolarsSchemaBackend.failure_cases_metadata
 
@@ -38,7 +37,7 @@ def tell_any_failure() -> None:
     It writes them as JSON, and for bytes Polars does not raise then, but panics: what is no text is told as text before.
     """
 
-    def told(backend: PolarsSchemaBackend, schema_name: str, schema_errors: list[SchemaError]) -> Any:
+    def told(backend: PolarsSchemaBackend, schema_name: str, schema_errors: list[SchemaError]) -> FailureCaseMetadata:
         for one in schema_errors:
             if isinstance(one.failure_cases, pl.DataFrame):
                 one.failure_cases = one.failure_cases.with_columns(_as_text(one.failure_cases))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ _UNBRACKETED = frozenset(
 _READS_FILES = re.compile(r"read_\w+")
 _NOW_IN_WORDS = re.compile(r"\s*(now|today|yesterday|tomorrow)(\s*[^\sA-Za-z]\S*|\s+\S+)?\s*", re.IGNORECASE)
 """Text that Spark takes for a moment when it casts it, with a time zone or without."""
+_MAKE_ROWS = frozenset(
+    {
+        *(
+            "explode",
+            "explode_outer",
+            "inline",
+            "inline_outer",
+            "json_tuple",
+            "posexplode",
+            "posexplode_outer",
+            "range",
+        ),
+        *("stack", "variant_explode", "variant_explode_outer"),
+    }
+)
+"""Functions of Spark that make rows, and ask nothing of an installation."""
 _BEGINNINGS = frozenset({"SELECT", "WITH", "("})
 
 
@@ -135,6 +152,8 @@ def read_sql(text: str) -> SqlReading:
         statement = _parsed(text, tokens)
     except _UnreadableError as error:
         return SqlReading(text, (), {}, {}, (error.problem,))
+    except RecursionError:
+        return SqlReading(text, (), {}, {}, (_TOO_DEEP,))
     except SqlglotError as error:
         where = (getattr(error, "errors", None) or [{}])[0]
         said = where.get("description") or str(error).partition("\n")[0]
@@ -145,6 +164,14 @@ def read_sql(text: str) -> SqlReading:
     parameters, unnamed = _parameters(tokens)
     problems = (*_of_tokens(text, tokens), *unnamed, *_of_statement(statement, text))
     return SqlReading(text, tables, own, parameters, tuple(sorted(dict.fromkeys(problems), key=lambda one: one.line)))
+
+
+_TOO_DEEP = SqlProblem(
+    1,
+    "its brackets, or its terms, lie too deep inside one another to be read",
+    "what it reads and asks is known before anything is computed",
+    "name parts of it in WITH, or write it as a function in Python",
+)
 
 
 class _UnreadableError(Exception):
@@ -182,6 +209,16 @@ def _tokens(text: str) -> list[Token]:
         raise _UnreadableError(
             SqlProblem(
                 second.line, "it has several statements", "a transform is one query", "leave the query, and no other"
+            )
+        )
+    piped = next((one for one in tokens if one.token_type is TokenType.PIPE_GT), None)
+    if piped is not None:
+        raise _UnreadableError(
+            SqlProblem(
+                piped.line,
+                "it has the pipe |>",
+                "what it reads and asks is known before anything is computed, and of a query with pipes it is not",
+                "write its steps as subqueries: WITH step AS (SELECT ...) SELECT ... FROM step",
             )
         )
     if (first := tokens[0].text.upper()) not in _BEGINNINGS:
@@ -309,6 +346,15 @@ def _of_statement(statement: Expr, text: str) -> Iterator[SqlProblem]:
             _CHANCE,
             "compute all rows; `sample` of a manifest computes some chunks",
         )
+    for made in statement.find_all(exp.Table, exp.Lateral):
+        name = _unknown_function(made)
+        if name:
+            yield SqlProblem(
+                _line(made, text),
+                f"it reads rows of {name}()",
+                f"rows come from declared tables, or from a function of Spark: {', '.join(sorted(_MAKE_ROWS))}",
+                f"{_meant(name)}declare the table that it reads, or write it as a function in Python",
+            )
     for piped in statement.find_all(exp.QueryTransform):
         yield SqlProblem(
             _line(piped, text), "it has TRANSFORM ... USING", _REACHES_OUT, "write it as a function in Python"
@@ -317,6 +363,29 @@ def _of_statement(statement: Expr, text: str) -> Iterator[SqlProblem]:
         yield SqlProblem(
             _line(travelled, text), "it has VERSION or TIMESTAMP AS OF", "the plan pins what is read", "take it out"
         )
+
+
+def _unknown_function(made: Expr) -> str:
+    """Return the name of a function that rows are read of, where Spark brings none of that name along; else nothing.
+
+    What sqlglot knows by itself, as `explode`, is Spark's, and no `Anonymous` function.
+    """
+    from sqlglot import exp  # noqa: PLC0415 - see above
+
+    function = made.this
+    if isinstance(function, exp.Anonymous) and function.name.lower() == "table" and function.expressions:
+        function = function.expressions[0]  # TABLE(function(...))
+    if not isinstance(function, exp.Anonymous):
+        return ""
+    name = function.name.lower()
+    if name in {*_MAKE_ROWS, *_ASKED, "table"} or _READS_FILES.fullmatch(name):  # of those asked it is said already
+        return ""
+    return function.name
+
+
+def _meant(name: str) -> str:
+    close = get_close_matches(name.lower(), _MAKE_ROWS, n=1)
+    return f"did you mean {close[0]}? Else " if close else ""
 
 
 def _line(part: Expr, text: str) -> int:

@@ -6,6 +6,7 @@ Put here which chunks those are, and what is found. How one is computed again is
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from backfill_assets.staging.recomputing import LIMIT, Part, differing_rows, res
 from backfill_assets.worker.violations import shown_row
 from manifests.errors import TransformRefused
 from manifests.plan import Plan, PlannedChunk
+from manifests.text import words_of
 from resources.lakehouse.facade import local_path
 from resources.ledger.facade import ChunkRecord
 
@@ -31,6 +33,9 @@ MOST_CHUNKS = 2
 FEWEST_ENTITIES = 20
 """Entities that a part of a chunk has at least, more or less: of a few, rows may tie in none."""
 _TIMES = "_times"
+_LOST_WORKER = "Python worker exited unexpectedly"
+"""What Spark says of a worker that the machine, or a person, has ended: on one machine it does not try again itself."""
+_log = logging.getLogger(__name__)
 
 
 def sampled(plan: Plan, chunks: Sequence[ChunkRecord]) -> list[tuple[PlannedChunk, int]]:
@@ -84,7 +89,7 @@ def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]
             name = chunk.key if part.of == 1 else f"{chunk.key} (1 of {part.of} parts, by {run.target.entity})"
             again.append(name)
             try:
-                found = differing_rows(run, chunk, staged[chunk.key], part)
+                found = _differing(run, chunk, staged[chunk.key], part)
             except TransformRefused as refusal:
                 wrong.append(f"{name} cannot be computed again: {refusal.problems[0].what}")
                 continue
@@ -98,6 +103,17 @@ def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]
     )
     listed = partial(exception_rows, stretches[0][0].spark, rows) if rows else None
     return Finding(not wrong, summary, details, compared=len(again), disagreeing=len(wrong), exceptions=listed)
+
+
+def _differing(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, part: Part) -> list[dict[str, Any]]:
+    """Compute a chunk again, and once more where a worker of Spark was lost meanwhile: that is nothing that the rows have done."""
+    try:
+        return differing_rows(run, chunk, staged, part)
+    except Exception as error:
+        if _LOST_WORKER not in words_of(error):
+            raise
+        _log.warning("a worker was lost while %s was computed again: once more", chunk.key)
+        return differing_rows(run, chunk, staged, part)
 
 
 def _exceptions(chunk: str, key: Sequence[str], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

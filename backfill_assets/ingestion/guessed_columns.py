@@ -63,6 +63,7 @@ def guessed_columns(path: Path) -> list[GuessedColumn]:
         is_text = path.suffix.lower() == ".csv"
         found = csv_columns(path) if is_text else parquet_columns(path)
         _require_names(path, found)
+        _require_apart(path, found)
         batches = list(csv_batches(path, list(found)) if is_text else _parquet(path))
     rows = pl.concat(batches) if batches else pl.DataFrame()
     if not rows.height:
@@ -82,6 +83,21 @@ def _require_names(path: Path, names: Mapping[str, object]) -> None:
                 f"{path} has the column(s) {', '.join(map(repr, wrong))}",
                 "a column is an attribute of a model: ASCII letters, digits and '_', a letter first, and no word of Python or pandera",
                 "rename them in the file's header, for example 'Order No.' as order_no",
+            )
+        )
+
+
+def _require_apart(path: Path, names: Mapping[str, object]) -> None:
+    """Refuse columns whose names differ by case alone: Spark takes one for the other."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.lower(), []).append(name)
+    if twice := [found for found in alike.values() if len(found) > 1]:
+        raise InputRefused(
+            Problem(
+                f"{path} has the columns {'; '.join(' and '.join(found) for found in twice)}, which differ by case alone",
+                "Spark and SQL know a column by its name in any case",
+                "rename one of them in the file's header",
             )
         )
 

@@ -6,6 +6,7 @@ Put here an expression of which nothing can be computed twice alike. What depend
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,10 @@ UNSTEADY: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("CallMethodViaReflection", "TryReflect"), _OUTSIDE),
 }
 """By the name of its class: on what an expression depends, and the way out."""
+_MOMENTS = frozenset({"date", "timestamp", "timestamp_ntz"})
+_PARSES = {"ParseToDate": "date", "ParseToTimestamp": "timestamp"}
+_NOW_IN_WORDS = re.compile(r"\s*(now|today|yesterday|tomorrow)(\s*[^\sA-Za-z]\S*|\s+\S+)?\s*", re.IGNORECASE)
+"""Text that Spark takes for a moment when it casts it, with a time zone or without."""
 
 
 def require_steady(plan: Plan, rows: DataFrame) -> None:
@@ -62,10 +67,11 @@ def require_steady(plan: Plan, rows: DataFrame) -> None:
     problems = [
         Problem(
             f"{plan.transform} {plan.transform_version} asks for {name}{f' in column {column}' if column else ''}",
-            f"the same plan has the same rows, whenever and wherever it is computed: this depends on {UNSTEADY[name][0]}",
-            UNSTEADY[name][1],
+            f"the same plan has the same rows, whenever and wherever it is computed: this depends on {on}",
+            way_out,
         )
         for name, column in dict.fromkeys(unsteady(rows))
+        for on, way_out in (UNSTEADY.get(name, _CLOCK),)
     ]
     if problems:
         raise TransformRefused(problems)
@@ -77,7 +83,7 @@ def unsteady(rows: DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _named(nodes: Sequence[Any], column: str) -> Iterator[tuple[str, str]]:
-    for node in nodes:
+    for number, node in enumerate(nodes):
         if isinstance(node, list):
             yield from _named(node, column)
         elif isinstance(node, dict) and "class" in node:
@@ -86,4 +92,33 @@ def _named(nodes: Sequence[Any], column: str) -> Iterator[tuple[str, str]]:
                 column = node["name"]
             if name in UNSTEADY:
                 yield name, column
+            if (moment := _moment_of(name, node)) and (said := _now_in_words(nodes[number + 1 :])):
+                yield f"'{said}' as a {moment}", column
             yield from _named([value for value in node.values() if isinstance(value, (list, dict))], column)
+
+
+def _moment_of(name: str, node: Mapping[str, Any]) -> str:
+    """Return of which type what an expression makes of a text is, where that is a day or an instant; else nothing."""
+    if name == "Cast":
+        kind = node.get("dataType")
+        return kind if isinstance(kind, str) and kind in _MOMENTS else ""
+    return _PARSES.get(name, "") if node.get("num-children") == 1 else ""  # with a format of its own there are no words
+
+
+def _now_in_words(nodes: Sequence[Any]) -> str:
+    """Return the text that the expression at the beginning of nodes is, where it is one of Spark's words for a moment; else nothing.
+
+    Texts that are put together of others are read in their order. What has a column inside is left to the rows.
+    """
+    texts, left = [], 1
+    for node in nodes:
+        if not left or not isinstance(node, dict):
+            break
+        left += int(node.get("num-children", 0)) - 1
+        if node.get("num-children", 0):
+            continue
+        if not str(node.get("class", "")).endswith(".Literal"):
+            return ""
+        texts.append(str(node.get("value") or ""))
+    said = "".join(texts)
+    return said if _NOW_IN_WORDS.fullmatch(said) else ""

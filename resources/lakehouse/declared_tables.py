@@ -23,6 +23,10 @@ SERIALIZABLE = "serializable"
 """Iceberg's default. With `snapshot` a row that somebody appends during a replacement would stay beside it."""
 _METRICS = "write.metadata.metrics."
 _BY_INIT = "`backfill init --preview` shows what it would change, `backfill init` changes it"
+_NO_IDENTIFIER = (
+    "it is an identifier field of the table, which cannot be optional, and `backfill init` leaves it: take it out of the identifier "
+    "fields (PyIceberg: `update_schema().set_identifier_fields(...)`), if no other writer needs it, then `backfill init`"
+)
 _NO_BOUNDS = frozenset({MetricModeTypes.NONE, MetricModeTypes.COUNTS})
 
 
@@ -92,7 +96,7 @@ def _required_problems(table: Table, schema: Schema) -> list[Problem]:
         Problem(
             f"{_name(table)} requires its column {field.name}",
             "what is written here is optional in Iceberg, whatever the model says: its gate sees to values",
-            _BY_INIT,
+            _NO_IDENTIFIER if field.field_id in table.schema().identifier_field_ids else _BY_INIT,
         )
         for field in table.schema().fields
         if field.required and field.name in declared

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
@@ -20,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import snapshot as snapshot_module
 from pyiceberg.transforms import MonthTransform
-from pyiceberg.types import NestedField, StringType, TimestamptzType
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, catalog_properties, day_rows, of_run, scope, stage_file
 
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
@@ -29,6 +30,7 @@ from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.commits import commit_in_scopes
 from resources.lakehouse.data_files import data_files
+from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import (
     DATA_VERSION_PROPERTY,
     LOAD_PROPERTY,
@@ -937,3 +939,18 @@ def test_a_warehouse_below_a_folder_with_a_blank_is_written_and_read_there(tmp_p
 
     assert [Path(local_path(path)).is_file() for path in pinned.paths] == [True]
     assert {path.name for path in tmp_path.iterdir()} == {"my home"}
+
+
+def test_a_required_column_is_made_optional_by_init_but_for_one_that_identifies_rows(tmp_path: Path) -> None:
+    catalog = SqlCatalog("ids", uri=f"sqlite:///{tmp_path}/ids.db", warehouse=f"file://{tmp_path}/ids")
+    catalog.create_namespace("silver")
+    fields = [NestedField(1, "id", LongType(), required=True), NestedField(2, "value", LongType(), required=True)]
+    table = catalog.create_table("silver.ids", Schema(*fields, identifier_field_ids=[1]))
+    declared = Schema(*(NestedField(one.field_id, one.name, one.field_type, required=False) for one in fields))
+    problems = column_problems(table, declared)
+    assert [one.what for one in problems] == [
+        "silver.ids requires its column id",
+        "silver.ids requires its column value",
+    ]
+    assert problems[0].fix.startswith("it is an identifier field of the table, which cannot be optional")
+    assert problems[1].fix.startswith("`backfill init --preview` shows what it would change")
