@@ -151,7 +151,7 @@ def compute(run: RunContext, chunks: Sequence[PlannedChunk], prefix: str, *_: An
         folder = Path(local_path(entities_folder(prefix)))
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(arrow.table({plan.merge.entity: sorted(wanted)}), folder / "part-0.parquet")
-    constants = lineage(plan)
+    constants = lineage(plan, target.model)
     for chunk in chunks:
         folder = Path(local_path(prefix)) / f"{CHUNK_FOLDER}={chunk.start}"
         rows = [row | constants for row in rows_of(plan.transform_version, chunk.start, chunk.end)]
@@ -185,7 +185,7 @@ def compute_events(
     Path(local_path(prefix)).mkdir(parents=True, exist_ok=True)
     for chunk in chunks:
         own = [(name, day) for name, day in events if chunk.start <= day <= chunk.end]
-        found = [{"meter": name, "day": day, "value": 1} | lineage(plan) for name, day in own]
+        found = [{"meter": name, "day": day, "value": 1} | lineage(plan, target.model) for name, day in own]
         if found:
             folder = Path(local_path(prefix)) / f"{CHUNK_FOLDER}={chunk.start}"
             folder.mkdir(parents=True, exist_ok=True)

@@ -130,6 +130,9 @@ def test_rows_say_by_themselves_what_was_computed_from_what_and_why(world: World
     assert verify(world.platform, data=True).everything == []
     row = explain(world.platform, TARGET, KEY).row
     assert row is not None
+    shown = command(world, "explain", TARGET, "--key", ",".join(KEY))
+    assert "run_reason" in shown
+    assert "run_reason=" not in shown, "what a row said first is what it said, without what its run says of itself"
     assert row["run_reason"] == plan.reason == "The first three months, by the rules that ship."
 
 

@@ -22,7 +22,7 @@ from backfill_assets.audit.report import report
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
-from backfill_assets.declarations.schema import Published
+from backfill_assets.declarations.schema import Published, PublishedInFull
 from backfill_assets.declarations.target import Product, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.operations import columns
@@ -103,12 +103,22 @@ class AllOfIt(Published):
     remark: str = pa.Field(nullable=True, metadata={"renamed_from": "note"})
 
 
+class InFull(PublishedInFull):
+    """With the lineage columns that a table may have besides."""
+
+    meter: str = pa.Field(description="The meter.")
+    day: date = pa.Field(description="The day.")
+    value: pl.Int32 = pa.Field(description="What it said.")
+    note: str = pa.Field(nullable=True, description="What was written beside it.")
+
+
 CHANGES: dict[str, type[pa.DataFrameModel]] = {
     "added": Added,
     "widened": Widened,
     "renamed": Renamed,
     "reordered": Reordered,
     "all of it": AllOfIt,
+    "in full": InFull,
 }
 REAL = small_table.rows_of
 DECLARED = replace(TARGET, model=Before)

@@ -13,7 +13,7 @@ from backfill_assets.audit.explain import Explanation, Producer, SourceRows
 from backfill_assets.audit.key_history import Version
 from backfill_assets.cli.console import facts
 from backfill_assets.cli.terminal import Table
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, LINEAGE_COLUMNS
 from manifests.chunks import in_words
 
 _MOST_ROWS = 12
@@ -92,7 +92,12 @@ def _what(version: Version, earlier: Mapping[str, Any] | None) -> Text:
     if version.row is None:
         return Text("removed", "bold red")
     if earlier is None:
-        own = {name: value for name, value in version.row.items() if name not in LINEAGE_COLUMNS and value is not None}
+        # what its run says of itself is said once, of the row and of the run that made it
+        of_run = (
+            *LINEAGE_COLUMNS,
+            *(LATER_LINEAGE_COLUMNS if set(LATER_LINEAGE_COLUMNS) <= version.row.keys() else ()),
+        )
+        own = {name: value for name, value in version.row.items() if name not in of_run and value is not None}
         return Text("first row: " if not version.changed else "", "green").append(_text(own), "dim")
     if not version.changed:
         return Text("the same values", "dim")

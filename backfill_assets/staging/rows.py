@@ -155,20 +155,23 @@ def inputs_of(
 
 
 def lineage(plan: Plan, model: type[pa.DataFrameModel] = Published) -> dict[str, Any]:
-    """Return the value of each lineage column that a model has of a plan's rows."""
-    values = {
+    """Return the value of each lineage column that a model has of a plan's rows; NULL of those that came after the plan."""
+    values: dict[str, Any] = {
         "run_id": plan.run_id,
         "processing_mode": plan.mode.value,
         "transform_version": plan.transform_version,
         "input_snapshot_id": plan.source_snapshot_id,
         "produced_at": plan.run_clock,
-        "transform_name": plan.transform,
-        "input_start": plan.input_range.start,
-        "input_end": plan.input_range.end,
-        "reference_versions": plan.reference_versions,
-        "run_reason": plan.reason,
     }
-    return {name: values[name] for name in lineage_columns(model)}
+    if plan.reason is not None:  # else its rows did not say it when it was made
+        values |= {
+            "transform_name": plan.transform,
+            "input_start": plan.input_range.start,
+            "input_end": plan.input_range.end,
+            "reference_versions": plan.reference_versions,
+            "run_reason": plan.reason,
+        }
+    return {name: values.get(name) for name in lineage_columns(model)}
 
 
 def computed_rows(

@@ -154,7 +154,8 @@ def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
     schema.unique = list(spec.key)  # whether or not the model says so
     schema.strict = True
     for name, value in spec.lineage.items():
-        if name not in schema.columns:  # the table has no lineage columns: the ledger says whose a chunk is
+        # a table without lineage columns: the ledger says whose a chunk is; or a plan of before it had this one
+        if name not in schema.columns or value is None:
             continue
         shown = value.isoformat() if isinstance(value, datetime) else value
         column = schema.columns[name]

@@ -20,6 +20,7 @@ from backfill_assets.products.enforcement.pausing.register import generate
 from backfill_assets.products.enforcement.pausing.transform import PAUSES, RULES, warm_up
 from backfill_assets.testing import Trial
 from manifests.errors import PlanRefused
+from manifests.reading import load_manifest
 
 LENGTH, UNIT, PLACE, ZONE = 6, "CALENDAR_DAY", "IT", "Europe/Rome"
 FIRST, LAST = date(1996, 3, 1), date(1996, 4, 30)
@@ -122,12 +123,12 @@ def test_each_row_of_each_day_is_what_the_loop_says(cases: Sequence[Any]) -> Non
 
 
 def test_each_row_of_a_generated_register_is_what_the_loop_says() -> None:
-    first, last = date(2010, 1, 1), date(2010, 5, 31)
-    entries = generate(50, 11, start=first, end=last)
-    assert entries.equals(generate(50, 11, start=first, end=last))
-    activities = set(entries["activity"])
+    first, last = date(2010, 1, 1), date(2010, 4, 30)
+    entries = generate(90, 11, start=first, end=last)
+    assert entries.equals(generate(90, 11, start=first, end=last))
+    activities = set(generate(600, 11)["activity"])
     assert {"Escalate to Registry Office", "Return from Registry Office", "Escalate to Legal Office"} <= activities
-    assert entries.filter(pl.col("recorded_at") > pl.col("effective_at")).height > 20
+    assert entries.filter(pl.col("recorded_at") > pl.col("effective_at")).height > 10
     assert entries.filter(pl.col("recorded_at") < pl.col("effective_at")).height > 0
     calendar = [asdict(day) for day in reference.jurisdiction_calendar(2009, 2011)]
     known = references() | {"reference.jurisdiction_calendar": calendar}
@@ -251,6 +252,16 @@ def test_every_disputed_case_comes_out_one_by_one() -> None:
     assert wrong == []
     assert tried.violations() == {}
     assert DISPUTED.name in {one.name for one in CASE_CLOCK_DAILY.reconciliations}
+
+
+def test_the_shipped_manifest_computes_the_year_of_the_disputed_cases() -> None:
+    shipped = load_manifest(FOLDER / "disputed-1996.yaml")
+    assert (shipped.target.table, shipped.source.table) == (CASE_CLOCK_DAILY.name, CASE_CLOCK_DAILY.source)
+    assert (shipped.target.publish_range.start, shipped.target.publish_range.end) == YEAR
+    assert shipped.transform.name == CASE_CLOCK_DAILY.transform
+    assert shipped.transform.version in CASE_CLOCK_DAILY.versions
+    assert {one.name for one in shipped.reference_data} <= set(CASE_CLOCK_DAILY.references)
+    assert shipped.validation.gates is None, "every gate is held against it, that of the disputed cases too"
 
 
 # --- rules that cannot be ---------------------------------------------------------------------------------------------

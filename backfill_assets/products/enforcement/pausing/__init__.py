@@ -1,7 +1,7 @@
 """Clocks that pause, and decisions that hold from another day than they were recorded on: the case study to its end.
 
 `products = ["backfill_assets.products.enforcement.pausing:PRODUCT"]` in backfill.toml serves it instead of `enforcement`: with
-all of that product's tables, and `silver.case_clock_daily` beside them. What it says is told in docs/case-study.md.
+all of that product's tables, and the table silver.case_clock_daily beside them. What it says is told in docs/case-study.md.
 """
 
 from __future__ import annotations

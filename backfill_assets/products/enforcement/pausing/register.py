@@ -1,8 +1,8 @@
 """A made-up register of cases: the generator's log, with escalations, and with entries that came in late or in advance.
 
 Put here what a register has besides a log: clocks are paused and resumed (and some never), decisions hold from an earlier day than
-they were recorded on, or from a later one, and a few entries come twice. Serves tests and demonstrations. How cases live is the
-`generator`'s. `python -m backfill_assets.products.enforcement.pausing.register 300 7 register.csv` writes one to a file.
+they were recorded on, or from a later one, and a few entries come twice. Serves tests and demonstrations. How cases live is
+said by the generator of logs. `python -m backfill_assets.products.enforcement.pausing.register 300 7 register.csv` writes one to a file.
 
 The same cases, seed and range give the same register: whatever is drawn is a hash of the case and of what it is drawn for.
 """
