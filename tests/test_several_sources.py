@@ -25,6 +25,8 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
+from backfill_assets.defs.launch import initialise_instance, run_chunks
+from backfill_assets.defs.staging import asset_key, partition_key
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.garbage import collect, find
@@ -440,7 +442,8 @@ def test_what_is_superseded_upstream_is_kept_until_nobody_has_read_it(world: Wor
     assert platform.lakehouse.has_snapshot(ORDERS, read)
     assert reproduce(platform, "history").outcome is Outcome.EQUAL
     table = platform.lakehouse.table(ORDERS)
-    table.manage_snapshots().remove_tag(pin_of(read)).commit()
+    for name in [name for name, ref in table.refs().items() if ref.snapshot_id == read]:
+        table.manage_snapshots().remove_tag(name).commit()
     with table.maintenance.expire_snapshots() as expiry:  # somebody who minds no tag of ours
         expiry.by_id(read)
     found = reproduce(platform, "history")
@@ -468,3 +471,16 @@ def test_a_masked_column_of_a_second_source_is_seen_by_no_transform_and_shown_in
     assert [one.column for one in masked.data.masks] == ["customer"]
     assert {row[0] for row in payments.rows_of(platform).values()} == {"-", None}
     assert "customer-" not in str(plain(diff_run(platform, "masked")))
+
+
+def test_dagster_launches_a_table_that_is_computed_from_another(world: World) -> None:
+    platform = world.platform
+    initialise_instance(platform.settings)
+    record = world.announced(payments.manifest("history"))
+    keys = [chunk.key for chunk in record.plan.chunks]
+    with world.dagster() as instance:
+        assert run_chunks(platform, instance, record, keys)
+        found = instance.get_materialized_partitions(asset_key(REVENUE))
+        assert found == {str(partition_key("history", key)) for key in keys}
+    publish(platform, "history")
+    assert payments.rows_of(platform) == payments.expected(orders.rows_of(platform))

@@ -16,7 +16,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.source_versions import require_known_versions
-from backfill_assets.planning.upstream import upstream_of, upstream_of_first
+from backfill_assets.planning.upstream import days_read, upstream_of, upstream_of_first
 from manifests.facts import FurtherSource, SourceState
 from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_of, touched_days
 from manifests.model import DayRange, RunManifest
@@ -74,17 +74,26 @@ def _upstream(
     return upstream_of(platform, source.table, state.snapshot_id, first, last)
 
 
-def repinned(platform: Platform, plan: Plan) -> tuple[PinnedSource, ...]:
-    """Return the pins of a plan on the tables as they are now: newest snapshots, everything else as it was approved."""
-    pins = []
+def repinned(
+    platform: Platform, target: TargetTable, manifest: RunManifest, plan: Plan, first: SourceState
+) -> tuple[PinnedSource, ...]:
+    """Return the pins of a plan on the tables as they are now: newest snapshots, everything else as it was approved.
+
+    `first` is the first source as it is now.
+
+    Raises:
+        PlanRefused: if rows have come of a version that no reader knows.
+    """
+    pins, states = [], {plan.source: first}
     for pin in plan.sources:
         snapshot_id = platform.lakehouse.snapshot_id(pin.table)
         if snapshot_id is None:
             pins.append(pin)
             continue
         state = platform.lakehouse.source_state(pin.table, pin.time_column, snapshot_id)
-        first, last = touched_days(pin, plan.publish_range.start, plan.publish_range.end)
-        upstream = upstream_of(platform, pin.table, snapshot_id, first, last)
-        moved = replace(pin, snapshot_id=snapshot_id, committed_at=state.committed_at, upstream=upstream)
-        pins.append(moved)
+        states[pin.table] = state
+        upstream = upstream_of(platform, pin.table, snapshot_id, *days_read(plan)[pin.table])
+        moved = replace(pin, has_dates=state.has_dates, snapshot_id=snapshot_id, committed_at=state.committed_at)
+        pins.append(replace(moved, upstream=upstream))
+    require_known_versions(platform, target, manifest, states, plan.warm_up_days)
     return tuple(pins)

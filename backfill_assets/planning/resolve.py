@@ -323,7 +323,8 @@ def replanned(run: RunContext) -> Plan:
     platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
     source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
-    newest = pinned_schemas(platform, target, platform.ledger.run(plan.run_id).manifest)
+    manifest = platform.ledger.run(plan.run_id).manifest
+    newest = pinned_schemas(platform, target, manifest)
     read = {plan.source, *(one.table for one in plan.sources)}
     schemas = tuple(replace(one, schema_id=newest[one.table]) if one.table in read else one for one in plan.schemas)
     return replace(
@@ -333,7 +334,7 @@ def replanned(run: RunContext) -> Plan:
         corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
         source_snapshot_id=source.snapshot_id,
         source_committed_at=source.committed_at,
-        sources=repinned(platform, plan),
+        sources=repinned(platform, target, manifest, plan, source),
         upstream=upstream_of(platform, plan.source, source.snapshot_id, *days_read(plan)[plan.source]),
         run_clock=platform.ledger.now(),
     )
