@@ -21,7 +21,6 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
-from backfill_assets.planning.divided_tables import require_division
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import source_facts
@@ -74,8 +73,6 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         require_usable_tables(platform, target, manifest)
     with refused.kept():
         _require_input_columns(platform, target)
-    with refused.kept():
-        require_division(platform, target, manifest)
     as_declared = refused.number == before
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
