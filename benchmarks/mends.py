@@ -94,15 +94,15 @@ MENDS = (
         "REPLACE_PARTITIONS, coarse: ",
         12,
         (
-            Edit(REPLACEMENTS, "        require_inside(table, scope.filter, str(scope), going, scope.column)\n", ""),
+            Edit(REPLACEMENTS, "        require_in_scope(table, scope, going)\n", ""),
             Edit(
                 REPLACEMENTS,
-                "        require_inside(table, scope.filter, str(scope), gone.values(), scope.column)\n",
+                "        require_in_scope(table, scope, gone.values())\n",
                 "",
             ),
             Edit(
                 REPLACEMENTS,
-                "            require_inside(table, scope.filter, str(scope), files if replaced else (), scope.column)\n",
+                "            require_in_scope(table, scope, files if replaced else ())\n",
                 "",
             ),
             Edit(

@@ -85,8 +85,8 @@ def test_months_that_are_not_adjacent_are_launched_each_by_itself_and_a_launch_s
 ) -> None:
     sample = {"chunks": ["2010-02", "2010-03", "2011-01"]}
     record = world.announced(world.with_few_gates().manifest("sample", mode="DRY_RUN", sample=sample, safety={}))
-    assert stretches(record, sample["chunks"]) == [("2010-02", "2010-03"), ("2011-01", "2011-01")]
-    assert stretches(record, ["2010-03", "2011-01"]) == [("2010-03", "2010-03"), ("2011-01", "2011-01")]
+    assert stretches(CASE_SLA_DAILY, record, sample["chunks"]) == [("2010-02", "2010-03"), ("2011-01", "2011-01")]
+    assert stretches(CASE_SLA_DAILY, record, ["2010-03", "2011-01"]) == [("2010-03", "2010-03"), ("2011-01", "2011-01")]
     failed: list[str] = []
     with world.dagster() as instance:
         assert execute(world.platform, instance, "sample", (), progress=False, failed=failed.append)

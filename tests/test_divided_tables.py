@@ -7,22 +7,52 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import pyarrow as arrow
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import MonthTransform
 from worlds import SPARK, World, killed_at
 
+import backfill_assets as ba
+from backfill_assets.audit.explain import explain
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.launching import select_chunks
+from backfill_assets.declarations.finding import check_products
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.launch import announce_approval, initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key, stretches
+from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.planning.resolve import plan_series
+from backfill_assets.planning.resolve import plan_run, plan_series
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
+from backfill_assets.reconciliation.reconcile import reconcile
+from backfill_assets.review.diff import diff_run
 from benchmarks import sales
-from benchmarks.sales import BY_HOUR, BY_HOUR_AND_VALUE, BY_MONTH, JURISDICTIONS, SALES, manifest, opened, rows_of
-from manifests.division import ByBucket
-from manifests.errors import InputRefused, PublicationRefused, Refused
+from benchmarks.sales import (
+    BY_HOUR,
+    BY_HOUR_AND_VALUE,
+    BY_MONTH,
+    CORRECTIONS,
+    JURISDICTIONS,
+    MERGED,
+    SALES,
+    manifest,
+    opened,
+    rows_of,
+)
+from manifests.division import ByBucket, ByValue
+from manifests.errors import (
+    DeclarationRefused,
+    InputRefused,
+    ManifestRefused,
+    PlanRefused,
+    PublicationRefused,
+    Refused,
+)
 from manifests.lifecycle import RunState
 
 JANUARY, FEBRUARY = (date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), date(2024, 2, 29))
@@ -195,3 +225,142 @@ def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypa
     rollback(world.platform, "run")
     assert rows_of(world.platform) == []
     assert verify(world.platform, data=True).everything == []
+
+
+def test_a_merge_and_corrections_go_by_value_and_are_refused_by_bucket(tmp_path: Path) -> None:
+    world = made(tmp_path, MERGED, last=date(2024, 1, 31))
+    platform = world.platform
+    world.published(manifest("all", end=JANUARY[1]))
+    entities = [row["sale"] for row in rows_of(platform)][:4]
+    merge = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": entities}}
+    world.published(manifest("merged", end=JANUARY[1], version="2", target=merge))
+    assert {row["sale"] for row in rows_of(platform) if row["run_id"] == "merged"} == set(entities)
+    some = {"values": ["CA"], "publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
+    world.published(manifest("corrected", end=JANUARY[1], version="2", target=some))
+    issued = platform.lakehouse.table(CORRECTIONS).scan().to_arrow().to_pylist()
+    there = [row for row in rows_of(platform) if row["jurisdiction"] == "CA"]
+    assert {row["run_id"] for row in there} == {"corrected"}
+    assert {row["sale"] for row in issued} == {row["sale"] for row in there} - set(entities)
+    assert verify(platform, data=True).everything == []
+    assert examine(platform) == []
+    rollback(platform, "corrected")
+    assert verify(platform, data=True).everything == []
+
+    bucketed = opened(
+        tmp_path / "other", replace(MERGED, chunk_values=ByBucket("sale", 4), corrections=None), spark=SPARK
+    )
+    sales.fill(bucketed, last=date(2024, 1, 31))
+    with pytest.raises(PlanRefused, match="MERGE_BY_KEY rewrites a file at a time"):
+        plan_run(bucketed, manifest("merged", end=JANUARY[1], target=merge))
+
+
+def test_a_table_of_others_says_what_keeps_it_from_being_divided(tmp_path: Path) -> None:
+    platform = opened(tmp_path / "home", BY_MONTH, spark=SPARK)
+    platform.lakehouse.catalog.create_namespace_if_not_exists("silver")
+    schema = iceberg_schema(sales.Sale)
+    month = PartitionField(schema.find_field("day").field_id, 1000, MonthTransform(), "day_month")
+    table = platform.lakehouse.catalog.create_table(
+        SALES, schema, partition_spec=PartitionSpec(month), properties=dict(TABLE_PROPERTIES)
+    )
+    sales.fill(platform, last=date(2024, 2, 29))
+    rows = [
+        row | {"day": row["sold_at"].date(), "run_id": "theirs", "processing_mode": "x"}
+        for row in sales.raw([date(2024, 1, 5), date(2024, 1, 6)]).to_pylist()
+    ]
+    whole = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    table.append(arrow.Table.from_pylist(rows, whole))
+    with pytest.raises(
+        PlanRefused, match=r"is divided by jurisdiction, by value, and not partitioned by identity\(jurisdiction\)"
+    ):
+        plan_run(platform, manifest("run", end=FEBRUARY[1]))
+    with table.update_spec() as update:
+        update.add_field("jurisdiction", "identity")
+    world = World(platform, tmp_path / "home")
+    with pytest.raises(PlanRefused, match=r"1 file\(s\) of silver.sales may hold days"):
+        plan_run(platform, manifest("california", end=FEBRUARY[1], target={"values": ["CA"]}))
+    # without values the days are replaced whole, whatever their files hold
+    world.published(manifest("run", end=FEBRUARY[1]))
+    assert {run for *_, run in whose(world)} == {"run"}
+    world.published(manifest("california", end=FEBRUARY[1], version="2", target={"values": ["CA"]}))
+    assert {run for _, one, run in whose(world) if one != "CA"} == {"run"}
+    assert verify(platform, data=True).everything == []
+
+
+def test_published_values_are_reconciled_explained_and_compared(tmp_path: Path) -> None:
+    target = replace(BY_MONTH, reconciliations=(ba.record_gate(("sale",), "every_sale"), ba.change_gate()))
+    world = made(tmp_path, target, last=date(2024, 2, 29))
+    platform = world.platform
+    world.published(manifest("all", end=FEBRUARY[1]))
+    world.published(manifest("york", end=FEBRUARY[1], version="2", target={"values": ["NY"]}))
+    judged = reconcile(platform, plan_reconciliation(platform, manifest_of(platform, target)).run_id)
+    assert [(one.gate, one.summary) for one in judged if not one.passed] == []
+    row = next(one for one in rows_of(platform) if one["jurisdiction"] == "NY")
+    said = explain(platform, SALES, ["jurisdiction=NY", f"day={row['day']}", f"sale={row['sale']}"])
+    assert said.chunk == "2024-01~NY"
+    assert said.accepted_run == "york"
+    missing = manifest("none", end=FEBRUARY[1], version="3", target={"values": ["NY"]})
+    record = world.ran(missing)  # which computes no sale of New York
+    assert record.state is RunState.FAILED
+    assert "every_sale" in record.state_reason
+    diff = diff_run(platform, "york")
+    assert {one.chunk for one in diff.diff.chunks} == {"2024-01~NY", "2024-02~NY"}
+
+
+def test_what_a_manifest_says_of_values_is_held_against_the_declaration(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_MONTH, last=date(2024, 2, 29))
+    platform = world.platform
+    with pytest.raises(PlanRefused, match=r"target\.values names TX"):
+        plan_run(platform, manifest("run", end=FEBRUARY[1], target={"values": ["CA", "TX"]}))
+    with pytest.raises(PlanRefused, match=r"no step of progressive\.values publishes NY, WA"):
+        plan_series(platform, manifest("run", end=FEBRUARY[1], progressive={"values": [["CA"]]}))
+    with pytest.raises(PlanRefused, match=r"progressive\.values names TX"):
+        plan_series(platform, manifest("run", end=FEBRUARY[1], progressive={"values": [["TX"], "rest"]}))
+    for wrong in ([], [[]], ["rest", ["CA"]], [["CA"], ["CA"]]):
+        with pytest.raises(ManifestRefused):
+            manifest("run", progressive={"values": wrong})
+    both = manifest("run", end=FEBRUARY[1], progressive={"values": [["WA"], "rest"], "chunksPerStep": 1})
+    assert [[chunk.key for chunk in one.plan.chunks] for one in plan_series(platform, both)] == [
+        ["2024-01~WA"],
+        ["2024-02~WA"],
+        ["2024-01~CA", "2024-01~NY"],
+        ["2024-02~CA", "2024-02~NY"],
+    ]
+    world.published(manifest("all", end=FEBRUARY[1]))
+    watermark = platform.ledger.watermarks.current(SALES)
+    fewer = Platform.of(
+        platform.settings, [sales.product(replace(BY_MONTH, chunk_values=ByValue("jurisdiction", ("CA", "NY"))))]
+    )
+    with pytest.raises(PlanRefused, match="and holds chunks of other parts: 2024-01 to 2024-02 of WA"):
+        plan_run(fewer, manifest("fewer", end=FEBRUARY[1]))
+    undivided = Platform.of(platform.settings, [sales.product(replace(BY_MONTH, chunk_values=None))])
+    with pytest.raises(PlanRefused, match=r"target\.values names CA"):
+        plan_run(undivided, manifest("none", end=FEBRUARY[1], target={"values": ["CA"]}))
+    world.published(manifest("some", end=FEBRUARY[1], version="2", target={"values": ["NY"]}))
+    assert platform.ledger.watermarks.current(SALES) == watermark
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        (
+            replace(BY_MONTH, chunking=ba.Chunking.HOUR, chunks_from="2024-01-01T00", chunks_until="2024-01-31T23"),
+            "is a date",
+        ),
+        (replace(BY_HOUR, chunks_from="2024-01-01T05"), "chunks_from is 2024-01-01T05"),
+        (replace(BY_HOUR, chunks_until="2024-01-01T05"), "chunks_until is 2024-01-01T05"),
+        (replace(BY_MONTH, chunks_from="2024-01~CA"), "chunks_from is 2024-01~CA"),
+        (replace(BY_HOUR_AND_VALUE, chunks_until="2099-12-31T23"), "more than 200,000 chunks"),
+        (replace(BY_MONTH, chunk_values=ByValue("state", ("CA",))), "'state' is no column of silver.sales"),
+        (replace(BY_MONTH, chunk_values=ByValue("cents", ("CA",))), "'cents' of silver.sales is Int64"),
+        (replace(BY_MONTH, chunk_values=ByBucket("sold_at", 4)), "'sold_at' of silver.sales is Datetime"),
+        (replace(BY_MONTH, chunk_values=ByBucket("day", 4)), "chunk_values names 'day', the day column"),
+        (replace(BY_MONTH, chunk_values=ByValue("run_id", ("CA",))), "which says which run made a row"),
+        (replace(BY_MONTH, chunk_values=("CA",)), "chunk_values is a tuple"),  # type: ignore[arg-type]
+        (replace(BY_MONTH, chunk_values=ByValue("jurisdiction", ("C/A",))), "the value 'C/A' cannot be part of"),
+        (replace(MERGED, key=("day", "sale")), "none of its key, and declares corrections"),
+    ],
+)
+def test_a_declaration_that_cannot_be_cut_so_is_refused_by_name(target: TargetTable, what: str) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        check_products([sales.product(target)])
+    assert any(what in one.what for one in refused.value.problems), refused.value

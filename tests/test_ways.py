@@ -110,7 +110,7 @@ def test_a_rollback_is_the_way_back_to_days_that_a_publication_took_along(platfo
     with mock.patch.object(Lakehouse, "files_beyond", return_value=[]):
         record = planned(platform, manifest("run", "REPLACE_PARTITIONS", FEBRUARY))
     staged(platform, record.run_id)
-    with mock.patch("resources.lakehouse.replacements.require_inside"):  # as publications were made once
+    with mock.patch("resources.lakehouse.replacements.require_in_scope"):  # as publications were made once
         publish(platform, "run")
     assert {row[1].month for row in rows(platform)} == {2}
     rollback(platform, "run")

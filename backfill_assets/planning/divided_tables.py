@@ -11,18 +11,14 @@ from collections.abc import Iterator
 from backfill_assets.declarations.target import Level, TargetTable
 from backfill_assets.installation import Platform
 from manifests.chunks import in_words, part_of
-from manifests.errors import PlanRefused, Problem
+from manifests.errors import Problem
 from manifests.model import RunManifest
 
 
-def require_division(platform: Platform, target: TargetTable, manifest: RunManifest) -> None:
-    """Refuse a run of a table whose chunks on record are other parts, or over values that its gates cannot be held against.
-
-    Raises:
-        PlanRefused: naming the chunks, and the gates.
-    """
-    if problems := [*_of_record(platform, target), *_of_gates(platform, target, manifest)]:
-        raise PlanRefused(problems)
+def of_divided(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
+    """Say that chunks on record are other parts than those of a table, or that its gates cannot be held against some values."""
+    yield from _of_record(platform, target)
+    yield from _of_gates(platform, target, manifest)
 
 
 def _of_record(platform: Platform, target: TargetTable) -> Iterator[Problem]:

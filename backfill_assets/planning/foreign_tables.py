@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.divided_tables import of_divided
 from manifests.chunks import Chunking
 from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.model import Mode, RunManifest
@@ -43,7 +44,7 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
             problems += _of_division(table, target)
             own = {target.day_column} & set(table.schema().column_names)
             problems += [] if partition_problems(table) else metrics_problems(table, own)
-    problems += _of_changed_since(platform, target, manifest)
+    problems += [*_of_changed_since(platform, target, manifest), *of_divided(platform, target, manifest)]
     if problems:
         raise PlanRefused(problems)
 

@@ -21,7 +21,6 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state, touches
 from backfill_assets.planning.contracts import contract_of
-from backfill_assets.planning.divided_tables import require_division
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.further_sources import found_sources, repinned
 from backfill_assets.planning.live_names import claims
@@ -123,8 +122,6 @@ def _is_as_declared(platform: Platform, target: TargetTable, manifest: RunManife
         require_usable_tables(platform, target, manifest)
     with refused.kept():
         _require_input_columns(platform, target)
-    with refused.kept():
-        require_division(platform, target, manifest)
     return refused.number == before
 
 

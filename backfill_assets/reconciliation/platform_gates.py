@@ -169,12 +169,8 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
         .when(extra, "the row was never accepted")
         .when(F.greatest(*differs.values(), F.lit(False)), "the row is another than the accepted one")
     )
-    chunk = _chunk_of(day, target.chunking)
-    if target.chunk_values is not None:
-        column = target.chunk_values.column
-        chunk = F.concat(chunk, F.lit(PART), part_name(target, F.coalesce(f"was.{column}", f"now.{column}")))
     listed = both.select(
-        chunk.alias("chunk"),
+        _chunk_key(target, day).alias("chunk"),
         *[value.alias(name) for name, value in columns.items()],
         F.when(extra, "{}").otherwise(sides["was"]).alias("_expected"),
         F.when(missing, "{}").otherwise(sides["now"]).alias("_found"),
@@ -187,6 +183,15 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
         F.col("_found").alias("found"),
         "what",
     )
+
+
+def _chunk_key(target: TargetTable, day: Column) -> Column:
+    """Return the key of the chunk that a row of either side lies in."""
+    chunk = _chunk_of(day, target.chunking)
+    if target.chunk_values is None:
+        return chunk
+    column = target.chunk_values.column
+    return F.concat(chunk, F.lit(PART), part_name(target, F.coalesce(f"was.{column}", f"now.{column}")))
 
 
 def _chunk_of(day: Column, chunking: Chunking) -> Column:

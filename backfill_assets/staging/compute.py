@@ -22,13 +22,12 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.finishing import finished
-from backfill_assets.staging.folders import parts_of
+from backfill_assets.staging.folders import files_below, parts_of
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
     building,
     computed_rows,
     context_of,
-    files_below,
     in_time,
     in_window,
     inputs_of,

@@ -9,10 +9,14 @@ it and refuses it by name. Dropped, nobody would ever hear of it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import (
@@ -34,8 +38,11 @@ from backfill_assets.declarations.schema import iceberg_schema, spark_type
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.worker.partitions import partition_values
 from manifests.chunks import PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
+from manifests.errors import Problem, TransformRefused
+from manifests.staged_file import StagedFile
 from resources.lakehouse.partitions import SPEC_IN_PATH, parts_of_chunks, spec_folder
 
+_FOOTER_READERS = 8
 CHUNK_FOLDER = "chunk"
 """Name of the folder of a chunk: its first day, and after that its hour and its part, where chunks have these."""
 _TRUNC = {Chunking.YEAR: "YEAR", Chunking.MONTH: "MM", Chunking.WEEK: "WEEK"}
@@ -199,3 +206,41 @@ def _value(schema: Schema, column: str, transform: str) -> Column:
             result = spark_type(parted.result_type(kind))
             return arrow_udf(partition_values(transform, kind), result)(source)  # type: ignore[call-overload,no-any-return]
     raise ValueError(f"no rows can be written by {transform}({column})")
+
+
+def files_below(
+    filesystem: pafs.FileSystem, folder: str, scheme: str, chunking: Chunking, keys: Sequence[str]
+) -> dict[str, list[StagedFile]]:
+    """List what was written below a folder, by chunk; rows are read from each file's footer.
+
+    Raises:
+        FileNotFoundError: if the folder is not there.
+        TransformRefused: if it holds other chunks.
+    """
+    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
+    infos = sorted(
+        (
+            info
+            for info in found
+            if info.is_file and info.base_name.endswith(".parquet") and f"/{CHUNK_FOLDER}=" in info.path[len(folder) :]
+        ),
+        key=lambda info: info.path,
+    )
+
+    def staged(info: pafs.FileInfo) -> tuple[str, StagedFile]:
+        key = key_in(chunking, info.path[len(folder) :].partition(f"/{CHUNK_FOLDER}=")[2].partition("/")[0])
+        with filesystem.open_input_file(info.path) as stream:
+            rows = pq.read_metadata(stream).num_rows
+        return key, StagedFile(f"{scheme}{info.path}", rows, info.size)
+
+    files: dict[str, list[StagedFile]] = defaultdict(list, {key: [] for key in keys})
+    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+        for key, file in pool.map(staged, infos):
+            if file.rows:  # Spark may leave a file without rows; it would only cost every later reader
+                files[key].append(file)
+    unknown = sorted(set(files) - set(keys))
+    if unknown:
+        raise TransformRefused(
+            Problem(f"{scheme}{folder} holds chunks {unknown}", "a batch writes its own chunks only", "report it")
+        )
+    return dict(files)

@@ -7,17 +7,14 @@ Where pinned rows come from, and what a policy leaves of them, is `compute`'s; w
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
 import pandera.polars as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyiceberg.schema import Schema
 from pyspark.errors import AnalysisException, PySparkException
@@ -39,17 +36,14 @@ from backfill_assets.staging.folders import (
     has_plain_chunks,
     in_chunks,
     in_folders,
-    key_in,
 )
-from manifests.chunks import Chunk, Chunking
+from manifests.chunks import Chunk
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
-from manifests.staged_file import StagedFile
 from manifests.text import words_of
 from resources.spark.pyspark_private import settings_of
 from resources.spark.sessions import OPEN_FILES, is_refused_write, put_back, released_settings, writing_no_files
 
-_FOOTER_READERS = 8
 _LINE = 300
 _OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")
 """How settings begin by which no row changes: the options that `pyspark.pandas` keeps there, and what a session is called."""
@@ -505,41 +499,3 @@ def _with_declared_columns(
         value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)
         columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
     return rows.select(*columns, *keep)
-
-
-def files_below(
-    filesystem: pafs.FileSystem, folder: str, scheme: str, chunking: Chunking, keys: Sequence[str]
-) -> dict[str, list[StagedFile]]:
-    """List what was written below a folder, by chunk; rows are read from each file's footer.
-
-    Raises:
-        FileNotFoundError: if the folder is not there.
-        TransformRefused: if it holds other chunks.
-    """
-    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
-    infos = sorted(
-        (
-            info
-            for info in found
-            if info.is_file and info.base_name.endswith(".parquet") and f"/{CHUNK_FOLDER}=" in info.path[len(folder) :]
-        ),
-        key=lambda info: info.path,
-    )
-
-    def staged(info: pafs.FileInfo) -> tuple[str, StagedFile]:
-        key = key_in(chunking, info.path[len(folder) :].partition(f"/{CHUNK_FOLDER}=")[2].partition("/")[0])
-        with filesystem.open_input_file(info.path) as stream:
-            rows = pq.read_metadata(stream).num_rows
-        return key, StagedFile(f"{scheme}{info.path}", rows, info.size)
-
-    files: dict[str, list[StagedFile]] = defaultdict(list, {key: [] for key in keys})
-    with ThreadPoolExecutor(_FOOTER_READERS) as pool:
-        for key, file in pool.map(staged, infos):
-            if file.rows:  # Spark may leave a file without rows; it would only cost every later reader
-                files[key].append(file)
-    unknown = sorted(set(files) - set(keys))
-    if unknown:
-        raise TransformRefused(
-            Problem(f"{scheme}{folder} holds chunks {unknown}", "a batch writes its own chunks only", "report it")
-        )
-    return dict(files)

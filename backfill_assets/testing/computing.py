@@ -20,13 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext
 from backfill_assets.staging.finishing import finished
-from backfill_assets.staging.folders import NO_PARTS
+from backfill_assets.staging.folders import NO_PARTS, files_below
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
     building,
     computed_rows,
     context_of,
-    files_below,
     in_time,
     in_window,
     inputs_of,

@@ -126,7 +126,7 @@ def test_it_is_not_brought_back_beside_what_was_written_since(lakehouse: Lakehou
 
 def _unguarded(lakehouse: Lakehouse, staged: list[StagedFile]) -> Commit:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resources.lakehouse.replacements.require_inside", lambda *_: None)
+        patch.setattr("resources.lakehouse.replacements.require_in_scope", lambda *_: None)
         return publish(lakehouse, staged, "2012-02-01", "2012-02-29")
 
 

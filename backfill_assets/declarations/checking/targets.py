@@ -359,7 +359,7 @@ def _of_chunks(target: TargetTable) -> Iterator[Problem]:
         except InputRefused as refused:
             problem = refused.problems[0]
             yield Problem(problem.what, problem.rule, "correct it", f"{target.name}: {field}")
-        except TypeError:
+        except (TypeError, AttributeError):  # no text at all
             yield Problem(
                 f"{field} is {getattr(target, field)!r}",
                 f"it is the text of a chunk, a {target.chunking}",
