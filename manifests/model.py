@@ -18,6 +18,7 @@ from manifests.canonical import canonical_json, sha256_of
 from manifests.division import MOST_VALUES
 from manifests.expected import Expected
 from manifests.fields import MOST_DAYS, Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
+from manifests.limits import Limits, Safety
 from manifests.steps import Progressive, Sample, Series
 
 RUN_ID_RULE = (
@@ -342,32 +343,6 @@ class WarmUp(Part):
     days: Annotated[int, whole_number(0, MOST_DAYS, "how many days before the publish range are read as well")]
 
 
-class Safety(Part):
-    """What the run must not exceed."""
-
-    side_effects_allowed: bool = False
-    sinks: tuple[Name, ...] = ()
-    max_rows_expected: (
-        Annotated[
-            int,
-            Field(
-                gt=0,
-                strict=True,
-                description="how many rows the run may read or write: a whole number above 0, without quotes",
-            ),
-        ]
-        | None
-    ) = None
-    requires_manual_publish: bool = False
-
-    @field_validator("sinks")
-    @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("a sink is named once")
-        return value
-
-
 class Validation(Part):
     """Which run-level gates must pass (all that the target declares, unless named), with which tolerances, and what must come out."""
 
@@ -387,13 +362,6 @@ class Validation(Part):
         ],
     ] = Field(default={})
     expected: Expected | None = None
-
-
-class Limits(Part):
-    """How much may run at once."""
-
-    max_chunks_per_job: Annotated[int, whole_number(1, 100_000, "how many chunks one Spark job computes")] = 240
-    max_runs_in_parallel: Annotated[int, whole_number(1, 1_000, "how many batches are computed at once")] = 1
 
 
 class Evidence(Part):

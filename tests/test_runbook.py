@@ -49,7 +49,8 @@ from benchmarks.small_table import (
     staged,
 )
 from manifests.lifecycle import RunState
-from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest, Safety
+from manifests.limits import Safety
+from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest
 from manifests.steps import Series
 from resources.ledger import judged
 from resources.ledger.facade import Verdict

@@ -18,8 +18,8 @@ import backfill_assets as ba
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.standard import table_files
-from backfill_assets.declarations.tallies import Tallied, Tally, tallied_of
-from backfill_assets.declarations.target import ChunkRows, Finding
+from backfill_assets.declarations.tallies import ChunkRows, Tallied, Tally, tallied_of
+from backfill_assets.declarations.target import Finding
 from backfill_assets.worker import tallying
 from backfill_assets.worker.tallying import Counted
 from manifests.chunks import cut

@@ -25,7 +25,8 @@ from backfill_assets.audit.report import report
 from backfill_assets.cli import explain_view
 from backfill_assets.cli.terminal import make_console
 from backfill_assets.declarations import finding
-from backfill_assets.declarations.target import ChunkRows, Finding
+from backfill_assets.declarations.tallies import ChunkRows
+from backfill_assets.declarations.target import Finding
 from backfill_assets.gates import exception_table
 from backfill_assets.gates.judging import rows_by_chunk
 from backfill_assets.ingestion.table_loads import load_file

@@ -7,7 +7,7 @@ by Spark's Python workers: keep it light.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Annotated, Any
 
@@ -141,6 +141,12 @@ def dtypes(model: type[pa.DataFrameModel]) -> dict[str, pl.DataType]:
     names = [name for name in columns if name not in lineage]
     names += [name for name in lineage if name in columns]
     return {name: columns[name].dtype.type for name in names}
+
+
+def summed_columns(model: type[pa.DataFrameModel], key: Collection[str]) -> tuple[str, ...]:
+    """Return the columns of a model whose sums are exact and say something: whole and decimal numbers that identify no row."""
+    own = {name: kind for name, kind in dtypes(model).items() if name not in {*key, *lineage_columns(model)}}
+    return tuple(name for name, kind in own.items() if kind.is_integer() or isinstance(kind, pl.Decimal))
 
 
 def is_column_name(name: str) -> bool:

@@ -136,3 +136,16 @@ def tallied_of(tally: Tally, kept: Mapping[str, Any]) -> Tallied:
         for place, rows, nulls, sums in kept["groups"]
     }
     return Tallied(groups, kept["too_many"])
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """How many rows readers see of a chunk: at the plan's base, and once the run is published."""
+
+    accepted: int
+    after: int
+
+
+def no_rows() -> Mapping[str, ChunkRows]:
+    """Return the rows of no chunk."""
+    return {}

@@ -19,10 +19,18 @@ import polars as pl
 from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS, PublishedInFull, dtypes
+from backfill_assets.declarations.schema import PublishedInFull, dtypes, summed_columns
 from backfill_assets.declarations.source_tables import Readers, SourceTable
 from backfill_assets.declarations.sql_transforms import SqlTransform
-from backfill_assets.declarations.tallies import ChunkTallies, NoTallies, Tally, every_entity, no_frame
+from backfill_assets.declarations.tallies import (
+    ChunkRows,
+    ChunkTallies,
+    NoTallies,
+    Tally,
+    every_entity,
+    no_frame,
+    no_rows,
+)
 from manifests.chunks import Chunk, Chunking, key_of
 from manifests.division import Division
 from manifests.errors import Problem
@@ -168,18 +176,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class ChunkRows:
-    """How many rows readers see of a chunk: at the plan's base, and once the run is published."""
-
-    accepted: int
-    after: int
-
-
-def _no_rows() -> Mapping[str, ChunkRows]:
-    return {}
-
-
-@dataclass(frozen=True)
 class ReconciliationContext:
     """What a reconciliation may look at, once every chunk of a run is staged.
 
@@ -217,7 +213,7 @@ class ReconciliationContext:
     tolerances: Mapping[str, float]
     shared: Callable[[str, Callable[[ReconciliationContext], Any]], Any]
     source_time_column: str = ""
-    rows: Callable[[], Mapping[str, ChunkRows]] = _no_rows
+    rows: Callable[[], Mapping[str, ChunkRows]] = no_rows
     tallies: ChunkTallies = field(default_factory=NoTallies)
     visible: Callable[[int], DataFrame] = no_frame
     entities: Callable[[], DataFrame | None] = every_entity
@@ -455,11 +451,7 @@ class TargetTable:
             has_corrections=self.corrections is not None,
             published_gates=self.published_gates,
             rows_say_why=issubclass(self.model, PublishedInFull),
-            summed=tuple(
-                name
-                for name, kind in dtypes(self.model).items()
-                if name not in (*self.key, *LINEAGE_COLUMNS) and (kind.is_integer() or isinstance(kind, pl.Decimal))
-            ),
+            summed=summed_columns(self.model, self.key),
             division=self.chunk_values,
             sources=tuple(one.contract for one in self.sources),
             timeliness=self.timeliness,

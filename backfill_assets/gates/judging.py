@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame
 
 from backfill_assets import faults
 from backfill_assets.declarations.reconciliations import SLICES
+from backfill_assets.declarations.tallies import ChunkRows
 from backfill_assets.declarations.target import (
     ALL_CHUNKS_GATE,
     CHUNK_GATE,
     EXPECTED_ROWS_GATE,
     PURITY_GATE,
-    ChunkRows,
     Finding,
     Level,
     Reconciliation,

@@ -120,16 +120,12 @@ def in_time(rows: DataFrame, time_column: str, newest: date | None) -> DataFrame
     return rows if newest is None else rows.where(F.col(time_column) <= F.lit(newest))
 
 
-def _as_they_are(rows: DataFrame) -> DataFrame:
-    return rows
-
-
 def inputs_of(
     target: TargetTable,
     window: tuple[datetime, datetime],
     rows: DataFrame,
     earlier: DataFrame | None,
-    seen: Callable[[DataFrame], DataFrame] = _as_they_are,
+    seen: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> Inputs:
     """Return what a transform is given of its source.
 
