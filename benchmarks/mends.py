@@ -107,8 +107,8 @@ MENDS = (
             ),
             Edit(
                 "backfill_assets/planning/resolve.py",
-                "files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of)) if changes else (),",
-                "files_beyond=(),",
+                "files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of, target.chunk_values))",
+                "files_beyond=()",
             ),
         ),
     ),
@@ -252,7 +252,7 @@ MENDS = (
         12,
         (
             Edit(
-                ROWS,
+                "backfill_assets/staging/folders.py",
                 "pafs.FileSelector(folder, recursive=True)",
                 "pafs.FileSelector(folder, recursive=True, allow_not_found=True)",
             ),

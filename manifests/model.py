@@ -302,6 +302,11 @@ class Target(Part):
         return self
 
     @property
+    def scope(self) -> str:
+        """What may change, in words: the days, and of a table that is divided beside time the values, where not all may."""
+        return scope_in_words(self.publish_range, self.values)
+
+    @property
     def correction_events(self) -> Corrections | None:
         """Whether correction events stand for the change or go with it; None where there are none."""
         if self.publish_mode is not PublishMode.CORRECTION_EVENTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +42,11 @@ DAY = date(2012, 1, 1)
 
 
 def chunks(reads: list[int]) -> list[PlannedChunk]:
-    return [PlannedChunk(str(number), number, DAY, DAY, Estimate(1, rows, rows)) for number, rows in enumerate(reads)]
+    days = [DAY + timedelta(days=number) for number in range(len(reads))]
+    return [
+        PlannedChunk(str(number), number, day, day, Estimate(1, rows, rows))
+        for number, (day, rows) in enumerate(zip(days, reads, strict=True))
+    ]
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=250), st.integers(1, 64))

@@ -214,7 +214,7 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
         table.add_row(
             record.run_id,
             Text(f"{record.state}{_stopped(waiting.get(record.run_id, ''))}", STATE_STYLE.get(record.state, "")),
-            f"{of_kind(record)} of {record.target}\n{record.plan.scope}, {record.manifest.transform.version}",
+            f"{of_kind(record)} of {record.target}\n{record.manifest.target.scope}, {record.manifest.transform.version}",
             _waits(waiting[record.run_id]) if record.run_id in waiting else record.state_reason,
         )
     return table

@@ -81,7 +81,7 @@ def _runs_table(
             state_html(record.state) + waits(record.run_id),
             escape(of_kind(record)),
             f"<a href='{asset_address(record.target)}'>{escape(record.target)}</a>",
-            record.plan.scope,
+            record.manifest.target.scope,
             escape(record.manifest.requested_by),
             time_html(record.created_at),
             time_html(record.updated_at),
