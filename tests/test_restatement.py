@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -37,7 +36,6 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
-from manifests.model import Mode
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger.facade import ChunkState
 from resources.spark.worker_daemon import MODULES_VARIABLE, without_own_archives
@@ -370,20 +368,36 @@ def test_a_large_chunk_in_several_files_has_the_digest_of_one_file(world: World)
     assert world.rows().height == chunk.rows
 
 
-def test_workers_have_everything_imported_and_no_archive_to_read_again(shared_world: World) -> None:
-    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        archives = [entry for entry in sys.path if entry.endswith((".zip", ".jar")) and "pyspark" in entry]
-        for _ in batches:
-            told = {
-                "archives": archives,
-                "pyspark": sys.modules["pyspark"].__file__,
-                "gates": "backfill_assets.worker.chunk_gate" in sys.modules,
-                "frozen": gc.get_freeze_count() > 100_000,
-            }
-            yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
+_ASKED_OF_WORKERS = """
+import gc, json, sys
+from pathlib import Path
+import pyarrow as pa
+from backfill_assets.installation import Platform
+from manifests.model import Mode
+from resources.settings import load_settings
 
-    session = shared_world.platform.spark.session(Mode.BACKFILL)
-    told = [json.loads(row["told"]) for row in session.range(4).mapInArrow(ask, "told string").collect()]
+def ask(batches):
+    archives = [entry for entry in sys.path if entry.endswith((".zip", ".jar")) and "pyspark" in entry]
+    for _ in batches:
+        told = {
+            "archives": archives,
+            "pyspark": sys.modules["pyspark"].__file__,
+            "gates": "backfill_assets.worker.chunk_gate" in sys.modules,
+            "frozen": gc.get_freeze_count() > 100_000,
+        }
+        yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
+
+session = Platform.of(load_settings(home=Path(sys.argv[1]), spark=json.loads(sys.argv[2]))).spark.session(Mode.BACKFILL)
+print("TOLD " + json.dumps([json.loads(row["told"]) for row in session.range(4).mapInArrow(ask, "told string").collect()]))
+"""
+
+
+def test_workers_have_everything_imported_and_no_archive_to_read_again(tmp_path: Path) -> None:
+    """Asked in a process of its own: the first session of a process says what its workers import."""
+    command = [sys.executable, "-c", _ASKED_OF_WORKERS, str(tmp_path / "home"), json.dumps(SPARK)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.partition("TOLD ")[2])
     assert told
     assert told == [{"archives": [], "pyspark": pyspark.__file__, "gates": True, "frozen": True}] * len(told)
 
