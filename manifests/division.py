@@ -58,7 +58,8 @@ def by_value(column: str, values: Iterable[str]) -> Division:
 
     A row with another value, or with none, lies in no chunk: the gate of the chunks of its time refuses it by name.
     """
-    return Division(column, values if isinstance(values, str) else tuple(values))  # type: ignore[arg-type]  # a text is named later
+    listed = isinstance(values, Iterable) and not isinstance(values, str)
+    return Division(column, tuple(values) if listed else values)  # type: ignore[arg-type]  # what is no list is named later
 
 
 def by_bucket(column: str, buckets: int) -> Division:
@@ -90,7 +91,7 @@ def division_problems(division: Any, where: str) -> Iterator[Problem]:
     if not isinstance(division.column, str):
         yield Problem("chunk_values names no column", f"it is {example}", "say it so", where)
         return
-    if isinstance(division.values, str) or not all(isinstance(one, str) for one in division.values):
+    if not isinstance(division.values, tuple) or not all(isinstance(one, str) for one in division.values):
         yield Problem(
             "the values of chunk_values are no tuple of texts", f"it is {example}", "give each value as a text", where
         )

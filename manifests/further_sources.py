@@ -130,7 +130,7 @@ def pin_sources(
         known = found[one.table]
         pin = pin_of(one, known.state)
         pin = replace(pin, reads=_reads(pin, known.state, manifest.target.publish_range))
-        problems += _absences(one, pin, known.state, chunks)
+        problems += absences(one, pin, known.state, chunks)
         problems += timeliness_problems(one.table, one.timeliness, known.times)
         terms = None
         if policy is not None and known.facts is not None and known.state is not None:
@@ -168,7 +168,7 @@ def touched_days(pin: PinnedSource, first: date, last: date) -> tuple[date, date
     return date.min if start is None else _day(start), _days_off(_day(end), -1)
 
 
-def _absences(
+def absences(
     declared: FurtherSource, pin: PinnedSource, state: SourceState | None, chunks: Sequence[tuple[str, date, date]]
 ) -> Iterator[Problem]:
     """Say for which chunks a source has no rows, where it has to have some."""

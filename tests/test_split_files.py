@@ -31,15 +31,19 @@ from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.installation import Platform
 from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.operations.splitting import SPLIT, split_files, split_plan
+from backfill_assets.operations.splitting import split_files, split_plan
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from benchmarks import orders
 from benchmarks.orders import ORDERS, manifest, opened, rows_of
 from manifests.errors import EnvironmentRefused, InputRefused, LeaseHeld, PlanRefused, PublicationRefused
+from manifests.lifecycle import RunState
 from manifests.model import RunManifest
 from resources.lakehouse import file_splits
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.facade import ACTION_PROPERTY
+from resources.lakehouse.summaries import SPLIT
 from resources.ledger.transactions import system_clock
 
 FEBRUARY = date(2024, 2, 1), date(2024, 2, 29)
@@ -140,6 +144,47 @@ def test_a_run_that_waits_was_planned_on_files_that_stay(tmp_path: Path) -> None
     with pytest.raises(PlanRefused, match="run 'all' is VALIDATED, and was planned on") as refused:
         split_files(platform, asking())
     assert refused.value.problems[0].fix == "publish or cancel 'all' first"
+
+
+def test_a_run_that_is_planned_or_not_accepted_yet_needs_the_files_too(tmp_path: Path) -> None:
+    platform = made(tmp_path)
+    world = World(platform, tmp_path / "home")
+    days = {"start": orders.FIRST, "end": orders.LAST}
+    plan_run(platform, manifest("all", orders.FIRST, orders.LAST))
+    with pytest.raises(PlanRefused, match="run 'all' is PLANNED, and was planned on"):
+        split_files(platform, asking())
+    platform.ledger.move("all", RunState.CANCELLED, "ana", "for a test", expected=RunState.PLANNED)
+    version = {
+        "table": ORDERS,
+        "publishRange": days,
+        "publishMode": "VERSIONED",
+        "version": "v2",
+        "acceptance": "LATER",
+    }
+    world.published(manifest("version", orders.FIRST, orders.LAST, target=version))
+    with pytest.raises(PlanRefused, match="run 'version' is PUBLISHED") as refused:
+        split_files(platform, asking())
+    assert refused.value.problems[0].fix == "accept 'version', or roll it back, first"
+
+
+def test_a_run_that_was_rolled_back_is_named_before_it_cannot_come_back(tmp_path: Path) -> None:
+    platform = made(tmp_path)
+    World(platform, tmp_path / "home").published(manifest("all", orders.FIRST, orders.LAST))
+    rollback(platform, "all")
+    assert split_plan(platform, asking()).ends_for == ("all",)
+    assert split_files(platform, asking()).shown()["cannotBeReinstated"] == ["all"]
+
+
+def test_files_of_several_chunks_of_a_run_are_no_conflict_with_what_is_committed_elsewhere(tmp_path: Path) -> None:
+    platform = made(tmp_path)
+    world = World(platform, tmp_path / "home")
+    split_files(platform, asking())
+    winter = manifest("winter", date(2023, 12, 1), date(2024, 1, 31))
+    world.validated(winter)
+    world.published(asking())
+    publish(platform, "winter")
+    assert platform.ledger.run("winter").state is RunState.PUBLISHED
+    assert verify(platform, data=True).everything == []
 
 
 def test_files_of_runs_are_never_parted(tmp_path: Path) -> None:

@@ -156,6 +156,10 @@ def split_files(manifest: Path, preview: bool, as_json: bool) -> None:
         return
     for file in done.plan.files:
         tell(f"{'would part' if preview else 'parted'} {file.file_path} ({file.record_count:,} rows)")
+    for run_id in done.plan.ends_for:
+        tell(
+            f"'{run_id}', which was rolled back, {'could' if preview else 'can'} not be reinstated any more: plan its change anew"
+        )
     if not done.plan.files:
         tell(f"no file of {done.plan.table} holds rows on both sides of the publish range: plan the run")
     elif not preview:

@@ -84,6 +84,7 @@ def _found_by(platform: Platform, name: str) -> frozenset[str]:
     for target in platform.products.targets:
         if any(name == one for one, _ in target.models):
             found |= {*target.key, target.day_column, target.entity, target.version_column}
+            found |= {None if target.chunk_values is None else target.chunk_values.column}
         if name == target.source:
             found.add(target.entity)
         found.add(target.every_source.get(name))

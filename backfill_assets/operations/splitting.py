@@ -23,22 +23,21 @@ from backfill_assets.evidence.split_records import record_split
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.publication.leasing import splitting_lease
+from backfill_assets.publication.modes import strategy_of
 from manifests.chunks import Chunking, aligned, cut, key_of
 from manifests.errors import InputRefused, PlanRefused, Problem
-from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
+from manifests.lifecycle import ACCEPT, ENDED, WAS_PUBLISHED, RunState
 from manifests.model import FilesAcrossBorder, RunManifest
 from resources import logs
 from resources.lakehouse.containment import days_of, in_words
 from resources.lakehouse.file_splits import Pieces, commit_split, split_file
 from resources.lakehouse.lookups import files_across
-from resources.lakehouse.summaries import ACTION_PROPERTY
-from resources.ledger.facade import operator
+from resources.lakehouse.summaries import ACTION_PROPERTY, SPLIT
+from resources.ledger.facade import RunRecord, operator
 
 _log = logging.getLogger(__name__)
-SPLIT = "split"
-"""What the snapshot of a split says that it is."""
 _SHOWN = 5
-_WAITING = frozenset(RunState) - ENDED - WAS_PUBLISHED - {RunState.DRAFT, RunState.PLANNED}
+_WAITING = frozenset(RunState) - ENDED - WAS_PUBLISHED - {RunState.DRAFT}
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class SplitPlan:
     table: str
     files: tuple[DataFile, ...]
     days: tuple[date, ...]
+    ends_for: tuple[str, ...] = ()
+    """Runs that were rolled back, and could not be reinstated any more: what they replaced are these files."""
 
     @property
     def rows(self) -> int:
@@ -77,6 +78,7 @@ class Done:
             "bytes": self.plan.bytes,
             "days": list(self.plan.days),
             "pieces": self.pieces,
+            "cannotBeReinstated": list(self.plan.ends_for),
             "snapshotId": self.snapshot_id,
         }
 
@@ -97,7 +99,9 @@ def split_plan(platform: Platform, manifest: RunManifest) -> SplitPlan:
     chunk_of = partial(key_of, target.chunking) if wanted.derives else None
     files = files_across(table, scope_of(target, start, end), chunk_of)
     first_days = [one.start for one in cut(target.chunking, start, end)] if wanted.derives else [start]
-    plan = SplitPlan(target.name, tuple(files), (*first_days, end + timedelta(days=1)))
+    rolled_back = platform.ledger.runs(target=target.name, states=[RunState.ROLLED_BACK])
+    ends_for = tuple(record.run_id for record in rolled_back if _touched(target, table, files, record))
+    plan = SplitPlan(target.name, tuple(files), (*first_days, end + timedelta(days=1)), ends_for)
     if problems := [*_of_others(platform, target, table, files), *_of_runs(platform, target, files)]:
         raise PlanRefused(problems)
     return plan
@@ -172,15 +176,27 @@ def _of_others(platform: Platform, target: TargetTable, table: Table, files: Seq
         )
     if not files:
         return
-    for record in platform.ledger.runs(target=target.name, states=_WAITING):
-        scope = record.plan.publish_range
-        touched = [file for file in files if _may_hold(days_of(table, target.day_column, file), scope.start, scope.end)]
-        if touched:
+    published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED])
+    later = [one for one in published if strategy_of(one.plan).accepted_later and not _is_accepted(platform, one)]
+    for record in [*platform.ledger.runs(target=target.name, states=_WAITING), *later]:
+        if touched := _touched(target, table, files, record):
             yield Problem(
                 f"run '{record.run_id}' is {record.state}, and was planned on {touched[0].file_path}",
                 "a run is published on the files that it was planned on",
-                f"publish or cancel '{record.run_id}' first",
+                f"accept '{record.run_id}', or roll it back, first"
+                if record.state is RunState.PUBLISHED
+                else f"publish or cancel '{record.run_id}' first",
             )
+
+
+def _is_accepted(platform: Platform, record: RunRecord) -> bool:
+    return any(one.action == ACCEPT and one.has_landed for one in platform.ledger.publications(record.run_id))
+
+
+def _touched(target: TargetTable, table: Table, files: Sequence[DataFile], record: RunRecord) -> list[DataFile]:
+    """Return the files that may hold days of a run's publish range."""
+    scope = record.plan.publish_range
+    return [file for file in files if _may_hold(days_of(table, target.day_column, file), scope.start, scope.end)]
 
 
 def _may_hold(days: tuple[date, date] | None, start: date, end: date) -> bool:

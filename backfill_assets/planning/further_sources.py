@@ -6,7 +6,7 @@ Put here what is asked of tables, ledger and policy. What is read of each, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import date
@@ -17,10 +17,12 @@ from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.source_versions import require_known_versions
 from backfill_assets.planning.upstream import days_read, upstream_of, upstream_of_first
+from manifests.errors import PlanRefused
 from manifests.facts import FurtherSource, SourceState
-from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, pin_of, touched_days
+from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, absences, pin_of, touched_days
 from manifests.model import DayRange, RunManifest
 from manifests.plan import Plan
+from manifests.timeliness import timeliness_problems
 
 
 def found_sources(
@@ -82,7 +84,8 @@ def repinned(
     `first` is the first source as it is now.
 
     Raises:
-        PlanRefused: if rows have come of a version that no reader knows.
+        PlanRefused: if rows have come of a version that no reader knows, or that a plan is refused for: late, of the future; or
+            if there are none where there have to be some.
     """
     pins, states = [], {plan.source: first}
     for pin in plan.sources:
@@ -96,4 +99,32 @@ def repinned(
         moved = replace(pin, has_dates=state.has_dates, snapshot_id=snapshot_id, committed_at=state.committed_at)
         pins.append(replace(moved, upstream=upstream))
     require_known_versions(platform, target, manifest, states, plan.warm_up_days)
+    _require_as_declared(platform, target, manifest, plan, pins, states)
     return tuple(pins)
+
+
+def _require_as_declared(
+    platform: Platform,
+    target: TargetTable,
+    manifest: RunManifest,
+    plan: Plan,
+    pins: Sequence[PinnedSource],
+    states: Mapping[str, SourceState],
+) -> None:
+    """Refuse sources as they are now for what a plan is refused for: rows that are not in time, chunks for which there are none.
+
+    Raises:
+        PlanRefused: with everything that the target's declaration says against them.
+    """
+    times = found_times(platform, target, manifest, states)
+    problems = [
+        problem
+        for name, found in times.items()
+        for problem in timeliness_problems(name, target.timeliness_of(name), found)
+    ]
+    declared = {one.table: one.contract for one in target.sources}
+    chunks = [(chunk.key, chunk.start, chunk.end) for chunk in plan.chunks]
+    for pin in pins:
+        problems += absences(declared[pin.table], pin, states.get(pin.table), chunks)
+    if problems:
+        raise PlanRefused(problems)

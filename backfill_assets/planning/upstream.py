@@ -122,11 +122,14 @@ def touches_days(target: TargetTable, chunk: str, first: date, last: date) -> bo
     return begins <= last and last_day(target.chunking, begins) >= first
 
 
+_TICK = timedelta(microseconds=1)
+
+
 def days_read(plan: Plan) -> dict[str, tuple[date, date]]:
     """Return the first and the last day, both inclusive, that a plan reads of each source."""
     begins = date.min if plan.look_back is not None else plan.read_from.date()
     publish = plan.publish_range
-    found = {plan.source: (begins, plan.read_until.date())}
+    found = {plan.source: (begins, (plan.read_until - _TICK).date())}  # until is exclusive
     return found | {one.table: touched_days(one, publish.start, publish.end) for one in plan.sources}
 
 

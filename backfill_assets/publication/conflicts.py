@@ -7,6 +7,7 @@ there is one is the strategy's to say.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn
 
 from backfill_assets.installation import Platform
@@ -127,14 +128,16 @@ def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> l
     """Name files that came and went since the base, chunk by chunk."""
     scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
     lakehouse, name = change.platform.lakehouse, change.target.name
-    present = lakehouse.files_by_chunk(name, None, scopes)
+    listed = partial(lakehouse.paths_by_chunk, name, scopes=scopes, with_others=change.plan.values is None)
+    present, bases = listed(None), {change.plans[key].base_snapshot_id for key in scopes}
+    before = {base: listed(base) for base in bases if base is not None}
     taken, lines = held_by_others_since(change), []
-    for key, scope in scopes.items():
+    for key in scopes:
         base = change.plans[key].base_snapshot_id
-        then = set(lakehouse.files_by_chunk(name, base, {key: scope})[key]) if base is not None else set()
-        lines += [f"+ {path}" for path in sorted(set(present[key]) - then)]
-        lines += [f"- {path}" for path in sorted(then - set(present[key]))]
-        if not (then ^ set(present[key])) and key in taken:
+        then = before[base][key] if base is not None else set()
+        lines += [f"+ {path}" for path in sorted(present[key] - then)]
+        lines += [f"- {path}" for path in sorted(then - present[key])]
+        if then == present[key] and key in taken:
             lines.append(f"= {key}, accepted from '{taken[key]}' since")
         if len(lines) > limit:
             return [*lines[:limit], f"… and more, in {len(conflicts)} chunk(s)"]

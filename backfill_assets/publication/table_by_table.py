@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from datetime import date
+from functools import partial
 from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
@@ -17,6 +18,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, Options, held_by_others_since
+from manifests.chunks import time_of
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan
@@ -119,14 +121,18 @@ class TableByTable:
         bases = {plan.base_snapshot_id for plan in plans.values()} - {lakehouse.snapshot_of(target.name)}
         if not bases:  # nothing at all has changed
             return []
-        present = lakehouse.files_by_chunk(target.name, None, scopes)
-        changed = []
+        whole = change.plan.values is None  # files of values that nobody has declared go with the others of their time
+        listed = partial(lakehouse.paths_by_chunk, target.name, scopes=scopes, with_others=whole)
+        present = listed(None)
+        changed = set(held_by_others_since(change))
         for base in bases:
-            keys = [key for key, plan in plans.items() if plan.base_snapshot_id == base]
-            own = {key: scopes[key] for key in keys}
-            then = lakehouse.files_by_chunk(target.name, base, own) if base is not None else dict.fromkeys(own, ())
-            changed += [key for key in keys if then[key] != present[key]]
-        return sorted({*changed, *held_by_others_since(change)})
+            then = listed(base) if base is not None else {}
+            own = [key for key, plan in plans.items() if plan.base_snapshot_id == base]
+            changed |= {key for key in own if then.get(key, set()) != present[key]}
+        if target.parts and whole:  # parts of a time keep one base, so that all files of the time go by it
+            times = {time_of(key) for key in changed}
+            changed = {key for key in plans if time_of(key) in times}
+        return sorted(changed)
 
     def prepare(self, change: Change, root: str) -> None:
         """Commit what waits on a branch, where it does."""

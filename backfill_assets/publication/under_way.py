@@ -298,7 +298,9 @@ def _in_days(seen: Seen, files: Mapping[str, Entry], day: int | None, intent: In
     for place, entry in files.items():
         low, high = days_of(seen, entry, day)
         part = None if division is None else known_part(seen.table, division, entry.file)
-        days = every if part is None else intent.days.get(part, [])
+        # where all parts may change, files of a value that nobody has declared go with those of their time
+        of_others = part is None or (intent.plan.get("values") is None and part not in intent.days)
+        days = every if of_others else intent.days.get(str(part), [])
         if any(low <= last and first <= high for first, last in days):
             found.add(place)
     return found

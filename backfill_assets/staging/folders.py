@@ -36,6 +36,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from backfill_assets.declarations.schema import iceberg_schema, spark_type
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.staging.moments import at
 from backfill_assets.worker.partitions import partition_values
 from manifests.chunks import PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
 from manifests.errors import Problem, TransformRefused
@@ -100,7 +101,7 @@ def _folder_in(target: TargetTable, parts: Sequence[str], spans: Sequence[tuple[
     day, inside = F.col(target.day_column), F.lit(False)
     for first, last in spans:
         ends = (first, last) if target.has_instants else (first.date(), last.date())
-        inside = inside | day.between(*map(F.lit, ends))
+        inside = inside | day.between(*map(at, ends))
     if target.chunking is Chunking.HOUR:
         folder = F.date_format(day, "yyyy-MM-dd'T'HH")
     else:
@@ -128,9 +129,12 @@ def part_name(target: TargetTable, column: Column) -> Column:
     """Return the name of the part that a row lies in, by the column that its table is divided by; NULL where that is."""
     division = target.chunk_values
     assert division is not None
+    kind = iceberg_schema(target.model).find_field(division.column).field_type
+    column = column.cast(
+        spark_type(kind)
+    )  # as it is written: Iceberg's hash of a decimal is not that of a whole number
     if division.values:
         return column
-    kind = iceberg_schema(target.model).find_field(division.column).field_type
     bucket = arrow_udf(partition_values(division.transform, kind), spark_type(IntegerType()))(column)  # type: ignore[call-overload]
     width = len(str(division.buckets - 1))
     number = F.lpad(bucket.cast("string"), width, "0")

@@ -37,6 +37,7 @@ from backfill_assets.staging.folders import (
     in_chunks,
     in_folders,
 )
+from backfill_assets.staging.moments import at
 from manifests.chunks import Chunk
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
@@ -70,9 +71,9 @@ def sources_by_name(tables: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 def in_window(rows: DataFrame, time_column: str, start: date | None, end: date) -> DataFrame:
     """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive): dates, or instants."""
-    at = F.col(time_column)
-    rows = rows.where(at < F.lit(end))
-    return rows if start is None else rows.where(at >= F.lit(start))
+    place = F.col(time_column)
+    rows = rows.where(place < at(end))
+    return rows if start is None else rows.where(place >= at(start))
 
 
 def context_of(
@@ -117,7 +118,7 @@ def read_window(plan: Plan, chunks: Sequence[PlannedChunk]) -> tuple[datetime, d
 
 def in_time(rows: DataFrame, time_column: str, newest: date | None) -> DataFrame:
     """Return the rows of a source that are not of the future; all of them where `newest` is None."""
-    return rows if newest is None else rows.where(F.col(time_column) <= F.lit(newest))
+    return rows if newest is None else rows.where(F.col(time_column) <= at(newest))
 
 
 def inputs_of(
@@ -138,10 +139,10 @@ def inputs_of(
     """
     start, end = window
     instant = F.col(target.source_time_column)
-    source = seen(rows.where((instant >= F.lit(start)) & (instant < F.lit(end))))
+    source = seen(rows.where((instant >= at(start)) & (instant < at(end))))
     if earlier is None:
         return Inputs(source, None)
-    return Inputs(source, seen(earlier.where(instant < F.lit(start))).select(*target.look_back_columns))
+    return Inputs(source, seen(earlier.where(instant < at(start))).select(*target.look_back_columns))
 
 
 def lineage(plan: Plan, model: type[pa.DataFrameModel] = Published) -> dict[str, Any]:
@@ -448,7 +449,7 @@ def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedCh
             ranges.append((chunk.start, chunk.end))
     condition = F.lit(False)
     for start, end in ranges:
-        condition = condition | day.between(F.lit(start), F.lit(end))
+        condition = condition | day.between(at(start), at(end))
     return rows.where(condition)
 
 

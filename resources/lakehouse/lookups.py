@@ -34,7 +34,7 @@ from resources.lakehouse.metadata import (
 )
 from resources.lakehouse.parts import NO_PART, part_of_file
 from resources.lakehouse.scopes import Scope, span_of
-from resources.lakehouse.summaries import summary_of
+from resources.lakehouse.summaries import ACTION_PROPERTY, SPLIT, summary_of
 
 
 def source_state(table: Table, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
@@ -85,9 +85,31 @@ def files_added(table: Table, time_column: str, since: int, until: int) -> list[
         return {(file.file_path, *(one.file_path for one in deletes)): file for file, deletes in found}
 
     known = with_deletes(earlier).keys()
-    new = [file for key, file in with_deletes(pinned_snapshot(table, until)).items() if key not in known]
+    parted = _parted(table, {key[0] for key in known}, until)
+    new = [
+        file
+        for key, file in with_deletes(pinned_snapshot(table, until)).items()
+        if key not in known and (len(key) > 1 or file.file_path not in parted)
+    ]
     bounds = [(file, *_instants(table, file, time_column)) for file in new]
     return [SourceFile(one.record_count, one.file_size_in_bytes, low.date(), high.date()) for one, low, high in bounds]
+
+
+def _parted(table: Table, known: set[str], until: int) -> set[str]:
+    """Return the pieces that splits up to a snapshot have made of some files: their rows are no new ones."""
+    splits: list[Snapshot] = []
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    snapshot = by_id.pop(until, None)
+    while snapshot is not None:
+        if summary_of(snapshot).get(ACTION_PROPERTY) == SPLIT:
+            splits.append(snapshot)
+        snapshot = by_id.pop(snapshot.parent_snapshot_id or 0, None)
+    found: set[str] = set()
+    for snapshot in reversed(splits):
+        came, gone = changed_by(table, snapshot)
+        if gone and gone <= known | found:
+            found |= came
+    return found
 
 
 def possible_rows(table: Table, snapshot_id: int, column: str, keys: Collection[str]) -> int:
@@ -233,6 +255,36 @@ def file_rows_by_chunk(
                 )
             )
     return files
+
+
+def paths_by_chunk(
+    table: Table, snapshot_id: int | None, scopes: Mapping[str, Scope], *, with_others: bool = False
+) -> dict[str, set[str]]:
+    """Return the data files that may hold rows of each scope (a chunk, by its key) at a snapshot; None: as it is now.
+
+    Unlike `file_rows_by_chunk` it takes a file that lies in several chunks, and names it for each of them. `with_others`: one of a
+    value that none of the scopes has is named for all parts of its time.
+    """
+    snapshot = table.current_snapshot() if snapshot_id is None else pinned_snapshot(table, snapshot_id)
+    found: dict[str, set[str]] = {key: set() for key in scopes}
+    if snapshot is None or not scopes:
+        return found
+    ordered = sorted(scopes.items(), key=lambda item: item[1].first)
+    division, parts = ordered[0][1].division, {part for scope in scopes.values() for part in scope.parts}
+    lasts = [scope.last for _, scope in ordered]
+    for file in live_files(table, snapshot, span_of(list(scopes.values())).filter):
+        low, high = _instants(table, file, ordered[0][1].column)
+        part = None if division is None else part_of_file(table, division, file)
+        if part is not None and part not in parts:
+            if not with_others:
+                continue
+            part = None
+        for key, scope in ordered[bisect_left(lasts, low) :]:
+            if scope.first > high:
+                break
+            if part is None or part in scope.parts:
+                found[key].add(file.file_path)
+    return found
 
 
 def total_rows(table: Table, snapshot_id: int | None = None) -> int | None:

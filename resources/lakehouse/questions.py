@@ -210,6 +210,12 @@ class Questions(Tables):
         """
         return lookups.file_rows_by_chunk(self.table(name), snapshot_id, scopes, branch=branch)
 
+    def paths_by_chunk(
+        self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, with_others: bool = False
+    ) -> dict[str, set[str]]:
+        """Return the data files that may hold rows of each scope at a snapshot, those of several chunks for each of them."""
+        return lookups.paths_by_chunk(self.table(name), snapshot_id, scopes, with_others=with_others)
+
     def files_by_chunk(
         self, name: str, snapshot_id: int | None, scopes: Mapping[str, Scope], *, branch: str | None = None
     ) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,8 @@ from resources.lakehouse.lineage import ancestors
 RUN_PROPERTY = "backfill.run-id"
 """Snapshot summary key of the run that a publication belongs to."""
 ACTION_PROPERTY = "backfill.action"
+SPLIT = "split"
+"""Action of a snapshot that has pieces in the place of files: the rows are the same."""
 SEQUENCE_PROPERTY = "backfill.sequence"
 """Which of a run's changes to the table it is: a run may be rolled back, reinstated and rolled back again."""
 PLAN_PROPERTY = "backfill.plan-hash"

@@ -14,7 +14,7 @@ import polars as pl
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, of_kind
 from backfill_assets.declarations.checking.names import texts
-from backfill_assets.declarations.schema import LINEAGE_COLUMNS
+from backfill_assets.declarations.schema import lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from manifests.chunks import HOURS, Chunking, cut, hour_of, last_day
 from manifests.division import MOST_CHUNKS, Division, division_problems
@@ -46,7 +46,7 @@ def of_division(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
         return
     column = division.column
     yield from of_kind(name, "chunk_values", column, name, own, _COUNTED if division.buckets else _TEXT)
-    if column == target.day_column or column in LINEAGE_COLUMNS:
+    if column == target.day_column or column in lineage_columns(target.model):
         yield Problem(
             f"chunk_values names {column!r}, "
             + ("the day column" if column == target.day_column else "which says which run made a row"),

@@ -16,7 +16,6 @@ from backfill_assets.evidence.split_records import splits_on_record
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, table_missing
 from backfill_assets.operations.doctor.views import TableView, properties_of
-from backfill_assets.operations.splitting import SPLIT
 from manifests.errors import InputRefused
 from manifests.text import visible
 from resources.lakehouse.declared_tables import column_problems
@@ -25,6 +24,7 @@ from resources.lakehouse.fences import fence_of, fenced_in
 from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import committed_at
 from resources.lakehouse.snapshots import redirected_access
+from resources.lakehouse.summaries import SPLIT
 
 
 def columns_that_differ(view: TableView) -> Iterator[Disagreement]:
