@@ -11,7 +11,9 @@ import pyarrow as arrow
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import MonthTransform
+from pyiceberg.transforms import IdentityTransform, MonthTransform
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from worlds import SPARK, World, killed_at
 
 import backfill_assets as ba
@@ -20,7 +22,7 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.cli.launching import select_chunks
 from backfill_assets.declarations.finding import check_products
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
-from backfill_assets.declarations.target import TargetTable
+from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
 from backfill_assets.defs.launch import announce_approval, initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key, stretches
 from backfill_assets.installation import Platform
@@ -50,6 +52,7 @@ from manifests.errors import (
     InputRefused,
     ManifestRefused,
     PlanRefused,
+    PublicationDeferred,
     PublicationRefused,
     Refused,
 )
@@ -364,3 +367,132 @@ def test_a_declaration_that_cannot_be_cut_so_is_refused_by_name(target: TargetTa
     with pytest.raises(DeclarationRefused) as refused:
         check_products([sales.product(target)])
     assert any(what in one.what for one in refused.value.problems), refused.value
+
+
+# --- rows of others, and rows that are counted otherwise ----------------------------------------------------------------
+
+
+def of_others(tmp_path: Path, jurisdictions: tuple[str | None, ...], *, by_value: bool = True) -> World:
+    """Return an installation whose target somebody else has written: by month, and by value, or files of all values."""
+    platform = opened(tmp_path / "home", BY_MONTH, spark=SPARK)
+    platform.lakehouse.catalog.create_namespace_if_not_exists("silver")
+    schema = iceberg_schema(sales.Sale)
+    fields = [PartitionField(schema.find_field("day").field_id, 1000, MonthTransform(), "day_month")]
+    if by_value:
+        own = schema.find_field("jurisdiction").field_id
+        fields.append(PartitionField(own, 1001, IdentityTransform(), "jurisdiction"))
+    platform.lakehouse.catalog.create_table(
+        SALES, schema, partition_spec=PartitionSpec(*fields), properties=dict(TABLE_PROPERTIES)
+    )
+    sales.fill(platform, last=date(2024, 3, 31))
+    days = [date(2024, 1, 5), date(2024, 1, 6), date(2024, 2, 3), date(2024, 3, 4)]
+    rows = [
+        row | {"day": row["sold_at"].date(), "run_id": "theirs", "processing_mode": "x"}
+        for row in sales.raw(days, jurisdictions=jurisdictions, name="f").to_pylist()
+    ]
+    appended(platform, rows)
+    if not by_value:
+        with platform.lakehouse.table(SALES).update_spec() as update:
+            update.add_field("jurisdiction", "identity")
+    return World(platform, tmp_path / "home")
+
+
+def appended(platform: Platform, rows: list[dict[str, object]]) -> None:
+    table = platform.lakehouse.table(SALES)
+    table.append(arrow.Table.from_pylist(rows, schema_to_pyarrow(table.schema(), include_field_ids=False)))
+
+
+def test_files_of_several_values_are_no_conflict_with_another_month(tmp_path: Path) -> None:
+    world = of_others(tmp_path, JURISDICTIONS, by_value=False)
+    world.validated(manifest("january", end=JANUARY[1]))
+    world.published(manifest("march", date(2024, 3, 1), date(2024, 3, 31)))
+    publish(world.platform, "january")
+    assert world.platform.ledger.run("january").state is RunState.PUBLISHED
+    assert verify(world.platform, data=True).everything == []
+
+
+def test_rows_of_a_value_that_nobody_declared_go_with_their_month_also_where_one_value_was_planned_anew(
+    tmp_path: Path,
+) -> None:
+    world = of_others(tmp_path, ("CA", "NY", "TX", None))
+    before = whose(world)
+    world.validated(manifest("january", end=JANUARY[1], conflict={"onConflict": "REPLAN"}))
+    world.published(manifest("california", end=JANUARY[1], version="2", target={"values": ["CA"]}))
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(world.platform, "january")
+    world.stage(world.platform.ledger.run("january"))
+    publish(world.platform, "january")
+    assert {(value, run) for month, value, run in whose(world) if month == "2024-01"} == {
+        (one, "january") for one in JURISDICTIONS
+    }
+    assert {one for one in whose(world).items() if one[0][0] != "2024-01"} == {
+        one for one in before.items() if one[0][0] != "2024-01"
+    }
+    assert verify(world.platform, data=True).everything == []
+
+
+def test_a_row_of_such_a_value_that_comes_between_is_a_conflict_like_any_other(tmp_path: Path) -> None:
+    world = of_others(tmp_path, JURISDICTIONS)
+    waits = {"onConflict": "WAIT", "waitMinutes": 10}
+    world.validated(manifest("january", end=JANUARY[1], conflict=waits))
+    row = next(row for row in rows_of(world.platform) if row["day"] <= JANUARY[1])
+    appended(world.platform, [row | {"jurisdiction": "TX", "sale": "new"}])
+    with pytest.raises(PublicationDeferred, match="it waits until"):
+        publish(world.platform, "january")
+    assert world.platform.ledger.run("january").state is RunState.VALIDATED
+
+
+@pytest.mark.parametrize("point", ["publishing.committed", "undoing.committed"])
+def test_evidence_raises_no_alarm_over_such_rows_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    world = of_others(tmp_path, ("CA", "TX", None))
+    world.validated(manifest("january", end=JANUARY[1]))
+    if point == "undoing.committed":
+        publish(world.platform, "january")
+    with killed_at(point, monkeypatch):
+        (rollback if point == "undoing.committed" else publish)(world.platform, "january")
+    assert verify(world.platform, data=True).everything == []
+
+
+def as_decimals(inputs: Inputs, context: TransformContext) -> DataFrame:
+    rows = sales.sales(inputs, context)
+    return rows if context.version == "1" else rows.withColumn("cents", F.col("cents").cast("decimal(10,0)"))
+
+
+def test_a_bucket_is_that_of_the_declared_type_whatever_a_transform_returns(tmp_path: Path) -> None:
+    versions = {"1": TransformVersion(as_decimals), "2": TransformVersion(as_decimals)}
+    target = replace(BY_MONTH, versions=versions, chunk_values=ByBucket("cents", 4))
+    world = made(tmp_path, target, last=date(2024, 1, 31))
+    world.published(manifest("first", end=JANUARY[1]))
+    before = Counter(row["sale"] for row in rows_of(world.platform))
+    for bucket in ByBucket("cents", 4).names:
+        wanted = {"values": [bucket]}
+        world.published(manifest(f"second-{bucket}", end=JANUARY[1], version="2", target=wanted))
+    assert Counter(row["sale"] for row in rows_of(world.platform)) == before
+    assert verify(world.platform, data=True).everything == []
+
+
+@pytest.mark.parametrize("how", ["hour", "month"])
+def test_instants_before_the_calendar_changed_lie_in_the_chunks_of_their_days(tmp_path: Path, how: str) -> None:
+    if how == "hour":
+        target = replace(BY_HOUR, chunks_from="1570-01-01T00", chunks_until="1570-02-01T23")
+    else:
+        target = replace(BY_MONTH, chunks_from="1570-01", chunks_until="1570-03", chunk_values=None)
+    first, last = date(1570, 1, 1), date(1570, 1, 31)
+    world = made(tmp_path, target, first=first, last=last)
+    world.published(manifest("first", first, last))
+    assert len(rows_of(world.platform)) == 6 * 31
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"versions": {"1": TransformVersion(sales.sales, without=("jurisdiction",))}}, "without of version"),
+        ({"chunk_values": ByValue("jurisdiction", None)}, "no tuple of texts"),  # type: ignore[arg-type]
+        ({"chunk_values": ByValue("jurisdiction", 5)}, "no tuple of texts"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_divide_a_table_is_refused_with_the_declaration(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(DeclarationRefused, match=said):
+        check_products([sales.product(replace(BY_MONTH, **changes))])  # type: ignore[arg-type]

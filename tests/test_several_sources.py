@@ -12,7 +12,9 @@ from typing import Any
 from unittest import mock
 
 import pandera.polars as pa
+import pyarrow as arrow
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from rich.console import Console
@@ -25,12 +27,14 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.explain_view import shown
+from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.defs.launch import initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, partition_key
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.operations.initialise import initialise
+from backfill_assets.operations.splitting import split_files
 from backfill_assets.planning.late_rows import late_by_source
 from backfill_assets.planning.pinned_snapshots import untagged_of
 from backfill_assets.planning.resolve import preview
@@ -484,3 +488,84 @@ def test_dagster_launches_a_table_that_is_computed_from_another(world: World) ->
         assert found == {str(partition_key("history", key)) for key in keys}
     publish(platform, "history")
     assert payments.rows_of(platform) == payments.expected(orders.rows_of(platform))
+
+
+# --- what a run that is planned anew is held to ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["late", "future", "empty"])
+def test_a_conflict_is_not_planned_anew_over_what_a_plan_is_refused_for(tmp_path: Path, what: str) -> None:
+    declared = {
+        "late": ba.Timeliness(late=ba.OnLate.REFUSE),
+        "future": ba.Timeliness(future=ba.OnFuture.REFUSE),
+        "empty": ba.Timeliness(),
+    }[what]
+    of_orders, of_rates = TARGET.sources
+    target = replace(TARGET, timeliness=declared, sources=(of_orders, replace(of_rates, timeliness=declared)))
+    platform = payments.opened(tmp_path / "home", target, spark=SPARK)
+    payments.fill(platform)
+    world = World(platform, tmp_path / "home")
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    if what != "late":
+        world.published(payments.manifest("first"))
+    world.validated(payments.manifest("second", conflict={"onConflict": "REPLAN"}))
+    february = date(2024, 2, 1), date(2024, 2, 29)
+    world.published(payments.manifest("between", *february))
+    if what == "late":
+        late = payments.payments()[0] | {"payment_id": 9_000, "paid_at": datetime(2024, 2, 14, tzinfo=UTC)}
+        payments.load(platform, PAYMENTS, payments.Payment, [late], "late payment")
+    elif what == "future":
+        rates = [
+            {"currency": "USD", "valid_from": day, "euros": Decimal("9.00")}
+            for day in (date(2024, 2, 3), date(2030, 3, 1))
+        ]
+        payments.load(platform, RATES, payments.Rate, rates, "of the future")
+    else:
+        rollback(platform, "orders")
+    with pytest.raises(PlanRefused) as by_plan:
+        preview(platform, payments.manifest("third", *february))
+    with pytest.raises(PlanRefused) as by_replan:
+        publish(platform, "second")
+    assert {one.rule for one in by_replan.value.problems} == {one.rule for one in by_plan.value.problems}
+    assert platform.ledger.run("second").state is RunState.VALIDATED
+    assert 9_000 not in payments.rows_of(platform)
+
+
+def test_what_a_daily_upstream_was_read_at_is_not_said_to_be_superseded(tmp_path: Path) -> None:
+    daily = replace(orders.TARGET, chunking=ba.Chunking.DAY, chunks_from="2023-01-01", chunks_until="2025-12-31")
+    home = tmp_path / "home"
+    product = ba.Product("regions", (), (regions.TARGET,), code=("benchmarks",))
+    platform = Platform.of(load_settings(home=home, spark=SPARK), [orders.product(daily), payments.product(), product])
+    home.mkdir(parents=True)
+    platform.lakehouse.create_catalog()
+    payments.fill(platform)
+    world = World(platform, home)
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    days = {"start": date(2024, 2, 1), "end": date(2024, 2, 29)}
+    world.published(regions.manifest("by-region", target={"table": regions.REGIONS, "publishRange": days}))
+    assert superseded_of(platform, platform.ledger.run("by-region")) == []
+    assert [one for one in examine(platform) if one.kind == "upstream-superseded"] == []
+
+
+def test_pieces_of_files_are_no_rows_that_came_late(tmp_path: Path) -> None:
+    of_orders, of_rates = TARGET.sources
+    late = ba.Timeliness(late=ba.OnLate.REFUSE)
+    target = replace(TARGET, sources=(replace(of_orders, timeliness=late), of_rates))
+    platform = payments.opened(tmp_path / "home", target, spark=SPARK)
+    platform.lakehouse.catalog.create_namespace_if_not_exists("silver")
+    schema = iceberg_schema(orders.Order)
+    table = platform.lakehouse.catalog.create_table(ORDERS, schema, properties=dict(TABLE_PROPERTIES))
+    rows = [
+        row | {"ordered_on": row["ordered_at"].date(), "run_id": "theirs"} for row in orders.lines(1000).to_pylist()
+    ]
+    table.append(arrow.Table.from_pylist(rows, schema_to_pyarrow(schema, include_field_ids=False)))
+    payments.fill(platform)
+    World(platform, tmp_path / "home").published(payments.manifest("history"))
+    days = {"start": date(2024, 2, 1), "end": date(2024, 2, 29)}
+    asked = {"table": ORDERS, "publishRange": days, "filesAcrossBorder": "SPLIT"}
+    assert split_files(platform, orders.manifest("split", *days.values(), target=asked)).pieces
+    assert preview(platform, payments.manifest("again")).run_id == "again"
+    table = platform.lakehouse.table(ORDERS)
+    table.append(table.scan(limit=1).to_arrow())
+    with pytest.raises(PlanRefused, match="rows came into"):
+        preview(platform, payments.manifest("again"))
