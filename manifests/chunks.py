@@ -229,6 +229,24 @@ def cut(chunking: Chunking, start: date, end: date, parts: Sequence[str] = ()) -
         day = following(chunking, day)
 
 
+def cell_of(key: str) -> tuple[str, int]:
+    """Return where a chunk stands in a table of them: a row's name, and its place in the row, from 1 on.
+
+    A row has the months or weeks of a year, the days of a month, the hours of a day or the years of a decade, of one part.
+    """
+    text, part = time_of(key), part_of(key)
+    match chunking_of(key):
+        case Chunking.YEAR:
+            row, place = f"{text[:3]}0s", int(text[3:]) + 1
+        case Chunking.HOUR:
+            row, place = text[: len(_DAY)], int(text[-2:]) + 1
+        case None:  # a row that was changed by hand names no chunk
+            return key, 1
+        case _:
+            row, place = text.rpartition("-")[0], int(text[-2:])
+    return (f"{row} of {part}" if part else row), place
+
+
 def are_adjacent(keys: Sequence[str]) -> bool:
     """Whether chunks in order have no gap between them: of parts, each of which has the same times."""
     return len(_stretches_in(keys)) == 1

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,6 +182,22 @@ def test_the_grid_of_a_sample_puts_each_chunk_in_its_own_place() -> None:
     chunks = failed((chunk, "no") for chunk in ("2012-02", "2012-05", "2013-01"))
     lines = [line.rstrip() for line in printed(console.grid(chunks)).splitlines()]
     assert lines[:2] == ["2012    ✗     ✗", "2013  ✗"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "lines"),
+    [
+        (("2019", "2021", "2022"), ["2010s                    ✗", "2020s    ✗ ✗"]),
+        (("2024-W02", "2024-W04"), ["2024    ✗   ✗"]),
+        (("2024-03-01T01", "2024-03-01T03", "2024-03-02T00"), ["2024-03-01    ✗   ✗", "2024-03-02  ✗"]),
+        (("2024-01~SKU-7", "2024-02~CA", "2024-02~SKU-7"), ["2024 of SKU-7  ✗ ✗", "2024 of CA    ✗"]),
+        (("2024-01-03~b03of16",), ["2024-01 of b03of16      ✗"]),
+        (("2024-03-01T01~CA",), ["2024-03-01 of CA    ✗"]),
+    ],
+)
+def test_the_grid_has_a_row_for_each_year_month_or_day_of_each_part(keys: Sequence[str], lines: list[str]) -> None:
+    shown = printed(console.grid(failed((key, "no") for key in keys))).splitlines()
+    assert [line.rstrip() for line in shown[: len(lines)]] == lines
 
 
 @pytest.mark.parametrize("state", [RunState.PUBLISHED, RunState.REJECTED, RunState.CANCELLED])

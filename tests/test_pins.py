@@ -120,7 +120,7 @@ def test_what_is_loaded_later_and_by_others_is_no_alarm(platform: Platform) -> N
     publish(platform, "two")
     done = verify(platform, data=True)
     assert done.everything == []
-    assert "loaded by another program" in done.runs[1].notes[0]
+    assert "brought by no load on record" in done.runs[1].notes[0]
     assert done.runs[0].notes == ()
 
 

@@ -92,8 +92,8 @@ class Inputs:
             unknown += not self._is_hashed(seen, entry, facts["loads"], report)
         if unknown:
             report.notes.append(
-                f"{unknown} of {len(entries or ())} file(s) of {seen.name} that it has read were loaded by another program: "
-                "of them the length alone is checked"
+                f"{unknown} of {len(entries or ())} file(s) of {seen.name} that it has read were brought by no load on record: "
+                "of them the length alone is checked (rows of a target are proved with the runs that published them)"
             )
 
     def _is_hashed(self, seen: Seen, entry: Entry, loads: Mapping[str, str], report: Report) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 from backfill_assets.cli.terminal import Table
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
-from manifests.chunks import in_words
+from manifests.chunks import cell_of, in_words
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.model import Freeze
@@ -156,16 +156,16 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
 
 
 def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
-    """Show every chunk as a cell: a row a year (months) or a month (days)."""
+    """Show every chunk as a cell: a row a year (months, weeks), a month (days), a day (hours), of each part of the table."""
     rows: dict[str, list[ChunkRecord]] = defaultdict(list)
     for chunk in chunks:
-        rows[chunk.chunk.rsplit("-", 1)[0]].append(chunk)
+        rows[cell_of(chunk.chunk)[0]].append(chunk)
     text = Text()
     for name, members in rows.items():
         text.append(f"{name}  ", "dim")
         place = 1
         for chunk in members:
-            own = int(chunk.chunk.rsplit("-", 1)[1])  # a sample, or a repair, leaves out months between
+            own = cell_of(chunk.chunk)[1]  # a sample, or a repair, leaves out months between
             text.append("  " * (own - place))
             symbol, style = _CELL[chunk.state]
             text.append(f"{symbol} ", style)

@@ -18,6 +18,7 @@ from backfill_assets.review.diff import Made
 from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of, within_tolerances
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
 from manifests.canonical import plain
+from manifests.chunks import cell_of
 from manifests.model import PublishMode
 
 _STYLE = {ADDED: "green", REMOVED: "red", CHANGED: "yellow"}
@@ -78,11 +79,11 @@ def _where(table: ChangesTable) -> str:
 
 
 def places(diff: RunDiff) -> list[tuple[str, int, int, int, int]]:
-    """Return added, removed, changed and unchanged rows by chunk; of many chunks by what the first of their key says."""
+    """Return added, removed, changed and unchanged rows by chunk; of many chunks by year, month or day, and by part."""
     many = len(diff.chunks) > _MOST_PLACES
     sums: dict[str, list[int]] = {}
     for chunk in diff.chunks:
-        found = sums.setdefault(chunk.chunk.rpartition("-")[0] if many else chunk.chunk, [0, 0, 0, 0])
+        found = sums.setdefault(cell_of(chunk.chunk)[0] if many else chunk.chunk, [0, 0, 0, 0])
         for place, number in enumerate((chunk.added, chunk.removed, chunk.changed, chunk.unchanged)):
             found[place] += number
     return [(name, found[0], found[1], found[2], found[3]) for name, found in sums.items()]
