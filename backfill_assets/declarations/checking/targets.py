@@ -431,7 +431,7 @@ def _wrong_without(target: TargetTable, name: str, version: TransformVersion) ->
         return Problem(f"without of version {name!r} is {without!r}", rule, 'for example without=("quality",)', where)
     schema = target.model.to_schema().columns
     found_by = {*target.key, target.day_column, target.entity, target.version_column, *lineage_columns(target.model)}
-    found_by |= {None if target.chunk_values is None else target.chunk_values.column}
+    found_by |= {getattr(target.chunk_values, "column", None)}
     wrong = [one for one in without if one not in schema or one in found_by or not schema[one].nullable]
     if not wrong:
         return None
