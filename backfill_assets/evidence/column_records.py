@@ -7,7 +7,6 @@ project. What is compared with them is `audit.sealed_columns`'.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -16,11 +15,10 @@ from typing import Any
 from pyiceberg.table import Table
 
 from backfill_assets.evidence.events import COLUMN_CHANGES
+from backfill_assets.evidence.vouched_records import vouched_records
 from backfill_assets.installation import Platform
 from manifests.canonical import sha256_of
-from manifests.errors import EnvironmentRefused
 from resources.evidence.store import EvidenceStore
-from resources.files.kept_files import json_of, read_kept
 from resources.lakehouse.column_changes import Change, ColumnChange
 
 Renamed = Mapping[tuple[str, int], frozenset[str]]
@@ -64,16 +62,9 @@ def record_done(platform: Platform, name: str, table: Table) -> None:
 
 def renamed(evidence: EvidenceStore, links: Iterable[Mapping[str, Any]]) -> Renamed:
     """Return the names that columns were given by changes on record: a record counts if a link of the chain vouches for it."""
-    vouched = {(link.get("record"), link.get("recordHash")) for link in links if link.get("run") == COLUMN_CHANGES}
     found: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for file in sorted(evidence.records(COLUMN_CHANGES).glob("*-listed.json")):
-        try:
-            raw = read_kept(file)
-        except (FileNotFoundError, EnvironmentRefused):
-            continue  # no link vouches for it as it is
-        if (file.stem, hashlib.sha256(raw).hexdigest()) not in vouched:
-            continue
-        listed = json_of(raw)["listed"]
+    for said in vouched_records(evidence, links, COLUMN_CHANGES, "*-listed.json"):
+        listed = said["listed"]
         for one in listed["changes"]:
             if one["change"] == Change.RENAME:
                 found[listed["uuid"], int(one["fieldId"])] |= {one["was"], one["becomes"]}

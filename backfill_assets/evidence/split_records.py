@@ -7,7 +7,6 @@ done is `operations.splitting`'s.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,11 +15,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from backfill_assets.evidence.events import FILE_SPLITS
+from backfill_assets.evidence.vouched_records import vouched_records
 from backfill_assets.installation import Platform
 from manifests.canonical import sha256_of
-from manifests.errors import EnvironmentRefused
 from resources.evidence.store import EvidenceStore
-from resources.files.kept_files import json_of, read_kept
 from resources.lakehouse.file_splits import Pieces
 
 Exchanged = frozenset[tuple[frozenset[str], frozenset[str]]]
@@ -48,16 +46,9 @@ def record_split(
 
 def splits_on_record(evidence: EvidenceStore, links: Iterable[Mapping[str, Any]], table: Table) -> Exchanged:
     """Return what splits of a table exchange: a record counts if a link of the chain vouches for it."""
-    vouched = {(link.get("record"), link.get("recordHash")) for link in links if link.get("run") == FILE_SPLITS}
     found = set()
-    for file in sorted(evidence.records(FILE_SPLITS).glob("*.json")):
-        try:
-            raw = read_kept(file)
-        except (FileNotFoundError, EnvironmentRefused):
-            continue  # no link vouches for it as it is
-        if (file.stem, hashlib.sha256(raw).hexdigest()) not in vouched:
-            continue
-        said = json_of(raw)["split"]
+    for record in vouched_records(evidence, links, FILE_SPLITS, "*.json"):
+        said = record["split"]
         if said["uuid"] == str(table.metadata.table_uuid):
             came = frozenset(piece["path"] for one in said["files"] for piece in one["pieces"])
             found.add((came, frozenset(one["path"] for one in said["files"])))

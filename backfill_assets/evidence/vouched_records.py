@@ -1,0 +1,28 @@
+"""Records beside the evidence of runs that a link of the chain vouches for, whatever they are about.
+
+Put here how they are found and read. What they say is for those who write them: `column_records`, `split_records`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from manifests.errors import EnvironmentRefused
+from resources.evidence.store import EvidenceStore
+from resources.files.kept_files import json_of, read_kept
+
+
+def vouched_records(
+    evidence: EvidenceStore, links: Iterable[Mapping[str, Any]], folder: str, pattern: str
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of a folder, in the order of their names, that are as a link of the chain says; no others."""
+    vouched = {(link.get("record"), link.get("recordHash")) for link in links if link.get("run") == folder}
+    for file in sorted(evidence.records(folder).glob(pattern)):
+        try:
+            raw = read_kept(file)
+        except (FileNotFoundError, EnvironmentRefused):
+            continue  # no link vouches for it as it is
+        if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
+            yield json_of(raw)
