@@ -53,6 +53,13 @@ class Division:
         return f"{self.column}, by value" if self.values else f"{self.column}, in {self.buckets} buckets"
 
 
+def parts_of(division: Division | None, values: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the parts that each time is cut into: those of a manifest's `values`, or all; none where there are no parts."""
+    names = () if division is None else division.names
+    wanted = None if values is None else set(values)
+    return names if wanted is None else tuple(name for name in names if name in wanted)
+
+
 def by_value(column: str, values: Iterable[str]) -> Division:
     """Divide a table by the values of a column of text: the closed list of those that it has.
 

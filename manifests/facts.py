@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from manifests.chunks import Chunking
-from manifests.division import Division
+from manifests.division import Division, parts_of
 from manifests.kinds import Present
 from manifests.timeliness import AS_OTHERS, Timeliness
 
@@ -79,8 +79,7 @@ class TargetContract:
 
     def parts(self, values: Sequence[str] | None) -> tuple[str, ...]:
         """Return the parts that each time is cut into: those of a manifest's `values`, or all; none where there are no parts."""
-        names = () if self.division is None else self.division.names
-        return names if values is None else tuple(name for name in names if name in set(values))
+        return parts_of(self.division, values)
 
 
 @dataclass(frozen=True)

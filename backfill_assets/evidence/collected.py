@@ -5,14 +5,12 @@ Put here how those records are read. What may be collected is the policy's to sa
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from backfill_assets.evidence.events import GC
-from manifests.errors import EnvironmentRefused
+from backfill_assets.evidence.vouched_records import vouched_records
 from resources.evidence.store import EvidenceStore
-from resources.files.kept_files import json_of, read_kept
 
 
 def collections(evidence: EvidenceStore, links: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -20,15 +18,9 @@ def collections(evidence: EvidenceStore, links: Iterable[Mapping[str, Any]]) -> 
 
     A record counts if one of the chain's links vouches for it.
     """
-    vouched = {(link.get("record"), link.get("recordHash")) for link in links if link.get("run") == GC}
     said: dict[str, dict[str, Any]] = {}
-    for file in sorted(evidence.records(GC).glob("*.json")):
-        try:
-            raw = read_kept(file)
-        except (FileNotFoundError, EnvironmentRefused):
-            continue  # no link vouches for it as it is
-        if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
-            said.setdefault(file.stem.rpartition("-")[0], {}).update(json_of(raw))
+    for name, record in vouched_records(evidence, links, GC, "*.json"):
+        said.setdefault(name.rpartition("-")[0], {}).update(record)
     return list(said.values())
 
 

@@ -63,7 +63,7 @@ def record_done(platform: Platform, name: str, table: Table) -> None:
 def renamed(evidence: EvidenceStore, links: Iterable[Mapping[str, Any]]) -> Renamed:
     """Return the names that columns were given by changes on record: a record counts if a link of the chain vouches for it."""
     found: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for said in vouched_records(evidence, links, COLUMN_CHANGES, "*-listed.json"):
+    for _, said in vouched_records(evidence, links, COLUMN_CHANGES, "*-listed.json"):
         listed = said["listed"]
         for one in listed["changes"]:
             if one["change"] == Change.RENAME:

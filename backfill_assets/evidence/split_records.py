@@ -47,7 +47,7 @@ def record_split(
 def splits_on_record(evidence: EvidenceStore, links: Iterable[Mapping[str, Any]], table: Table) -> Exchanged:
     """Return what splits of a table exchange: a record counts if a link of the chain vouches for it."""
     found = set()
-    for record in vouched_records(evidence, links, FILE_SPLITS, "*.json"):
+    for _, record in vouched_records(evidence, links, FILE_SPLITS, "*.json"):
         said = record["split"]
         if said["uuid"] == str(table.metadata.table_uuid):
             came = frozenset(piece["path"] for one in said["files"] for piece in one["pieces"])

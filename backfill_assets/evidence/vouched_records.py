@@ -1,6 +1,6 @@
 """Records beside the evidence of runs that a link of the chain vouches for, whatever they are about.
 
-Put here how they are found and read. What they say is for those who write them: `column_records`, `split_records`.
+Put here how they are found and read. What they say is for those who write them: `column_records`, `split_records`, `collected`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from resources.files.kept_files import json_of, read_kept
 
 def vouched_records(
     evidence: EvidenceStore, links: Iterable[Mapping[str, Any]], folder: str, pattern: str
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the records of a folder, in the order of their names, that are as a link of the chain says; no others."""
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the records of a folder with their names, in the order of these, that are as a link of the chain says; no others."""
     vouched = {(link.get("record"), link.get("recordHash")) for link in links if link.get("run") == folder}
     for file in sorted(evidence.records(folder).glob(pattern)):
         try:
@@ -25,4 +25,4 @@ def vouched_records(
         except (FileNotFoundError, EnvironmentRefused):
             continue  # no link vouches for it as it is
         if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
-            yield json_of(raw)
+            yield file.stem, json_of(raw)

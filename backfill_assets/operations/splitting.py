@@ -118,13 +118,13 @@ def split_files(platform: Platform, manifest: RunManifest, told: Callable[[int],
         LeaseHeld: if somebody publishes to the target, or takes a publication back.
         EnvironmentRefused: if files cannot be read or written.
     """
-    split_plan(platform, manifest)
-    with splitting_lease(platform, manifest.target.table) as lease:
+    target = platform.products.target(manifest.target.table)
+    with splitting_lease(platform, target.name) as lease:
         plan = split_plan(platform, manifest)  # as it is now that nobody else publishes
         if not plan.files:
             return Done(plan)
         table = platform.lakehouse.table(plan.table)
-        column = platform.products.target(plan.table).day_column
+        column = target.day_column
         split = [split_file(table, file, column, plan.days, told) for file in plan.files]
         _require_parted(table, column, plan, split)
         faults.reach("splitting.written")

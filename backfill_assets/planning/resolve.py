@@ -31,6 +31,7 @@ from backfill_assets.planning.scopes import scope_of
 from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
+from manifests.division import parts_of
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
 from manifests.facts import BaseState, ReferenceState, SourceState
 from manifests.kinds import Present
@@ -285,9 +286,8 @@ def _require_own_names(platform: Platform, manifest: RunManifest) -> None:
 def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, snapshot_id: int | None) -> BaseState:
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
-    parts = tuple(name for name in target.parts if wanted.values is None or name in wanted.values)
+    parts = parts_of(target.chunk_values, wanted.values)
     scope = scope_of(target, wanted.publish_range.start, wanted.publish_range.end, wanted.values)
-    changes = manifest.execution_mode is not Mode.RECONCILIATION
     chunk_of = partial(key_of, target.chunking) if wanted.derives else None
     known = base_state(platform, target, wanted.publish_range, snapshot_id, values=wanted.values)
     # rows of somebody else matter to what writes first rows only, and to what a kind means where no run holds a chunk
@@ -300,7 +300,7 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, 
         rows_in_scope=rows if wanted.first_rows_only else 0,
         present=replace(known.present or Present(), rows_of_others=holds_none and rows > 0),
         files_beyond=tuple(lakehouse.files_beyond(target.name, scope, chunk_of, target.chunk_values))
-        if changes
+        if manifest.execution_mode is not Mode.RECONCILIATION
         else (),
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
