@@ -453,14 +453,14 @@ def test_a_commit_that_lost_to_one_in_the_same_words_is_not_taken_for_landed(his
     validated(history, "run")
     elsewhere: list[int | None] = []
 
-    def commit(*arguments: Any, **named: Any) -> None:
+    def commit(*arguments: Any, **named: Any) -> int:
         if not elsewhere:
             row = [task.file for task in history.lakehouse.table(READINGS).scan("day >= '2020-04-01'").plan_files()]
             said = in_the_words_of(history, PUBLISH)
             real(history.lakehouse.table(READINGS), AlwaysTrue(), row, row, said)
             elsewhere.append(history.lakehouse.snapshot_id(READINGS))
             raise CommitFailedException("another one came between")
-        real(*arguments, **named)
+        return real(*arguments, **named)
 
     real = commits.commit_replacement
     with mock.patch.object(commits, "commit_replacement", commit):

@@ -7,12 +7,15 @@ import time
 import warnings
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager
+from matplotlib.axes import Axes
 
 from backfill_assets.audit.charts import as_markdown, before_and_after, heat_map
 from backfill_assets.staging import progress as staging_progress
@@ -82,6 +85,39 @@ def test_a_chart_of_what_changed_is_an_image_with_its_own_text() -> None:
     texts = {(one.text or "").strip() for one in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"rows < all", "before", "after", *CHUNKS} <= texts
     assert root.get("width") == "720"
+
+
+def test_a_chart_of_very_many_chunks_has_no_more_places_than_can_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"2024-01-{number:05}" for number in range(43_200)]
+    lost = [0.0 if number == 20_000 else 1.0 for number in range(len(keys))]
+    drawn: list[np.ndarray[Any, Any]] = []
+    plot, mesh = Axes.plot, Axes.pcolormesh
+
+    def plotted(axes: Axes, values: Any, **how: Any) -> Any:
+        drawn.append(values)
+        return plot(axes, values, **how)
+
+    def mapped(axes: Axes, *given: Any, **how: Any) -> Any:
+        drawn.append(given[-1])
+        return mesh(axes, *given, **how)
+
+    monkeypatch.setattr(Axes, "plot", plotted)
+    monkeypatch.setattr(Axes, "pcolormesh", mapped)
+    charts = [
+        before_and_after({"rows": ([1.0] * len(keys), lost)}, keys, "measures"),
+        heat_map({"change": [value - 1 for value in lost], "none": [None] * len(keys)}, keys, is_change=True),
+    ]
+    before, after, change, *_ = drawn  # and the colour bar's own
+    assert len(before) == len(after) == 240
+    assert (before.sum(), after.sum()) == (43_200, 43_199)
+    assert list(np.flatnonzero(before != after)) == [20_000 // 180]
+    assert change.shape == (2, 240)
+    assert list(np.flatnonzero(change[0])) == [20_000 // 180]  # one chunk of 180 is seen
+    assert np.isnan(change[1]).all()
+    for chart in charts:
+        assert "180 chunks a place, from the one that is named" in chart
+        assert len(chart) < 200_000
+    assert "rows" in before_and_after({"rows": ([], [])}, [], "measures")
 
 
 def test_text_of_any_script_is_text_in_a_chart_and_warns_of_nothing(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ _STYLE: Any = {
     "ytick.color": "#444444",
 }
 _TICKS = 12
+_MOST = 240
+"""The most places side by side: more are no wider than a pixel or two each, and a file of megabytes."""
 _PROLOG = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _SIZE = re.compile(r'(<svg[^>]*?) width="[^"]*"([^>]*?)', re.DOTALL)
@@ -55,9 +57,12 @@ def before_and_after(
 ) -> str:
     """Return small charts, one a panel, of values by chunk before and after; None where there is none.
 
-    Below each, where there is a before, the change as bars: lines that lie on each other hide it.
+    Below each, where there is a before, the change as bars: lines that lie on each other hide it. Of more than `_MOST` chunks
+    several stand in one place, added up.
     """
-    sides = {name: tuple(map(_numbers, both)) for name, both in panels.items()}
+    many = max(1, -(-len(keys) // _MOST))
+    keys = keys[::many]
+    sides = {name: tuple(_added_up(_numbers(side), many) for side in both) for name, both in panels.items()}
     moved = {name: after - before for name, (before, after) in sides.items()}
     ratios = [ratio for name in sides for ratio in ([2.0, 1.0] if _is_known(moved[name]) else [2.0])]
     height, texts = 0.7 + 0.75 * sum(ratios), [*panels, *keys]
@@ -85,7 +90,7 @@ def before_and_after(
         handles, labels = grid[0, 0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
-        _label_chunks(grid[-1, 0], keys)
+        _label_chunks(grid[-1, 0], keys, together=many)
     return result[0]
 
 
@@ -99,6 +104,26 @@ def _numbers(values: Sequence[float | None]) -> Any:
     return np.array([np.nan if value is None else float(value) for value in values])
 
 
+def _added_up(values: Any, many: int) -> Any:
+    """Return the sums of each so many values that follow one another; of none that is known no sum."""
+    groups = _grouped(values, many)
+    return np.where(np.isnan(groups).all(axis=-1), np.nan, np.nansum(groups, axis=-1))
+
+
+def _furthest(values: Any, many: int) -> Any:
+    """Return of each so many values that follow one another the one furthest from 0."""
+    groups = _grouped(values, many)
+    place = np.abs(np.nan_to_num(groups)).argmax(axis=-1)
+    found = np.take_along_axis(groups, place[..., None], axis=-1)[..., 0]
+    return np.where(np.isnan(groups).all(axis=-1), np.nan, np.nan_to_num(found))
+
+
+def _grouped(values: Any, many: int) -> Any:
+    missing = -values.shape[-1] % many
+    padded = np.concatenate([values, np.full((*values.shape[:-1], missing), np.nan)], axis=-1)
+    return padded.reshape(*values.shape[:-1], -1, many)
+
+
 def _is_known(values: Any) -> bool:
     return not bool(np.isnan(values).all())
 
@@ -110,8 +135,13 @@ def _numbered(axes: Any, ticks: int, form: str) -> None:
 
 
 def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *, is_change: bool) -> str:
-    """Return a map of values, a line of `rows` by chunk: changes in percent around 0, or shares of the line's largest."""
-    values = np.array([_numbers(row) for row in rows.values()])
+    """Return a map of values, a line of `rows` by chunk: changes in percent around 0, or shares of the line's largest.
+
+    Of more than `_MOST` chunks several stand in one place: of changes the largest of theirs, so that none is lost, else their sum.
+    """
+    many = max(1, -(-len(keys) // _MOST))
+    keys = keys[::many]
+    values = (_furthest if is_change else _added_up)(np.array([_numbers(row) for row in rows.values()]), many)
     with _figure(_WIDTH, 1.2 + 0.24 * len(rows), "heat map", [*rows, *keys]) as (figure, result):
         axes = figure.subplots()
         known = np.abs(values[~np.isnan(values)])
@@ -124,7 +154,7 @@ def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *,
         axes.set_yticks(np.arange(len(rows)) + 0.5, [visible(name) for name in rows])
         axes.invert_yaxis()
         axes.tick_params(length=0)
-        _label_chunks(axes, keys, offset=0.5)
+        _label_chunks(axes, keys, offset=0.5, together=many)
         bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 0.5 + 2 / max(len(rows), 1)), pad=0.02)
         bar.outline.set_visible(False)
         bar.ax.yaxis.set_major_formatter(
@@ -133,10 +163,12 @@ def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *,
     return result[0]
 
 
-def _label_chunks(axes: Any, keys: Sequence[str], offset: float = 0.0) -> None:
+def _label_chunks(axes: Any, keys: Sequence[str], offset: float = 0.0, together: int = 1) -> None:
     step = max(1, -(-len(keys) // _TICKS))
     shown = range(0, len(keys), step)
     axes.set_xticks([place + offset for place in shown], [keys[place] for place in shown], rotation=40, ha="right")
+    if together > 1:
+        axes.set_xlabel(f"{together} chunks a place, from the one that is named")
 
 
 @contextmanager

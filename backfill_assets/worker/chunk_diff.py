@@ -29,7 +29,7 @@ from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.column_types import is_floating
 from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_between
-from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
+from backfill_assets.worker.columns import UNREADABLE, rows_of, scan_file, table_of
 from backfill_assets.worker.nested import as_text, differs
 from backfill_assets.worker.sums import difference, exact, numeric, plus, sum_of, sums_of
 from backfill_assets.worker.violations import shown_row
@@ -43,6 +43,8 @@ SAMPLE_ROWS = 500
 PRODUCER = "run_id"
 """Lineage column of the run that wrote a row."""
 _NEW = "__new"
+_PRESENT = pl.col("_was") & pl.col("_is")
+"""Whether a key is on both sides."""
 _MOST_DIGITS = 38
 _MASKED = "^[0-9a-f]{64}$"
 """What the mask HASH makes of a value: it is not hashed again."""
@@ -195,8 +197,9 @@ def _compare_chunk(
     largest = RowsKept(spec)
     sampled: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for old, new in _slices(spec, task):
-        rows = _joined(spec, old, new)
-        every = _count(spec, found, rows, old.height, new.height)
+        every = _count(spec, found, _compared(spec, _joined(spec, old, new), old.schema), old.height, new.height)
+        if not every.height:
+            continue  # each step below takes its time, also of no rows
         changed = _shown(spec.concealed, every, spec.key).sort(spec.key)
         found.concealed += every.height - changed.height
         for kind in KINDS:
@@ -218,7 +221,7 @@ def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame
     columns = [*spec.key, *spec.values, PRODUCER]
     if not task.old and not task.new:
         return
-    if sum(map(_rows_of, (*task.old, *task.new))) <= SLICE_ROWS:
+    if sum(map(rows_of, (*task.old, *task.new))) <= SLICE_ROWS:
         yield _read(spec, task.old, task.new, columns), _read(spec, task.new, task.old, columns)
         return
     firsts = {scan_file(path, spec.table, spec.key).head(1).collect().row(0) for path in (*task.old, *task.new)}
@@ -227,10 +230,6 @@ def _slices(spec: CompareSpec, task: CompareTask) -> Iterator[tuple[pl.DataFrame
             _read(spec, task.old, task.new, columns, begins=begins, ends=ends),
             _read(spec, task.new, task.old, columns, begins=begins, ends=ends),
         )
-
-
-def _rows_of(path: str) -> int:
-    return int(pl.scan_parquet(path, hive_partitioning=False).select(pl.len()).collect().item())
 
 
 def _read(
@@ -265,18 +264,17 @@ def _has_producer(table: str) -> bool:
     )  # without a schema files have what they have
 
 
-def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
+def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.LazyFrame:
     """Return each key once with its values before and after; `_was` and `_is` say on which side it is."""
-    before = old.with_columns(_was=pl.lit(True))
-    after = new.drop(PRODUCER).with_columns(_is=pl.lit(True))
+    before = old.lazy().with_columns(_was=pl.lit(True))
+    after = new.lazy().drop(PRODUCER).with_columns(_is=pl.lit(True))
     rows = before.join(after, on=spec.key, how="full", coalesce=True, suffix=_NEW, nulls_equal=True)
     return rows.with_columns(pl.col("_was", "_is").fill_null(False))
 
 
 def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int, new: int) -> pl.DataFrame:
     """Add up counts and sums; return the rows that differ, with their `kind`."""
-    present = pl.col("_was") & pl.col("_is")
-    rows = _compared(spec, rows, present)
+    present = _PRESENT
     numbers = numeric(rows.select(spec.values))
     totals = rows.select(
         pl.col("_is").filter(~pl.col("_was")).len().alias(ADDED),
@@ -304,11 +302,11 @@ def _count(spec: CompareSpec, found: ChunkCompared, rows: pl.DataFrame, old: int
     return rows.filter(~present | pl.col("_differs")).with_columns(kind=coming_or_going.otherwise(pl.lit(CHANGED)))
 
 
-def _compared(spec: CompareSpec, rows: pl.DataFrame, present: pl.Expr) -> pl.DataFrame:
+def _compared(spec: CompareSpec, rows: pl.LazyFrame, kinds: pl.Schema) -> pl.DataFrame:
     """Say of each row in `_differs`, and of each of its values, whether it differs; of those within a tolerance in `_near_`."""
-    said = []
+    said, present = [], _PRESENT
     for name in spec.values:
-        kind, tolerance = rows.schema[name], spec.tolerances.get(name)
+        kind, tolerance = kinds[name], spec.tolerances.get(name)
         apart = present & differs(name, f"{name}{_NEW}", kind, tolerance)
         said.append(apart.alias(f"_differs_{name}"))
         if tolerance is not None:
@@ -318,7 +316,7 @@ def _compared(spec: CompareSpec, rows: pl.DataFrame, present: pl.Expr) -> pl.Dat
         _differs=any_of(f"_differs_{name}" for name in spec.values) if spec.values else False,
         _near=any_of(f"_near_{name}" for name in spec.tolerances) if spec.tolerances else False,
     )
-    return rows.with_columns(_near=pl.col("_near") & ~pl.col("_differs"))
+    return rows.with_columns(_near=pl.col("_near") & ~pl.col("_differs")).collect()
 
 
 def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
@@ -330,7 +328,7 @@ def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -
     """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
     for path in paths:
         lazy = scan_file(path, spec.table, spec.values)
-        found.unchanged += _rows_of(path)
+        found.unchanged += rows_of(path)
         for name, total in sums_of(lazy).items():
             _add_sums(found, name, total, total)
 

@@ -73,11 +73,27 @@ def _type(schema: str, column: str) -> pl.DataType:
     return polars_type(_schema(schema).find_field(column).field_type)
 
 
-def _by_field_id(path: str) -> dict[int, str]:
-    """Return the names of a file's columns by field id; none of a file that has no such ids."""
+def rows_of(path: str) -> int:
+    """Return how many rows a data file says it has.
+
+    Raises:
+        OSError: if it has no footer that could be read.
+    """
+    try:
+        return int(_footer(path).num_rows)
+    except arrow.ArrowException as error:
+        raise OSError(str(error)) from error
+
+
+def _footer(path: str) -> pq.FileMetaData:
     filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
     with filesystem.open_input_file(name) as stream:
-        columns = list(pq.read_schema(stream))
+        return pq.read_metadata(stream)
+
+
+def _by_field_id(path: str) -> dict[int, str]:
+    """Return the names of a file's columns by field id; none of a file that has no such ids."""
+    columns = list(_footer(path).schema.to_arrow_schema())
     ids = {one.name: (one.metadata or {}).get(_FIELD_ID) for one in columns}
     return {int(number): name for name, number in ids.items() if number is not None}
 

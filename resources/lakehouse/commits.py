@@ -55,8 +55,8 @@ def commit_replacement(
     *,
     branch: str = MAIN_BRANCH,
     token: int | None = None,
-) -> None:
-    """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced.
+) -> int:
+    """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced; return its id.
 
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
@@ -73,6 +73,7 @@ def commit_replacement(
                 update.delete_data_file(file)
             for file in new:
                 update.append_data_file(file)
+    return replacement.snapshot_id
 
 
 def commit_append(table: Table, files: Iterable[DataFile], properties: Mapping[str, str]) -> None:
@@ -198,12 +199,15 @@ def commit_in_scopes(
     known = {snapshot.snapshot_id for snapshot in table.snapshots()}
     run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
     exchanged = {file.file_path for file in new}, {file.file_path for file in old}
-    tried = False
+    tried, committed = False, set[int]()
 
     def made(table: Table) -> Snapshot | None:
         """Return the snapshot of this replacement: what else came since may say the same words of itself."""
-        said = each_with(table, RUN_PROPERTY, run_id, action, branch)
-        return next((one for one in said if one.snapshot_id not in known and changed_by(table, one) == exchanged), None)
+        said = list(each_with(table, RUN_PROPERTY, run_id, action, branch))
+        ours = next((one for one in said if one.snapshot_id in committed), None)
+        return ours or next(
+            (one for one in said if one.snapshot_id not in known and changed_by(table, one) == exchanged), None
+        )
 
     def replace_files(table: Table) -> None:
         nonlocal tried
@@ -215,7 +219,7 @@ def commit_in_scopes(
             held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
             require_same_files(name, span, old if present is None else present, list(held.values()))
         tried = True
-        commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token)
+        committed.add(commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token))
 
     retry(tables, name, replace_files, table)
     snapshot = made(tables.table(name))
