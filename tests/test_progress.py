@@ -115,7 +115,7 @@ def test_a_chart_of_very_many_chunks_has_no_more_places_than_can_be_seen(monkeyp
     assert list(np.flatnonzero(change[0])) == [20_000 // 180]  # one chunk of 180 is seen
     assert np.isnan(change[1]).all()
     for chart in charts:
-        assert "180 chunks a place, from the one that is named" in chart
+        assert "each place stands for 180 chunks, beginning with the one named" in chart
         assert len(chart) < 200_000
     assert "rows" in before_and_after({"rows": ([], [])}, [], "measures")
 

@@ -65,7 +65,7 @@ def before_and_after(
     sides = {name: tuple(_added_up(_numbers(side), many) for side in both) for name, both in panels.items()}
     moved = {name: after - before for name, (before, after) in sides.items()}
     ratios = [ratio for name in sides for ratio in ([2.0, 1.0] if _is_known(moved[name]) else [2.0])]
-    height, texts = 0.7 + 0.75 * sum(ratios), [*panels, *keys]
+    height, texts = 0.7 + 0.75 * sum(ratios) + _room_for(keys), [*panels, *keys]
     with _figure(_WIDTH, height, f"before-and-after {what}", texts) as (figure, result):
         grid = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)
         rows = iter(grid[:, 0])
@@ -142,7 +142,7 @@ def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *,
     many = max(1, -(-len(keys) // _MOST))
     keys = keys[::many]
     values = (_furthest if is_change else _added_up)(np.array([_numbers(row) for row in rows.values()]), many)
-    with _figure(_WIDTH, 1.2 + 0.24 * len(rows), "heat map", [*rows, *keys]) as (figure, result):
+    with _figure(_WIDTH, 1.2 + 0.24 * len(rows) + _room_for(keys), "heat map", [*rows, *keys]) as (figure, result):
         axes = figure.subplots()
         known = np.abs(values[~np.isnan(values)])
         limit = float(known.max()) if known.size and known.max() > 0 else 1.0
@@ -163,12 +163,17 @@ def heat_map(rows: Mapping[str, Sequence[float | None]], keys: Sequence[str], *,
     return result[0]
 
 
+def _room_for(keys: Sequence[str]) -> float:
+    """Return how many inches more than for a month's key the slanted labels of chunks take."""
+    return 0.06 * max(0, max(map(len, keys), default=0) - len("2024-01"))
+
+
 def _label_chunks(axes: Any, keys: Sequence[str], offset: float = 0.0, together: int = 1) -> None:
     step = max(1, -(-len(keys) // _TICKS))
     shown = range(0, len(keys), step)
     axes.set_xticks([place + offset for place in shown], [keys[place] for place in shown], rotation=40, ha="right")
     if together > 1:
-        axes.set_xlabel(f"{together} chunks a place, from the one that is named")
+        axes.set_xlabel(f"each place stands for {together} chunks, beginning with the one named")
 
 
 @contextmanager
