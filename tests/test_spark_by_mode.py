@@ -17,13 +17,15 @@ import pytest
 from support import a_manifest
 from worlds import SPARK
 
+from backfill_assets.declarations.finding import find_products
 from backfill_assets.defs.spark_by_mode import resource_key, spark_resources
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
-from resources.sinks.policy import DECLARED, judge
+from resources.sinks.policy import judge
 from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings, working_folder
 
+SINKS = find_products(None).sinks
 SECRET = "https://hooks.example.org/T0/B0/secret"
 SCRIPT = """
 import json, os, sys
@@ -43,7 +45,7 @@ warehouse.mkdir(parents=True)
 outside = settings.home.parent / f"outside-{settings.home.name}"
 (outside / "there").mkdir(parents=True)
 (outside / "there" / "rows.csv").write_text("a\\n1\\n")
-spark = spark_resources()["spark"]
+spark = spark_resources({})["spark"]
 found = {}
 
 
@@ -189,11 +191,13 @@ def test_live_has_no_jdbc_unless_an_installation_says_so() -> None:
 
 @pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])
 def test_a_resource_names_the_sinks_that_its_mode_may_be_granted(mode: Mode) -> None:
-    resource = spark_resources()[resource_key(mode)]
-    for sink in DECLARED.values():
+    resource = spark_resources(SINKS)[resource_key(mode)]
+    for sink in SINKS.values():
         safety = {"sinks": [sink.name], "sideEffectsAllowed": mode is Mode.LIVE}
         manifest = a_manifest(kind="LIVE" if mode is Mode.LIVE else "BACKFILL", safety=safety)
-        allowed = judge(sink.name, mode, manifest, from_tick=mode is Mode.LIVE).decision.value.startswith("ALLOWED")
+        allowed = judge(
+            sink.name, mode, manifest, declared=SINKS, from_tick=mode is Mode.LIVE
+        ).decision.value.startswith("ALLOWED")
         assert (sink.name in resource.sinks) is allowed
 
 

@@ -350,7 +350,9 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
     refused = _Refusals()
     refused.add(refusal)
     mode = mode or (None if kind is None else mode_of(kind))
-    refused.add(ManifestRefused(sink_policy.draft_problems(part("safety", "sinks") or (), mode)))
+    refused.add(
+        ManifestRefused(sink_policy.draft_problems(part("safety", "sinks") or (), mode, platform.products.sinks))
+    )
     target = None if table is None else platform.products.find_target(table)
     if table is not None and target is None:
         with refused.kept():
