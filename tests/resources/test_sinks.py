@@ -8,11 +8,13 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sink_receivers import OF_CLASS
 from support import a_manifest, planned
 
 from backfill_assets.declarations.finding import imported_adapter
@@ -210,6 +212,39 @@ def test_what_came_of_a_write_is_on_record(sinks: Sinks, ledger: Ledger) -> None
     sinks.record_outcome(granting("run_audit"), "run_audit", "publish", "SENT", "")
 
     assert decisions(ledger) == [("run_audit", "LIVE", "publish", "SENT")]
+
+
+NOT_LIVE = [mode for mode in Mode if mode is not Mode.LIVE]
+
+
+@pytest.mark.parametrize("sink_class", list(SinkClass))
+def test_a_sink_of_a_product_is_opened_in_no_mode_that_may_not_use_it(
+    sink_class: SinkClass, ledger: Ledger, lakehouse: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is its adapter imported: what would import it says so."""
+    monkeypatch.setenv("BACKFILL_SINKS__TRIED__FOLDER", str(tmp_path / "kept"))
+    imported: list[str] = []
+
+    def importing(path: str, sink: str) -> Any:
+        imported.append(sink)
+        return imported_adapter(path, sink)
+
+    path = f"sink_receivers:{OF_CLASS[sink_class].__name__}"
+    for isolated, mode in itertools.product((False, True), NOT_LIVE):
+        sink = replace(tried(sink_class, path, isolated=isolated), settings=("folder",))
+        sinks = Sinks(ledger, lakehouse, {"tried": sink}, tmp_path, importing)
+        manifest = a_manifest(safety={"sinks": ["tried"]})
+        may = isolated and sink_class.value not in SIDE_EFFECTS and mode in {Mode.BACKFILL, Mode.REPLAY}
+        if may:
+            assert sinks.open("tried", mode=mode, manifest=manifest, action="publish").adapter
+        else:
+            with pytest.raises(SinkRefused, match=rf"\({mode}\) asks for the sink 'tried'"):
+                sinks.open("tried", mode=mode, manifest=manifest, action="publish")
+        assert imported == (["tried"] if may else [])
+        imported.clear()
+        (last,) = ledger.sink_attempts(manifest.run_id)[-1:]
+        assert (last.sink, last.sink_class, last.mode) == ("tried", sink_class.value, mode.value)
+        assert last.decision == ("ALLOWED_ISOLATED" if may else "REFUSED")
 
 
 # --- the audit table --------------------------------------------------------------------------------------------------
