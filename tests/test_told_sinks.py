@@ -18,15 +18,18 @@ from unittest import mock
 
 import pytest
 import sink_receivers
+from click.testing import CliRunner
 from small_worlds import copy_of
-from test_docs import ROOT
 
 import backfill_assets as ba
 from backfill_assets import faults, live
 from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.operations.run_on_record import StepState
+from backfill_assets.operations.runbook import TITLES, steps
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import (
@@ -52,6 +55,7 @@ from resources.sinks.caches import ChunkCache, cache_file
 from resources.sinks.declared import SinkClass
 from resources.sinks.event_logs import events_of, log_file
 
+ROOT = Path(__file__).parents[1]
 OWNERS = ("team:metering",)
 TOKEN = "s3cr3t-of-the-index"
 TOPIC = ba.Sink("meter_events", SinkClass.EVENT_TOPIC, "what runs did", OWNERS, ba.ToEventLog())
@@ -372,4 +376,107 @@ def test_a_process_that_is_killed_around_its_sinks_leaves_each_told_once_by_the_
         assert ChunkCache(cache_file(home, "meter_cache")).generation(READINGS, "2020-03") == 1
         assert verify(platform, data=True).everything == []
         assert examine(platform) == []
+        closed(platform)
+
+
+# --- what people are shown --------------------------------------------------------------------------------------------
+
+
+def said_by_the_command(home: Path, *words: str) -> Any:
+    done = CliRunner(env={"BACKFILL_HOME": str(home)}).invoke(cli, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_the_command_lists_each_sink_with_what_each_mode_may_do_and_why(
+    told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BACKFILL_SINKS__METER_HOOK__URL")
+    with serving(*ALL):
+        platform = copy_of(with_history)
+        closed(platform)
+        found = {one["name"]: one for one in said_by_the_command(platform.settings.home, "sinks")}
+        text = CliRunner(env={"BACKFILL_HOME": str(platform.settings.home)}).invoke(cli, ["sinks"]).output
+    assert list(found) == sorted([*(one.name for one in ALL), "run_audit"])
+    hook, index = found["meter_hook"], found["meter_index"]
+    assert (hook["sinkClass"], hook["product"], hook["toldOf"]) == ("NOTIFICATION", "readings", ["publish"])
+    assert (hook["settings"], index["settings"]) == ({"url": False, "token": True}, {"folder": True, "token": True})
+    assert {mode: may["decision"] for mode, may in hook["modes"].items()} == {
+        "LIVE": "ALLOWED",
+        "BACKFILL": "REFUSED",
+        "REPLAY": "REFUSED",
+        "DRY_RUN": "REFUSED",
+        "RECONCILIATION": "REFUSED",
+    }
+    assert index["modes"]["REPLAY"]["decision"] == "ALLOWED_ISOLATED"
+    assert (
+        hook["modes"]["BACKFILL"]["why"] == "a sink of class NOTIFICATION has side effects, and only LIVE may cause any"
+    )
+    assert (hook["liveOf"], found["run_audit"]["liveOf"], found["run_audit"]["product"]) == ([READINGS], [], "")
+    assert "missing here" in text
+    assert TOKEN not in json.dumps(found) + text
+    assert "of-the-hook" not in json.dumps(found) + text
+
+
+def test_a_plan_says_whom_the_run_will_tell(told: Path, tmp_path: Path) -> None:
+    manifest = manifest_data("repair", "REPLACE_PARTITIONS", ("2020-02-01", "2020-02-29"))
+    file = tmp_path / "manifest.json"
+    file.write_text(json.dumps(manifest | {"safety": {"sinks": ["meter_index", "run_audit"]}}))
+    with serving(*ALL):
+        platform = copy_of(with_history)
+        closed(platform)
+        found = said_by_the_command(platform.settings.home, "plan", str(file), "--preview")
+        shown = CliRunner(env={"BACKFILL_HOME": str(platform.settings.home)}).invoke(
+            cli, ["plan", str(file), "--preview"]
+        )
+    assert found["tells"] == [
+        "meter_index (SEARCH_INDEX), of publish, rollback, reinstate, accept",
+        "run_audit (ANALYTICAL_TABLE), of publish, rollback, reinstate, accept",
+    ]
+    assert "tells" in shown.output
+    assert "meter_index (SEARCH_INDEX)" in shown.output
+
+
+def test_the_doctor_names_settings_that_live_lacks_and_settings_of_nobody(
+    told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_SINKS__METER_INDXE__TOKEN", "misspelt-and-secret")
+    monkeypatch.setenv("BACKFILL_SINKS__METER_INDEX__REGION", "eu")
+    with serving(*ALL):
+        platform = copy_of(with_history)
+        home = platform.settings.home
+
+        def found() -> list[tuple[str, str]]:
+            mine = opened(home)
+            said = examine(mine)
+            closed(mine)
+            assert not any("misspelt" in f"{one.what}{one.fix}" for one in said)
+            return sorted((one.kind, f"{one.where}: {one.what}") for one in said)
+
+        unknown = [
+            (
+                "sink-setting-unknown",
+                "meter_index: the setting region is set for it, and its settings are folder, token",
+            ),
+            (
+                "sink-setting-unknown",
+                "meter_indxe: the setting token is set for it, and no product declares such a sink",
+            ),
+        ]
+        monkeypatch.delenv("BACKFILL_SINKS__METER_HOOK__URL")
+        assert found() == unknown  # LIVE does not keep the table here
+        publish(platform, live_ran(platform, "2020-03-03"))
+        closed(platform)
+        missing = f"meter_hook: LIVE of {READINGS} tells it, and its setting url is not set here"
+        assert found() == [("sink-setting-missing", missing), *unknown]
+
+
+def test_the_runbook_waits_for_no_sink_that_is_not_told_of_the_action(told: Path, receiver: Any) -> None:
+    with serving(HOOK):
+        platform = copy_of(with_history)
+        run_id = live_ran(platform, "2020-03-03")
+        publish(platform, run_id)
+        rollback(platform, run_id)
+        tell = steps(platform, run_id)[TITLES.index("Tell")]
+        assert (tell.state, len(receiver.received)) == (StepState.DONE, 1)
         closed(platform)
