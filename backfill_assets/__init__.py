@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     )
     from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
     from backfill_assets.declarations.schema import Corrections, Instant, Published, PublishedInFull, row_rule
+    from backfill_assets.declarations.sinks import (
+        Sink,
+        SinkAdapter,
+        SinkClass,
+        ToCache,
+        ToEventLog,
+        Told,
+        ToTable,
+        ToWebhook,
+    )
     from backfill_assets.declarations.source_tables import EVERYTHING_UNTIL_END, Readers, SourceTable, Window, as_it_is
     from backfill_assets.declarations.standard.checksums import checksum_gate
     from backfill_assets.declarations.standard.counts import null_share_gate, row_count_gate
@@ -57,12 +67,15 @@ if TYPE_CHECKING:
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
     from manifests.timeliness import OnFuture, OnLate, Timeliness
+    from resources.sinks.caches import ChunkCache
+    from resources.sinks.event_logs import events_of
 
 __all__ = [
     "EVERYTHING_UNTIL_END",
     "BackfillTables",
     "ByBucket",
     "ByValue",
+    "ChunkCache",
     "Chunking",
     "ColumnOrigin",
     "Comparison",
@@ -98,10 +111,18 @@ __all__ = [
     "ReconciliationContext",
     "ReconciliationPolicy",
     "Rejections",
+    "Sink",
+    "SinkAdapter",
+    "SinkClass",
     "SourceTable",
     "Tally",
     "TargetTable",
     "Timeliness",
+    "ToCache",
+    "ToEventLog",
+    "ToTable",
+    "ToWebhook",
+    "Told",
     "TransformContext",
     "TransformVersion",
     "Uuid",
@@ -115,6 +136,7 @@ __all__ = [
     "distribution_gate",
     "duplicate_gate",
     "enumeration_gate",
+    "events_of",
     "keys",
     "known_keys_gate",
     "monotonic_gate",
@@ -143,6 +165,16 @@ _ROOMS = {
     ),
     "backfill_assets.declarations.column_types": ("LocalTimestamp", "Uuid"),
     "backfill_assets.declarations.schema": ("Corrections", "Instant", "Published", "PublishedInFull", "row_rule"),
+    "backfill_assets.declarations.sinks": (
+        "Sink",
+        "SinkAdapter",
+        "SinkClass",
+        "ToCache",
+        "ToEventLog",
+        "ToTable",
+        "ToWebhook",
+        "Told",
+    ),
     "backfill_assets.declarations.source_tables": (
         "EVERYTHING_UNTIL_END",
         "Readers",
@@ -183,6 +215,8 @@ _ROOMS = {
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
     "manifests.timeliness": ("OnFuture", "OnLate", "Timeliness"),
+    "resources.sinks.caches": ("ChunkCache",),
+    "resources.sinks.event_logs": ("events_of",),
 }
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -43,6 +43,7 @@ POINTS = frozenset(
         "undoing.committed",
         "recording.written",
         "recording.told",
+        "recording.sent",
         "comparing.written",
         "comparing.committed",
         "comparing.kept",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from manifests.model import Mode
 from manifests.policy import Policy
 from resources.evidence.store import EvidenceStore
 from resources.ledger.facade import Ledger
@@ -87,7 +88,7 @@ class Platform:
         """Spark, a session an execution mode."""
         from resources.spark.sessions import ModeSpark  # noqa: PLC0415
 
-        return self._spark or ModeSpark(self.settings, self.worker_modules)
+        return self._spark or ModeSpark(self.settings, self.worker_modules, self._sinks_of_others)
 
     @cached_property
     def workers(self) -> Workers:
@@ -97,6 +98,14 @@ class Platform:
         return SparkWorkers(self.spark)
 
     @property
+    def _sinks_of_others(self) -> frozenset[str]:
+        """The sinks that a mode other than LIVE may use: what they need is no credential of LIVE's."""
+        from resources.sinks.policy import judge_granted  # noqa: PLC0415
+
+        allowed = (one for one in self.products.sinks.values() if judge_granted(one, Mode.BACKFILL).is_allowed)
+        return frozenset(one.name for one in allowed)
+
+    @property
     def worker_modules(self) -> tuple[str, ...]:
         """What Spark's Python workers have imported when they begin."""
         return (CHUNK_GATE, *self.products.modules)
@@ -104,9 +113,10 @@ class Platform:
     @cached_property
     def sinks(self) -> Sinks:
         """The sinks that a mode may reach."""
+        from backfill_assets.declarations.finding import imported_adapter  # noqa: PLC0415
         from resources.sinks.adapters import Sinks  # noqa: PLC0415
 
-        return Sinks(self.ledger, self.lakehouse)
+        return Sinks(self.ledger, self.lakehouse, self.products.sinks, self.settings.home, imported_adapter)
 
     def with_spark(self, spark: ModeSpark) -> Platform:
         """Return the same installation, computing with other sessions."""

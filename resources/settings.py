@@ -36,6 +36,11 @@ _POSTGRES_PORT = 5432
 _MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
 """A thousand years, and a month: more is a slip of the pen, and no calendar has it."""
 REDACTED = "***"
+SINK_VARIABLES = "BACKFILL_SINKS"
+"""What the environment variables of sinks begin with: BACKFILL_SINKS__<sink>__<setting>."""
+WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
+_FORMER_SINK = "breach_notifications"
+"""The sink whose address is `notification_webhook`, as it was before sinks had settings of their own."""
 _SECRET = re.compile(
     r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
     re.IGNORECASE,
@@ -124,6 +129,10 @@ class Settings(BaseSettings):
     notification_webhook: SecretStr = Field(
         SecretStr(""), description="URL that LIVE posts breach notifications to; no other mode is given it."
     )
+    sinks: dict[str, dict[str, SecretStr]] = Field(
+        default_factory=dict,
+        description="By sink that a product declares, the settings that it needs, by their names; none is ever shown.",
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -202,6 +211,12 @@ class Settings(BaseSettings):
         warehouse = self.catalog.get("warehouse", "")
         own = [warehouse.removeprefix("file://").removeprefix("file:")] if warehouse.startswith("file:") else []
         return [folder.rstrip("/") for folder in (*own, *self.table_folders)]
+
+    def of_sink(self, sink: str) -> dict[str, str]:
+        """Return the values of the settings of a sink, as far as they are set."""
+        former = self.notification_webhook.get_secret_value() if sink == _FORMER_SINK else ""
+        own = {name: value.get_secret_value() for name, value in self.sinks.get(sink, {}).items()}
+        return {name: value for name, value in ({"url": former} | own).items() if value}
 
     def output_hash(self) -> str:
         """Hash of the settings that could change what a run computes (Spark's), without where things live."""

@@ -55,10 +55,11 @@ EVERYWHERE = (
     "publishing.committed",
     "publishing.recorded",
     "recording.told",
+    "recording.sent",
     "comparing.kept",
 )
 BEFORE_THE_LEDGERS_COMMIT = {"staging.written", "staging.derived"}
-ONCE_LANDED = {"publishing.committed", "publishing.recorded", "recording.told", "comparing.kept"}
+ONCE_LANDED = {"publishing.committed", "publishing.recorded", "recording.told", "recording.sent", "comparing.kept"}
 
 
 @pytest.mark.parametrize(

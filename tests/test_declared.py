@@ -30,7 +30,7 @@ from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.column_types import no_map_key
 from backfill_assets.declarations.finding import check_products, find_products, imported_loader, installed
 from backfill_assets.declarations.products import Products
-from backfill_assets.declarations.target import PLATFORM_TABLES
+from backfill_assets.declarations.sinks import PLATFORM_TABLES
 from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.operations import initialise as initialising
 from manifests.errors import DeclarationRefused, InputRefused
@@ -174,8 +174,13 @@ TARGET = ba.TargetTable(
 )
 
 
-def said(*targets: ba.TargetTable, inputs: tuple[ba.InputTable, ...] = (INPUT, METERS)) -> list[str]:
-    return [f"{one.where}: {one.what}" for one in problems_of([ba.Product("metering", inputs, targets)])]
+HOOK = ba.Sink("breach_notifications", ba.SinkClass.NOTIFICATION, "a webhook", ("team:a",), ba.ToWebhook())
+
+
+def said(
+    *targets: ba.TargetTable, inputs: tuple[ba.InputTable, ...] = (INPUT, METERS), sinks: tuple[ba.Sink, ...] = ()
+) -> list[str]:
+    return [f"{one.where}: {one.what}" for one in problems_of([ba.Product("metering", inputs, targets, sinks=sinks)])]
 
 
 def test_what_is_exported_is_there_and_is_imported_when_it_is_asked_for() -> None:
@@ -484,7 +489,7 @@ SUMS = partial(
 def test_what_used_to_pass_until_it_was_needed_is_refused_when_it_is_declared(
     changes: dict[str, Any], found: str
 ) -> None:
-    problems = said(replace(TARGET, **changes))
+    problems = said(replace(TARGET, **changes), sinks=(HOOK,))
     assert any(one.startswith(f"silver.daily: {found}") for one in problems), problems
 
 
@@ -502,7 +507,7 @@ def test_what_used_to_pass_until_it_was_needed_is_refused_when_it_is_declared(
     ],
 )
 def test_what_is_unusual_and_right_is_taken(changes: dict[str, Any]) -> None:
-    assert said(replace(TARGET, **changes)) == []
+    assert said(replace(TARGET, **changes), sinks=(HOOK,)) == []
 
 
 def test_a_schedule_is_one_that_dagster_runs() -> None:

@@ -42,6 +42,7 @@ from backfill_assets.declarations.reconciliations import (
     state_level,
 )
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.sinks import Sink
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
@@ -273,6 +274,7 @@ def test_the_table_of_a_target_has_every_field() -> None:
                 Entities,
                 Wrong,
                 Loader,
+                Sink,
             )
         ),
     ],

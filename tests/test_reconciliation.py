@@ -438,7 +438,7 @@ def test_dagster_has_the_checks_with_numbers(world: World, monkeypatch: pytest.M
     job = dg.Definitions(
         assets=[reconciled_asset(target, "enforcement")],
         jobs=[reconciliation_job(target)],
-        resources={"platform": world.platform, **spark_resources()},
+        resources={"platform": world.platform, **spark_resources(world.platform.products.sinks)},
     ).resolve_job_def("reconcile_silver_case_sla_daily")
     case = world.rows().filter(pl.col("started_on") >= date(2010, 4, 1))["case_id"][0]
     with broken(world, without(case)), world.dagster() as instance:

@@ -36,7 +36,8 @@ from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY, loc
 from resources.ledger.facade import ChunkState, RunRecord
 from resources.ledger.tables import metadata
 from resources.ledger.transactions import LedgerEngine, system_clock
-from resources.spark.sessions import WEBHOOK_VARIABLE, ModeSpark
+from resources.settings import WEBHOOK_VARIABLE
+from resources.spark.sessions import ModeSpark
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("backfill_assets", "resources", "manifests")

@@ -56,7 +56,7 @@ from resources.ledger import judged
 from resources.ledger.facade import Verdict
 from resources.ledger.tables import waits
 from resources.ledger.transactions import system_clock as now
-from resources.sinks.adapters import RecordsTable
+from resources.sinks.records_table import RecordsTable
 
 DONE, NOW, LATER, NEVER = StepState.DONE, StepState.NOW, StepState.LATER, StepState.NEVER
 MAY, JUNE, JULY, AUGUST, SEPTEMBER = [

@@ -17,21 +17,26 @@ import pytest
 from support import a_manifest
 from worlds import SPARK
 
+from backfill_assets.declarations.finding import find_products
 from backfill_assets.defs.spark_by_mode import resource_key, spark_resources
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
-from resources.sinks.policy import DECLARED, judge
+from resources.sinks.policy import judge
 from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings, working_folder
 
+SINKS = find_products(None).sinks
 SECRET = "https://hooks.example.org/T0/B0/secret"
 SCRIPT = """
 import json, os, sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import backfill_assets as ba
 from backfill_assets.defs.spark_by_mode import spark_resources
 from backfill_assets.installation import Platform
+from backfill_assets.products.enforcement import PRODUCT
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from pyspark.sql import SparkSession
@@ -43,8 +48,14 @@ warehouse.mkdir(parents=True)
 outside = settings.home.parent / f"outside-{settings.home.name}"
 (outside / "there").mkdir(parents=True)
 (outside / "there" / "rows.csv").write_text("a\\n1\\n")
-spark = spark_resources()["spark"]
+spark = spark_resources({})["spark"]
+index = ba.Sink("meter_index", ba.SinkClass.SEARCH_INDEX, "search", ("team:a",), "json:dumps", isolated=True, settings=("token",))
+product = replace(PRODUCT, sinks=(*PRODUCT.sinks, index))
 found = {}
+
+
+def of_sinks(environment):
+    return sorted(one for one in environment if one.startswith("BACKFILL_SINKS"))
 
 
 def other(mode):
@@ -60,7 +71,7 @@ def tried(act):
 
 
 for mode in map(Mode, sys.argv[1:]):
-    platform = spark.confine(Platform.of(settings), mode)
+    platform = spark.confine(Platform.of(settings, [product]), mode)
     session = platform.spark.session(mode)
     frame = session.range(3)
     url = "jdbc:derby:memory:books;create=true"
@@ -78,11 +89,15 @@ for mode in map(Mode, sys.argv[1:]):
         "beside the process": os.path.exists("spark-warehouse"),
         "builder": SparkSession.builder.getOrCreate().conf.get("spark.backfill.mode"),
         "other mode": tried(lambda: str(platform.spark.session(other(mode)))),
-        "other kind": tried(lambda: str(Platform.of(settings).spark.session(other(mode)))),
+        "other kind": tried(lambda: str(Platform.of(settings, [product]).spark.session(other(mode)))),
         "jvm": dict(session.sparkContext._gateway.jvm.java.lang.System.getenv()).get("BACKFILL_NOTIFICATION_WEBHOOK"),
         "worker": session.sparkContext.parallelize([0], 1).map(
             lambda _: os.environ.get("BACKFILL_NOTIFICATION_WEBHOOK")).collect()[0],
         "process": os.environ.get("BACKFILL_NOTIFICATION_WEBHOOK"),
+        "sinks of jvm": of_sinks(dict(session.sparkContext._gateway.jvm.java.lang.System.getenv())),
+        "sinks of worker": session.sparkContext.parallelize([0], 1).map(
+            lambda _: sorted(one for one in os.environ if one.startswith("BACKFILL_SINKS"))).collect()[0],
+        "sinks of process": of_sinks(os.environ),
         "searches its folder": [
             os.getcwd() in [os.path.abspath(entry) for entry in sys.path],
             session.sparkContext.parallelize([0], 1).map(
@@ -93,6 +108,11 @@ for mode in map(Mode, sys.argv[1:]):
     found[mode.value]["written"] = sorted(one.name for one in outside.iterdir())
 print("FOUND " + json.dumps(found))
 """
+INDEX, OTHERS = (
+    "BACKFILL_SINKS__METER_INDEX__TOKEN",
+    ["BACKFILL_SINKS__BREACH_NOTIFICATIONS__URL", "BACKFILL_SINKS__NOBODYS__TOKEN"],
+)
+OF_SINKS = sorted([INDEX, *OTHERS])
 CONFINED = [Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION]
 
 
@@ -104,6 +124,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
         "BACKFILL_SPARK": json.dumps(SPARK),
         "BACKFILL_SPARK_BY_MODE": json.dumps({"LIVE": {"spark.sql.sources.disabledJdbcConnProviderList": ""}}),
         "BACKFILL_NOTIFICATION_WEBHOOK": SECRET,
+        **dict.fromkeys(OF_SINKS, SECRET),
     }
     return asked(environment, CONFINED) | asked(environment | {"BACKFILL_HOME": f"{home}-live"}, [Mode.LIVE], "-P")
 
@@ -154,6 +175,18 @@ def test_no_mode_but_live_has_the_credential_of_a_sink(found: dict[str, dict[str
     assert (said["jvm"], said["worker"], said["process"], said["setting"]) == (None, None, None, "{}")
 
 
+def test_a_process_of_another_mode_keeps_what_a_sink_needs_that_the_mode_may_use_and_spark_gets_none(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    """DRY_RUN, which comes after them in the same process, may use none: what is left then is taken out for good."""
+    for mode in CONFINED:
+        assert (found[mode]["sinks of jvm"], found[mode]["sinks of worker"]) == ([], []), mode
+    kept = {mode: found[mode]["sinks of process"] for mode in CONFINED}
+    none: list[str] = []
+    assert kept == {Mode.BACKFILL: [INDEX], Mode.REPLAY: [INDEX], Mode.DRY_RUN: none, Mode.RECONCILIATION: none}
+    assert found[Mode.LIVE]["sinks of process"] == found[Mode.LIVE]["sinks of jvm"] == OF_SINKS
+
+
 @pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])
 def test_a_step_of_one_mode_gets_no_session_of_another(found: dict[str, dict[str, Any]], mode: Mode) -> None:
     assert found[mode]["mode"] == found[mode]["builder"] == mode.value
@@ -189,11 +222,13 @@ def test_live_has_no_jdbc_unless_an_installation_says_so() -> None:
 
 @pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])
 def test_a_resource_names_the_sinks_that_its_mode_may_be_granted(mode: Mode) -> None:
-    resource = spark_resources()[resource_key(mode)]
-    for sink in DECLARED.values():
+    resource = spark_resources(SINKS)[resource_key(mode)]
+    for sink in SINKS.values():
         safety = {"sinks": [sink.name], "sideEffectsAllowed": mode is Mode.LIVE}
         manifest = a_manifest(kind="LIVE" if mode is Mode.LIVE else "BACKFILL", safety=safety)
-        allowed = judge(sink.name, mode, manifest, from_tick=mode is Mode.LIVE).decision.value.startswith("ALLOWED")
+        allowed = judge(
+            sink.name, mode, manifest, declared=SINKS, from_tick=mode is Mode.LIVE
+        ).decision.value.startswith("ALLOWED")
         assert (sink.name in resource.sinks) is allowed
 
 

@@ -32,7 +32,7 @@ from resources.lakehouse.snapshots import (
     summary_facts,
 )
 from resources.lakehouse.storage import place_of
-from resources.sinks.policy import TABLES
+from resources.sinks.declared import tables_of
 
 
 class Inputs:
@@ -139,10 +139,11 @@ class Inputs:
 
     def _read_audit(self, world: World, sealed: Sealed, report: Report) -> None:
         """Require that a sink's table has a row of each action that it was told of, which says what was committed."""
+        tables = tables_of(self._platform.products.sinks.values())
         sent = {
             (table, str(one["action"]))
             for one in sealed.rows.get("sink_attempts", {}).values()
-            if one["decision"] == "SENT" and (table := TABLES.get(str(one["sink"]))) is not None
+            if one["decision"] == "SENT" and (table := tables.get(str(one["sink"]))) is not None
         }
         done = [{name: one[name] for name in _AUDITED} for one in sealed.changes]
         for table, action in sorted(sent):

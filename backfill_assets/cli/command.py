@@ -43,6 +43,7 @@ from backfill_assets.cli.policy import policy
 from backfill_assets.cli.publication import accept, publish, reinstate, rollback
 from backfill_assets.cli.reconciliation import drift, exceptions, reconcile
 from backfill_assets.cli.reproduction import reproduce
+from backfill_assets.cli.sinks import sinks
 from backfill_assets.cli.status import status
 from backfill_assets.cli.stopping import stop
 from backfill_assets.cli.ui import ui
@@ -116,6 +117,7 @@ def cli() -> None:
       backfill gc                      what nothing needs any more; --delete
       backfill split-files MANIFEST    part files that reach across its range
       backfill runbook RUN             its steps: what is done, what is next
+      backfill sinks                   what runs can tell, and which mode may
       backfill metrics                 figures for Prometheus; --output, --listen
 
     Beside it, `backfill live` takes in what is new, run by run.
@@ -237,6 +239,7 @@ for _command in (
     rollback,
     run,
     runbook,
+    sinks,
     split_files,
     status,
     stop,

@@ -102,8 +102,10 @@ def _may_change(planned: Plan, program: Sequence[Stage]) -> str:
     return f"{tables}, {planned.scope} ({planned.publish_mode})"
 
 
-def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | None = None) -> RenderableType:
-    """Show a plan: what it reads, with which code, what it may change, and the stages that it is executed by."""
+def plan(
+    planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | None = None, tells: Sequence[str] = ()
+) -> RenderableType:
+    """Show a plan: what it reads, with which code, what it may change, whom it `tells`, and the stages that it is executed by."""
     references = [
         (
             f"reference {pin.table}",
@@ -140,6 +142,7 @@ def plan(planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | N
         *(planned.merge.describe() if planned.merge is not None else []),
         *([("if chunks change meanwhile", planned.conflict.describe())] if planned.conflict is not None else []),
         *([("live writes", freeze.describe())] if freeze is not None else []),
+        *(("tells", one) for one in tells),
         ("run clock", planned.run_clock.isoformat()),
         ("run-level gates", ", ".join(planned.gates)),
         *(planned.data.describe() if planned.data is not None else []),

@@ -43,6 +43,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
     `progressive` manifest becomes a series of runs (RUN.s001, RUN.s002, ...), each published after the one before it.
     """
     from backfill_assets.cli.console import plan as show_plan
+    from backfill_assets.operations.sinks import told_by
     from backfill_assets.planning import resolve as planning
     from backfill_assets.publication.modes import stages_of
 
@@ -57,6 +58,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
             _refuse_dead(records)
             found = [(one.plan, one.state.value, one.state in APPROVED_OR_LATER) for one in records]
         programs = [stages_of(platform.products, planned) for planned, *_ in found]
+        tells = told_by(platform, contract)
     if as_json:
         told = [
             {
@@ -65,6 +67,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
                 "planHash": one.hash,
                 "plan": one,
                 "stages": [stage.describe() for stage in program],
+                "tells": tells,
             }
             for (one, state, before), program in zip(found, programs, strict=True)
         ]
@@ -73,7 +76,7 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         of_each = zip(found, programs, strict=True)
         show(
             *(
-                show_plan(one, _as_recorded(one, state) if before else state, program, contract.freeze)
+                show_plan(one, _as_recorded(one, state) if before else state, program, contract.freeze, tells)
                 for (one, state, before), program in of_each
             )
         )

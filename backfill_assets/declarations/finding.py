@@ -139,6 +139,25 @@ def imported_loader(path: str, product: str) -> Loader:
     )
 
 
+def imported_adapter(path: str, sink: str) -> Any:
+    """Import what a sink of a product names as its adapter.
+
+    Raises:
+        DeclarationRefused: if it cannot be imported, or cannot be called.
+    """
+    value = _attribute(path, f"the adapter of the sink {sink} is named as module:ATTRIBUTE")
+    if callable(value):
+        return value
+    raise DeclarationRefused(
+        Problem(
+            f"{path} is a {type(value).__name__}",
+            "`adapter` of a sink names, as module:ATTRIBUTE, what makes a `backfill_assets.SinkAdapter`",
+            "correct the path",
+            f"sink {sink}",
+        )
+    )
+
+
 def imported_references(path: str, product: str) -> Callable[[], Iterable[tuple[str, Any, str]]]:
     """Import what yields the reference tables that a product ships.
 

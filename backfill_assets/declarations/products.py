@@ -17,6 +17,7 @@ from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.sources import modules_of
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import InputRefused, Problem
+from resources.sinks.declared import PLATFORM_SINKS, SinkDeclaration
 
 if TYPE_CHECKING:
     import pandera.polars as pa
@@ -45,6 +46,11 @@ class Products:
     def inputs(self) -> tuple[InputTable, ...]:
         """Every input table of every product, and the quarantine of each that has none declared."""
         return tuple(table for product in self.declared for table in with_quarantines(product.inputs))
+
+    @cached_property
+    def sinks(self) -> dict[str, SinkDeclaration]:
+        """Every sink that a manifest can grant, by name: the platform's, and those of every product."""
+        return dict(PLATFORM_SINKS) | {sink.name: sink for product in self.declared for sink in product.sinks}
 
     @cached_property
     def modules(self) -> tuple[str, ...]:
@@ -85,6 +91,10 @@ class Products:
     def of_table(self, name: str) -> Product | None:
         """Return the product that declares a table, or None where none does."""
         return next((product for product in self.declared if name in {one for one, _ in tables_of(product)}), None)
+
+    def of_sink(self, name: str) -> Product | None:
+        """Return the product that declares a sink, or None of the platform's own."""
+        return next((product for product in self.declared if name in {one.name for one in product.sinks}), None)
 
     def group_of(self, table: str) -> str:
         """Return the group that the assets of a table are in: its product's name, as Dagster writes names of groups."""

@@ -37,6 +37,7 @@ def modules_of(product: Product) -> tuple[str, ...]:
 def _named(product: Product) -> list[str]:
     """Return the modules that a product names and that are imported for one purpose only: not by Spark's workers."""
     paths = [*product.loaders.values(), *([] if product.references is None else [product.references])]
+    paths += [sink.adapter for sink in product.sinks if isinstance(sink.adapter, str)]
     return [path.partition(":")[0] for path in paths]
 
 

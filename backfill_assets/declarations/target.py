@@ -20,6 +20,7 @@ from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.schema import PublishedInFull, dtypes, summed_columns
+from backfill_assets.declarations.sinks import Sink
 from backfill_assets.declarations.source_tables import Readers, SourceTable
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import (
@@ -37,7 +38,6 @@ from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.model import DayRange, Mode
 from manifests.timeliness import AS_OTHERS, Timeliness
-from resources.sinks.policy import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,8 +56,6 @@ PURITY_GATE = "recomputed_chunks_are_equal"
 PLATFORM_GATES = (ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE)
 """The run-level gates that no manifest can leave out."""
 
-PLATFORM_TABLES = frozenset({*TABLES.values(), "audit.reconciliation_exceptions"})
-"""Tables that are made beside those of products: of sinks, and of the rows on which gates disagree."""
 PUBLISHED_RULES_GATE = "published_rows_pass_rules"
 """Gate of a reconciliation that every target has: what readers see passes the target's own row rules."""
 ACCEPTED_ROWS_GATE = "published_rows_are_accepted"
@@ -489,6 +487,8 @@ class Product:
 
     `code` names the packages and modules whose files compute the product's tables, where it is not the whole top-level
     package of each model and function: a plan names their content, and a change of it voids the plan.
+
+    `sinks` are what runs may tell of what they did, if their manifests grant them.
     """
 
     name: str
@@ -497,3 +497,4 @@ class Product:
     references: str | None = None
     loaders: Mapping[str, str] = field(default_factory=dict)
     code: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()

@@ -85,7 +85,7 @@ def build_definitions(
         assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs if table.name not in theirs],
         jobs=list(DECISION_JOBS),
         sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
-        resources={"platform": platform, **spark_resources(), **(resources or {})},
+        resources={"platform": platform, **spark_resources(served.sinks), **(resources or {})},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,
     )

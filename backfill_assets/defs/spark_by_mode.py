@@ -12,7 +12,8 @@ from pydantic import Field
 
 from backfill_assets.installation import Platform
 from manifests.model import Mode
-from resources.sinks.policy import DECLARED, READ_ONLY_MODES, SIDE_EFFECTS
+from resources.sinks.declared import Declared
+from resources.sinks.policy import judge_granted
 from resources.spark.sessions import SparkOfOneMode
 
 _MODES = (Mode.LIVE, Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION)
@@ -62,20 +63,15 @@ def resource_key(mode: Mode) -> str:
     return f"spark_{mode.value.lower()}"
 
 
-def spark_resources() -> dict[str, dg.ConfigurableResource[Any]]:
-    """Return a resource a mode, by its key, and `spark`, which has all of them."""
-    by_mode = {resource_key(mode): _of_mode(mode) for mode in _MODES}
+def spark_resources(sinks: Declared) -> dict[str, dg.ConfigurableResource[Any]]:
+    """Return a resource a mode, by its key, and `spark`, which has all of them; `sinks` are those of the installation."""
+    by_mode = {resource_key(mode): _of_mode(mode, sinks) for mode in _MODES}
     return {**by_mode, "spark": SparkByMode(**by_mode)}
 
 
-def _of_mode(mode: Mode) -> SparkOfMode:
-    is_live = mode is Mode.LIVE
-    granted = [
-        sink.name
-        for sink in DECLARED.values()
-        if mode not in READ_ONLY_MODES and (is_live or (sink.isolated and sink.sink_class not in SIDE_EFFECTS))
-    ]
-    refuses = [] if is_live else list(_WITHOUT_LIVE)
+def _of_mode(mode: Mode, sinks: Declared) -> SparkOfMode:
+    granted = [sink.name for sink in sinks.values() if judge_granted(sink, mode).is_allowed]
+    refuses = [] if mode is Mode.LIVE else list(_WITHOUT_LIVE)
     if mode is Mode.RECONCILIATION:
         refuses.append("every write of a frame to files")
     return SparkOfMode(

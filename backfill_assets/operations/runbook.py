@@ -384,12 +384,13 @@ class _Book(RunOnRecord):
     def told(self) -> Said:
         if not self._plan.publishes:
             return StepState.NEVER, [f"mode {self._plan.mode} publishes nothing"], []
-        granted = self._record.manifest.safety.sinks
+        last = self._committed[-1].action if self._committed else PUBLISH
+        sinks = self._platform.sinks
+        granted = [name for name in self._record.manifest.safety.sinks if sinks.is_told_of(name, last)]
         if self._state not in WAS_PUBLISHED:
             return self._later(
                 f"the evidence and the sinks {', '.join(granted)}" if granted else "the evidence; no sink is granted"
             )
-        last = self._committed[-1].action if self._committed else PUBLISH
         number = len(self._committed)
         plain = number <= 2 or last == ACCEPT  # noqa: PLR2004 - as they are told
         names = {last, f"{last}-{number}"} if plain else {f"{last}-{number}"}

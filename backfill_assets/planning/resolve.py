@@ -47,7 +47,7 @@ from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
 from resources.ledger.facade import RunRecord, operator
-from resources.sinks import policy as sink_policy
+from resources.sinks.policy import draft_problems as sink_problems
 
 _log = logging.getLogger(__name__)
 
@@ -350,7 +350,7 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
     refused = _Refusals()
     refused.add(refusal)
     mode = mode or (None if kind is None else mode_of(kind))
-    refused.add(ManifestRefused(sink_policy.draft_problems(part("safety", "sinks") or (), mode)))
+    refused.add(ManifestRefused(sink_problems(part("safety", "sinks") or (), mode, platform.products.sinks)))
     target = None if table is None else platform.products.find_target(table)
     if table is not None and target is None:
         with refused.kept():

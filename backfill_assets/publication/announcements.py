@@ -7,7 +7,7 @@ done is `publisher`'s, `undoing`'s, `accepting`'s and `ending`'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -25,6 +25,7 @@ from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
 from manifests.text import words_of
 from resources import logs
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, operator
+from resources.sinks.declared import Told
 
 _log = logging.getLogger(__name__)
 _LONGEST = 1000
@@ -149,21 +150,17 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
     facts = {name: value for name, value in plain(done).items() if name != "new"}
     tell(platform, record, action, facts, number)
     faults.reach("recording.told")
-    action = name_of(action, number)
+    asked, action = action, name_of(action, number)
     done_before = {
         (one.sink, one.action) for one in platform.ledger.sink_attempts(record.run_id) if one.decision == "SENT"
     }
     for name in record.manifest.safety.sinks:
-        if (name, action) in done_before:
+        if (name, action) in done_before or not platform.sinks.is_told_of(name, asked):
             continue
         try:
             sink = platform.sinks.open(name, mode=record.plan.mode, manifest=record.manifest, action=action)
-            sink.send(
-                record.run_id,
-                action,
-                platform.ledger.now(),
-                facts | {"measured": _totals(platform.ledger.chunks(record.run_id))},
-            )
+            sink.send(_record_of(platform, record, action, facts))
+            faults.reach("recording.sent")
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises is put on record, and the next sink is told
             why = logs.without_passwords(words_of(error))[:_LONGEST]
             if not isinstance(error, Refused):
@@ -176,6 +173,19 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
             platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
             logs.event(_log, logging.INFO, "sink_sent", f"sink {name} was told of {action}", sink=name, action=action)
     catch_up(platform, record.run_id, TOLD, {"action": action})
+
+
+def _record_of(platform: Platform, record: RunRecord, action: str, facts: Mapping[str, Any]) -> Told:
+    chunks = platform.ledger.chunks(record.run_id)
+    return Told(
+        record.run_id,
+        action,
+        platform.ledger.now(),
+        {**facts, "measured": _totals(chunks)},
+        table=record.target,
+        chunks=tuple(one.chunk for one in chunks),
+        mode=record.plan.mode.value,
+    )
 
 
 def _totals(chunks: list[ChunkRecord]) -> list[dict[str, Any]]:

@@ -1,51 +1,44 @@
-"""Sinks as they are asked for and written to: every request is on record with the policy's answer.
+"""Sinks as they are asked for: every request is on record with the policy's answer, and a sink that is allowed is opened.
 
-Put here what a granted sink does, and what it takes to open one. A mode that may not use a sink never gets the object that
-holds its credential. Which sinks there are and who may use them is `resources.sinks.policy`'s.
+Put here what it takes to open one. A mode that may not use a sink never gets the object that holds its credential. What a
+sink is, is `resources.sinks.declared`'s, who may use it `resources.sinks.policy`'s; what the adapters that ship do is that of
+the module named for each, and what holds of any that is open, `resources.sinks.opened`'s.
 """
 
 from __future__ import annotations
 
-import http.client
-import urllib.request
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StringType, TimestamptzType
-
-from manifests.canonical import canonical_json
 from manifests.errors import Problem, SinkRefused
 from manifests.model import Mode, RunManifest
-from manifests.text import words_of
 from resources.lakehouse.facade import Lakehouse
-from resources.lakehouse.loads import LOAD_PROPERTY
 from resources.ledger.facade import Ledger, RunRecord
-from resources.settings import REDACTED, load_settings
-from resources.sinks.policy import DECLARED, Answer, Decision, judge, refusal
+from resources.settings import load_settings
+from resources.sinks.caches import InvalidatedChunks, cache_file
+from resources.sinks.declared import Declared, SinkDeclaration, ToCache, ToEventLog, ToTable, ToWebhook
+from resources.sinks.event_logs import EventLog, log_file
+from resources.sinks.opened import Adapter, OpenedSink, open_own, require_settings
+from resources.sinks.policy import Answer, Decision, judge, refusal
+from resources.sinks.records_table import RecordsTable
+from resources.sinks.webhooks import Webhook
 
-WEBHOOK_TIMEOUT_SECONDS = 10
-_ANSWER_SHOWN = 300
-"""Characters of what a receiver answered."""
-
-
-class Sink(Protocol):
-    """What can be done with a sink that was granted."""
-
-    def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
-        """Write one record; safe to repeat for the same run and action. Whatever it raises is on record as why it failed."""
+ImportAdapter = Callable[[str, str], Any]
+"""Imports what a sink names as `module:ATTRIBUTE`, by that and the sink's name."""
 
 
 class Sinks:
     """The one place where sinks are asked for."""
 
-    def __init__(self, ledger: Ledger, lakehouse: Lakehouse) -> None:
+    def __init__(
+        self, ledger: Ledger, lakehouse: Lakehouse, declared: Declared, home: Path, import_adapter: ImportAdapter
+    ) -> None:
         self._ledger = ledger
         self._lakehouse = lakehouse
+        self._home = home
+        self._import_adapter = import_adapter
+        self.declared = declared
 
     def check_grants(self, manifest: RunManifest) -> None:
         """Judge every sink the manifest asks for, before anything is planned.
@@ -57,33 +50,59 @@ class Sinks:
         refused = []
         from_tick = self._ledger.ticks.has_written(manifest)
         for name in manifest.safety.sinks:
-            answer = judge(name, mode, manifest, from_tick=from_tick)
+            answer = judge(name, mode, manifest, declared=self.declared, from_tick=from_tick)
             self._record(manifest.run_id, mode, "plan", answer)
             if answer.decision is Decision.REFUSED:
-                refused.append(refusal(answer, manifest.run_id, mode))
+                refused.append(refusal(answer, manifest.run_id, mode, self.declared))
         if refused:
             raise SinkRefused(refused)
 
-    def open(self, name: str, *, mode: Mode, manifest: RunManifest, action: str) -> Sink:
+    def is_told_of(self, name: str, action: str) -> bool:
+        """Whether a sink is told of an action; one that nobody declares is asked for, so that the refusal is on record."""
+        sink = self.declared.get(name)
+        return sink is None or action in sink.told_of
+
+    def open(self, name: str, *, mode: Mode, manifest: RunManifest, action: str) -> OpenedSink:
         """Return a sink that the policy allows.
 
         Raises:
-            SinkRefused: if it does not; the request is on record either way.
+            SinkRefused: if it does not, or a setting is missing; the request is on record either way.
+            DeclarationRefused: if the adapter cannot be imported.
         """
         record = self._ledger.find(manifest.run_id)
         mode = mode if record is None else record.plan.mode  # what is on record counts, whatever the caller says
-        answer = judge(name, mode, manifest, from_tick=self._is_live(record, manifest))
+        answer = judge(name, mode, manifest, declared=self.declared, from_tick=self._is_live(record, manifest))
         self._record(manifest.run_id, mode, action, answer)
         if answer.decision is Decision.REFUSED:
-            raise SinkRefused(refusal(answer, manifest.run_id, mode))
-        if (table := DECLARED[name].table) is not None:
-            return RecordsTable(self._lakehouse, table)
-        if name != "breach_notifications":
-            raise SinkRefused(
-                Problem(f"the sink {name} is declared, but nothing implements it", "a sink has an adapter", "add it")
-            )
-        # read here, after the policy has allowed it: no other mode's process ever holds the URL in an object of ours
-        return Webhook(load_settings().notification_webhook.get_secret_value())
+            raise SinkRefused(refusal(answer, manifest.run_id, mode, self.declared))
+        return self._opened(self.declared[name])
+
+    def _opened(self, sink: SinkDeclaration) -> OpenedSink:
+        # read here, after the policy has allowed it: no adapter of another mode's process is ever given them
+        values = load_settings().of_sink(sink.name) if sink.needs else {}
+        adapter: Adapter
+        match sink.adapter:
+            case ToTable():
+                adapter = RecordsTable(self._lakehouse, sink.adapter.table)
+            case ToEventLog():
+                adapter = EventLog(log_file(self._home, sink.name), sink.name)
+            case ToCache():
+                adapter = InvalidatedChunks(cache_file(self._home, sink.name))
+            case ToWebhook():
+                require_settings(sink, values)
+                token = None if sink.adapter.token is None else values[sink.adapter.token]
+                adapter = Webhook(values[sink.adapter.url], token)
+            case str() as path:
+                return open_own(sink, lambda: self._import_adapter(path, sink.name), values)
+            case _:
+                raise SinkRefused(
+                    Problem(
+                        f"the sink {sink.name} is declared, but nothing implements it",
+                        "a sink has an adapter",
+                        "name one",
+                    )
+                )
+        return OpenedSink(sink, adapter, tuple(values.values()))
 
     def _is_live(self, record: RunRecord | None, manifest: RunManifest) -> bool:
         """Whether the ledger has the run as LIVE, with this manifest, and a tick as who wrote it."""
@@ -93,10 +112,11 @@ class Sinks:
 
     def record_outcome(self, manifest: RunManifest, name: str, action: str, outcome: str, reason: str) -> None:
         """Record what came of a write to a granted sink: SENT or FAILED."""
+        sink = self.declared.get(name)  # none, if the product that declared it is served no more
         self._ledger.record_sink_attempt(
             manifest.run_id,
             sink=name,
-            sink_class=DECLARED[name].sink_class.value,
+            sink_class="" if sink is None else sink.sink_class.value,
             mode=manifest.execution_mode.value,
             action=action,
             decision=outcome,
@@ -113,77 +133,3 @@ class Sinks:
             decision=answer.decision.value,
             reason=answer.reason,
         )
-
-
-class RecordsTable:
-    """Append-only Iceberg table of what was done to which target, one row a run and action."""
-
-    SCHEMA = Schema(
-        NestedField(1, "run_id", StringType(), required=False),
-        NestedField(2, "action", StringType(), required=False),
-        NestedField(3, "at", TimestamptzType(), required=False),
-        NestedField(4, "details", StringType(), required=False),
-    )
-
-    def __init__(self, lakehouse: Lakehouse, table: str) -> None:
-        self._lakehouse, self._table = lakehouse, table
-
-    def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
-        """Append the row, once a run and action."""
-        self._lakehouse.ensure(self._table, self.SCHEMA, UNPARTITIONED_PARTITION_SPEC, {})
-        row = pa.Table.from_pylist(
-            [{"run_id": run_id, "action": action, "at": at.astimezone(UTC), "details": canonical_json(dict(details))}],
-            schema=self.SCHEMA.as_arrow(),
-        )
-        self._lakehouse.append(self._table, [row], {LOAD_PROPERTY: f"{run_id}:{action}"})
-
-
-class Webhook:
-    """Posts JSON to the configured URL; `runId` and `action` let the receiver recognise a repetition."""
-
-    def __init__(self, url: str) -> None:
-        if not _is_address(url):
-            raise SinkRefused(
-                Problem(
-                    "notification_webhook is not set to an http(s) URL",
-                    "LIVE posts to a configured webhook: http(s)://HOST[:PORT]/PATH, without blanks and without a user before the host",
-                    "set BACKFILL_NOTIFICATION_WEBHOOK for the LIVE deployment",
-                )
-            )
-        self._url = url
-
-    def send(self, run_id: str, action: str, at: datetime, details: Mapping[str, Any]) -> None:
-        """Post the record.
-
-        Raises:
-            SinkRefused: if the receiver cannot be reached or answers with an error.
-        """
-        body = canonical_json({"runId": run_id, "action": action, "at": at, "details": dict(details)}).encode()
-        request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
-            self._url, data=body, headers={"Content-Type": "application/json"}, method="POST"
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310
-                return
-        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-            answer = words_of(error).replace(self._url, REDACTED)[:_ANSWER_SHOWN]
-            raise SinkRefused(
-                Problem(
-                    f"the webhook did not take the record: {answer}",
-                    "the receiver answers with success",
-                    "check the receiver, then publish again: it is safe to repeat",
-                )
-            ) from error
-
-
-def _is_address(url: str) -> bool:
-    """Whether a request can be made to a URL: of any other the libraries quote what is wrong in it, which may be its secret."""
-    if not (url.isascii() and url.isprintable()) or " " in url:
-        return False
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
-        )
-    except ValueError:
-        return False

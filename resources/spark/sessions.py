@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +22,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
-from resources.settings import Settings
+from resources.settings import SINK_VARIABLES, WEBHOOK_VARIABLE, Settings
 from resources.spark import class_archive, pyspark_private, surroundings, worker_daemon
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 MODE_KEY = "spark.backfill.mode"
 """Runtime setting in which a session carries its mode."""
-WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
-"""The credential of the one sink with side effects."""
 JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
 
 _TELL_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -90,6 +88,8 @@ fails before it has removed or written anything. Spark refuses the name of a cla
 _OWN_CATALOG = "spark.sql.warehouse.dir"
 _JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
 _DENIED = {_JDBC: JDBC_PROVIDERS}
+_WITHOUT_SINKS = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
+"""Modes that write to no sink."""
 _confined: set[bool] = set()
 """Whether the sessions of this process are confined; both only where LIVE's reach nothing that others may not."""
 
@@ -146,11 +146,13 @@ def working_folder(modules: Sequence[str]) -> dict[str, str]:
 class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
-    `worker_modules` are what Python workers have imported when they begin.
+    `worker_modules` are what Python workers have imported when they begin; `sinks` those that other modes than LIVE may use.
     """
 
-    def __init__(self, settings: Settings, worker_modules: Sequence[str] = ()) -> None:
-        self._settings, self._worker_modules = settings, worker_modules
+    def __init__(
+        self, settings: Settings, worker_modules: Sequence[str] = (), sinks: Collection[str] = frozenset()
+    ) -> None:
+        self._settings, self._worker_modules, self._sinks = settings, worker_modules, sinks
         self._workers = {
             "spark.python.daemon.module": worker_daemon.__name__,
             f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
@@ -213,13 +215,21 @@ class ModeSpark:
             session.interruptAll()
 
     def _start(self, mode: Mode) -> SparkSession:
+        reached = self._sinks if mode not in _WITHOUT_SINKS else ()
+        _require_one_reach(self._settings, mode, self._sinks)
+        # or the JVM and its Python workers would inherit them; what this process may need once rows are published comes back
+        held_back = {name: os.environ.pop(name) for name in _credentials() if mode is not Mode.LIVE}
+        kept = {name: value for name, value in held_back.items() if _sink_of(name) in reached}
+        try:
+            return self._start_without_credentials(mode)
+        finally:
+            os.environ.update(kept)
+
+    def _start_without_credentials(self, mode: Mode) -> SparkSession:
         # most commands need no session, and Dagster's resource takes a second to import
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
-        _require_one_reach(self._settings, mode)
-        if mode is not Mode.LIVE:
-            os.environ.pop(WEBHOOK_VARIABLE, None)  # or the JVM and its Python workers would inherit it
         os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -352,7 +362,18 @@ def computing_otherwise(session: SparkSession) -> Iterator[None]:
             session.conf.unset(name) if old is None else session.conf.set(name, old)
 
 
-def _require_one_reach(settings: Settings, mode: Mode) -> None:
+def _credentials() -> list[str]:
+    """Return the variables of the environment that have what sinks need."""
+    return [name for name in os.environ if name == WEBHOOK_VARIABLE or name.upper().startswith(SINK_VARIABLES)]
+
+
+def _sink_of(variable: str) -> str:
+    """Return the sink whose setting a variable has; nothing where it has those of several."""
+    prefix, _, rest = variable.lower().partition("__")
+    return rest.partition("__")[0] if prefix == SINK_VARIABLES.lower() else ""
+
+
+def _require_one_reach(settings: Settings, mode: Mode, sinks: Collection[str]) -> None:
     """Refuse a second kind of session in a process.
 
     Spark decides once a process which JDBC connections there are, and a JVM keeps the environment it was started with.
@@ -360,7 +381,8 @@ def _require_one_reach(settings: Settings, mode: Mode) -> None:
     Raises:
         EnvironmentRefused: if LIVE's sessions may reach what the others may not, and both are asked for.
     """
-    opens = session_settings(settings, Mode.LIVE)[_JDBC] != JDBC_PROVIDERS or WEBHOOK_VARIABLE in os.environ
+    of_live = [name for name in _credentials() if _sink_of(name) not in sinks]
+    opens = session_settings(settings, Mode.LIVE)[_JDBC] != JDBC_PROVIDERS or bool(of_live)
     if mode is Mode.LIVE and not opens:
         return
     confined = mode is not Mode.LIVE

@@ -8,23 +8,32 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sink_receivers import OF_CLASS
 from support import a_manifest, planned
 
+from backfill_assets.declarations.finding import imported_adapter
+from backfill_assets.products.enforcement import BREACH_NOTIFICATIONS
 from manifests.errors import SinkRefused
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
-from resources.sinks import adapters as module
 from resources.sinks import policy as sink_policy
-from resources.sinks.adapters import RecordsTable, Sinks, Webhook
-from resources.sinks.policy import DECLARED, TABLES, Decision, SinkClass, SinkDeclaration, judge
+from resources.sinks import webhooks as module
+from resources.sinks.adapters import Sinks
+from resources.sinks.declared import PLATFORM_SINKS, SinkClass, SinkDeclaration, Told, ToTable, tables_of
+from resources.sinks.policy import Decision, judge
+from resources.sinks.records_table import RecordsTable
+from resources.sinks.webhooks import Webhook
 
-AUDIT_TABLE = TABLES["run_audit"]
+AUDIT_TABLE = tables_of(PLATFORM_SINKS.values())["run_audit"]
+OWNERS = ("team:test",)
+DECLARED = dict(PLATFORM_SINKS) | {"breach_notifications": BREACH_NOTIFICATIONS}
 RUN = "restate-2012"
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SIDE_EFFECTS = {"EVENT_TOPIC", "NOTIFICATION", "TICKET", "EXTERNAL_API"}
@@ -40,7 +49,15 @@ def sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: Ledger, lakeh
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BACKFILL_CONFIG", raising=False)
     monkeypatch.setenv("BACKFILL_NOTIFICATION_WEBHOOK", "http://127.0.0.1:9/none")
-    return Sinks(ledger, lakehouse)
+    return Sinks(ledger, lakehouse, DECLARED, tmp_path / "home", imported_adapter)
+
+
+def tried(sink_class: SinkClass, adapter: Any = "nobody:HAS_IT", *, isolated: bool | None = None) -> SinkDeclaration:
+    return SinkDeclaration("tried", sink_class, "of this test", OWNERS, adapter, isolated=isolated)
+
+
+def told(run_id: str, action: str, at: datetime, details: dict[str, Any]) -> Told:
+    return Told(run_id, action, at, details)
 
 
 def decisions(ledger: Ledger) -> list[tuple[str, str, str, str]]:
@@ -62,13 +79,13 @@ def expected(sink_class: SinkClass, isolated: bool, mode: Mode, granted: bool, s
 
 
 @pytest.mark.parametrize("sink_class", list(SinkClass))
-def test_class_mode_and_grants_decide_and_nothing_else(sink_class: SinkClass, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_mode_and_grants_decide_and_nothing_else(sink_class: SinkClass) -> None:
     booleans = [False, True]
     for isolated, mode, granted, side_effects in itertools.product(booleans, Mode, booleans, booleans):
-        monkeypatch.setitem(DECLARED, "tried", SinkDeclaration("tried", sink_class, isolated, "of this test"))
+        declared = {"tried": tried(sink_class, isolated=isolated)}
         manifest = granting(*(["tried"] if granted else []), side_effects=side_effects)
         for from_tick in booleans:
-            answer = judge("tried", mode, manifest, from_tick=from_tick)
+            answer = judge("tried", mode, manifest, declared=declared, from_tick=from_tick)
             counts_as = mode if from_tick or mode is not Mode.LIVE else Mode.BACKFILL
             case = (isolated, mode, granted, side_effects, from_tick)
             assert answer.decision.value == expected(sink_class, isolated, counts_as, granted, side_effects), case
@@ -100,18 +117,16 @@ def test_what_is_on_record_says_the_mode_whoever_asks(sinks: Sinks, ledger: Ledg
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.LIVE])
 @pytest.mark.parametrize("sink_class", sorted(SIDE_EFFECTS))
-def test_only_live_may_cause_side_effects_whatever_its_manifest_says(
-    sink_class: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declaration = SinkDeclaration("tried", SinkClass(sink_class), True, "of this test")
-    monkeypatch.setitem(DECLARED, "tried", declaration)
+def test_only_live_may_cause_side_effects_whatever_its_manifest_says(sink_class: str, mode: Mode) -> None:
+    declared = {"tried": tried(SinkClass(sink_class), isolated=True)}
 
-    assert judge("tried", mode, granting("tried", side_effects=True)).decision is Decision.REFUSED
+    answer = judge("tried", mode, granting("tried", side_effects=True), declared=declared)
+    assert answer.decision is Decision.REFUSED
 
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_sink_that_nobody_declared_is_refused_in_every_mode(mode: Mode) -> None:
-    answer = judge("carrier_pigeon", mode, granting("carrier_pigeon", side_effects=True))
+    answer = judge("carrier_pigeon", mode, granting("carrier_pigeon", side_effects=True), declared=DECLARED)
 
     assert answer.decision is Decision.REFUSED
     assert "no such sink is declared; declared are breach_notifications, run_audit" in answer.reason
@@ -167,18 +182,18 @@ def test_a_granted_sink_is_handed_out_and_the_request_is_on_record(sinks: Sinks,
     wanted = {"sinks": ["run_audit", "breach_notifications"], "sideEffectsAllowed": True}
     manifest = planned(ledger, RUN, kind="LIVE", safety=wanted).manifest
 
-    assert isinstance(sinks.open("run_audit", mode=Mode.LIVE, manifest=manifest, action="publish"), RecordsTable)
-    assert isinstance(sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish"), Webhook)
+    audit = sinks.open("run_audit", mode=Mode.LIVE, manifest=manifest, action="publish")
+    hook = sinks.open("breach_notifications", mode=Mode.LIVE, manifest=manifest, action="publish")
+    assert (type(audit.adapter), type(hook.adapter)) == (RecordsTable, Webhook)
     assert [decision for *_, decision in decisions(ledger)] == ["ALLOWED", "ALLOWED"]
 
 
 def test_a_sink_that_is_declared_with_a_table_appends_its_records_there(
     sinks: Sinks, lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_this_test = SinkDeclaration("tried", SinkClass.ANALYTICAL_TABLE, True, "of this test", table="audit.tried")
-    monkeypatch.setitem(DECLARED, "tried", of_this_test)
+    monkeypatch.setitem(DECLARED, "tried", tried(SinkClass.ANALYTICAL_TABLE, ToTable("audit.tried")))
     sink = sinks.open("tried", mode=Mode.BACKFILL, manifest=granting("tried"), action="publish")
-    sink.send(RUN, "publish", AT, {"snapshot_id": 5})
+    sink.send(told(RUN, "publish", AT, {"snapshot_id": 5}))
     (row,) = lakehouse.table("audit.tried").scan().to_arrow().to_pylist()
     assert (row["run_id"], row["action"], row["at"]) == (RUN, "publish", AT)
 
@@ -186,10 +201,10 @@ def test_a_sink_that_is_declared_with_a_table_appends_its_records_there(
 def test_a_declared_sink_that_nobody_implements_is_never_taken_for_the_webhook(
     sinks: Sinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DECLARED, "tried", SinkDeclaration("tried", SinkClass.CACHE, True, "declared, not implemented"))
+    monkeypatch.setitem(DECLARED, "tried", tried(SinkClass.CACHE, None, isolated=True))
     manifest = a_manifest(RUN, safety={"sinks": ["tried"]})
 
-    with pytest.raises((SinkRefused, LookupError), match="tried"):
+    with pytest.raises(SinkRefused, match="tried is declared, but nothing implements it"):
         sinks.open("tried", mode=Mode.BACKFILL, manifest=manifest, action="publish")
 
 
@@ -197,6 +212,39 @@ def test_what_came_of_a_write_is_on_record(sinks: Sinks, ledger: Ledger) -> None
     sinks.record_outcome(granting("run_audit"), "run_audit", "publish", "SENT", "")
 
     assert decisions(ledger) == [("run_audit", "LIVE", "publish", "SENT")]
+
+
+NOT_LIVE = [mode for mode in Mode if mode is not Mode.LIVE]
+
+
+@pytest.mark.parametrize("sink_class", list(SinkClass))
+def test_a_sink_of_a_product_is_opened_in_no_mode_that_may_not_use_it(
+    sink_class: SinkClass, ledger: Ledger, lakehouse: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is its adapter imported: what would import it says so."""
+    monkeypatch.setenv("BACKFILL_SINKS__TRIED__FOLDER", str(tmp_path / "kept"))
+    imported: list[str] = []
+
+    def importing(path: str, sink: str) -> Any:
+        imported.append(sink)
+        return imported_adapter(path, sink)
+
+    path = f"sink_receivers:{OF_CLASS[sink_class].__name__}"
+    for isolated, mode in itertools.product((False, True), NOT_LIVE):
+        sink = replace(tried(sink_class, path, isolated=isolated), settings=("folder",))
+        sinks = Sinks(ledger, lakehouse, {"tried": sink}, tmp_path, importing)
+        manifest = a_manifest(safety={"sinks": ["tried"]})
+        may = isolated and sink_class.value not in SIDE_EFFECTS and mode in {Mode.BACKFILL, Mode.REPLAY}
+        if may:
+            assert sinks.open("tried", mode=mode, manifest=manifest, action="publish").adapter
+        else:
+            with pytest.raises(SinkRefused, match=rf"\({mode}\) asks for the sink 'tried'"):
+                sinks.open("tried", mode=mode, manifest=manifest, action="publish")
+        assert imported == (["tried"] if may else [])
+        imported.clear()
+        (last,) = ledger.sink_attempts(manifest.run_id)[-1:]
+        assert (last.sink, last.sink_class, last.mode) == ("tried", sink_class.value, mode.value)
+        assert last.decision == ("ALLOWED_ISOLATED" if may else "REFUSED")
 
 
 # --- the audit table --------------------------------------------------------------------------------------------------
@@ -208,9 +256,9 @@ def audit_rows(lakehouse: Lakehouse) -> list[dict[str, Any]]:
 
 def test_the_audit_table_has_a_row_a_run_and_action(lakehouse: Lakehouse) -> None:
     audit = RecordsTable(lakehouse, AUDIT_TABLE)
-    audit.send(RUN, "publish", AT, {"snapshot_id": 5})
-    audit.send(RUN, "rollback", AT, {})
-    audit.send("another-run", "publish", AT, {})
+    audit.send(told(RUN, "publish", AT, {"snapshot_id": 5}))
+    audit.send(told(RUN, "rollback", AT, {}))
+    audit.send(told("another-run", "publish", AT, {}))
 
     rows = audit_rows(lakehouse)
     assert {(row["run_id"], row["action"]) for row in rows} == {
@@ -228,14 +276,14 @@ def test_an_instant_of_another_zone_is_told_as_the_same_instant(
     # importing pandera sets this for the whole process; pyarrow then takes local clock time for UTC
     monkeypatch.setenv("PYARROW_IGNORE_TIMEZONE", "1")
     at = datetime.fromisoformat("2024-05-02T01:30:00+13:30")
-    RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", at, {})
+    RecordsTable(lakehouse, AUDIT_TABLE).send(told(RUN, "publish", at, {}))
 
     assert [row["at"] for row in audit_rows(lakehouse)] == [at]
 
 
 def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
     for _ in range(2):
-        RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", AT, {"snapshot_id": 5})
+        RecordsTable(lakehouse, AUDIT_TABLE).send(told(RUN, "publish", AT, {"snapshot_id": 5}))
 
     assert len(audit_rows(lakehouse)) == 1
 
@@ -243,17 +291,17 @@ def test_the_same_action_told_twice_is_one_row(lakehouse: Lakehouse) -> None:
 def test_an_action_that_two_processes_tell_at_once_is_one_row(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RecordsTable(lakehouse, AUDIT_TABLE).send("another-run", "publish", AT, {})
+    RecordsTable(lakehouse, AUDIT_TABLE).send(told("another-run", "publish", AT, {}))
     others = iter([1])
     commit_table = type(lakehouse.catalog).commit_table
 
     def first_theirs(catalog: Any, *arguments: Any) -> Any:
         if next(others, None) is not None:
-            RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", AT, {"snapshot_id": 5})
+            RecordsTable(lakehouse, AUDIT_TABLE).send(told(RUN, "publish", AT, {"snapshot_id": 5}))
         return commit_table(catalog, *arguments)
 
     monkeypatch.setattr(type(lakehouse.catalog), "commit_table", first_theirs)
-    RecordsTable(lakehouse, AUDIT_TABLE).send(RUN, "publish", AT, {"snapshot_id": 5})
+    RecordsTable(lakehouse, AUDIT_TABLE).send(told(RUN, "publish", AT, {"snapshot_id": 5}))
 
     assert [row["run_id"] for row in audit_rows(lakehouse)].count(RUN) == 1
 
@@ -298,7 +346,7 @@ def url_of(receiver: Any, userinfo: str = "") -> str:
 
 
 def test_the_webhook_posts_what_was_done_with_what_recognises_a_repetition(receiver: Any) -> None:
-    Webhook(url_of(receiver)).send(RUN, "publish", AT, {"snapshot_id": 5})
+    Webhook(url_of(receiver)).send(told(RUN, "publish", AT, {"snapshot_id": 5}))
 
     ((path, content_type, body),) = receiver.received
     assert (path, content_type) == ("/breaches", "application/json")
@@ -310,7 +358,7 @@ def test_a_receiver_that_answers_with_an_error_is_told_of(receiver: Any, answer:
     receiver.answer = answer
 
     with pytest.raises(SinkRefused, match=str(answer)):
-        Webhook(url_of(receiver)).send(RUN, "publish", AT, {})
+        Webhook(url_of(receiver)).send(told(RUN, "publish", AT, {}))
 
 
 def test_a_receiver_that_is_not_there_is_told_of(receiver: Any) -> None:
@@ -319,14 +367,14 @@ def test_a_receiver_that_is_not_there_is_told_of(receiver: Any) -> None:
         port = unused.getsockname()[1]
 
     with pytest.raises(SinkRefused, match="the webhook did not take the record"):
-        Webhook(f"http://127.0.0.1:{port}/").send(RUN, "publish", AT, {})
+        Webhook(f"http://127.0.0.1:{port}/").send(told(RUN, "publish", AT, {}))
 
 
 def test_a_receiver_that_hangs_up_without_an_answer_is_told_of(receiver: Any) -> None:
     receiver.answer = None
 
     with pytest.raises(SinkRefused, match="the webhook did not take the record"):
-        Webhook(url_of(receiver)).send(RUN, "publish", AT, {})
+        Webhook(url_of(receiver)).send(told(RUN, "publish", AT, {}))
 
 
 def test_a_receiver_that_does_not_speak_http_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +391,7 @@ def test_a_receiver_that_does_not_speak_http_is_told_of(monkeypatch: pytest.Monk
         thread.start()
         try:
             with pytest.raises(SinkRefused, match="the webhook did not take the record"):
-                Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/").send(RUN, "publish", AT, {})
+                Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/").send(told(RUN, "publish", AT, {}))
         finally:
             thread.join()
 
@@ -352,14 +400,14 @@ def test_a_receiver_that_is_too_slow_is_told_of(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(module, "WEBHOOK_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(SinkRefused, match="timed out"):
-        Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/").send(RUN, "publish", AT, {})
+        Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/").send(told(RUN, "publish", AT, {}))
 
 
 def test_a_password_in_the_webhooks_url_is_never_shown(receiver: Any) -> None:
     receiver.answer = 500
 
     with pytest.raises(SinkRefused) as refused:
-        Webhook(url_of(receiver, "ada:hunter2@")).send(RUN, "publish", AT, {})
+        Webhook(url_of(receiver, "ada:hunter2@")).send(told(RUN, "publish", AT, {}))
     assert "hunter2" not in str(refused.value)
 
 
@@ -395,6 +443,6 @@ def test_an_answer_is_shown_in_part_and_never_the_address(receiver: Any, monkeyp
 
     monkeypatch.setattr(module.urllib.request, "urlopen", answers)
     with pytest.raises(SinkRefused) as refused:
-        hook.send(RUN, "publish", AT, {})
+        hook.send(told(RUN, "publish", AT, {}))
     assert "token-of-ours" not in str(refused.value)
     assert len(str(refused.value)) < 600

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from backfill_assets.declarations.checking.sinks import usable_sinks, wrong_sink_fields
 from backfill_assets.declarations.checking.table_fields import in_words, wrong_table_fields
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
@@ -33,6 +34,7 @@ def wrong_fields(product: Any) -> Iterator[Problem]:
         yield _problem(product, f"references is {in_words(references)}", rule, f"write `{_PATH}` in quotes")
     yield from _of_loaders(product)
     yield from _of_code(product)
+    yield from wrong_sink_fields(product)
 
 
 def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTable]] | None:
@@ -54,6 +56,7 @@ def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTa
             targets=tuple(one for one in whole if isinstance(one, TargetTable)),
             references=product.references if isinstance(product.references, str) else None,
             loaders={one: path for one, path in loaders.items() if isinstance(one, str) and isinstance(path, str)},
+            sinks=usable_sinks(product),
         )
     except Exception:  # noqa: BLE001 - a value may raise anything when it is looked at, as `checking.products` says of it
         return None

@@ -1,7 +1,7 @@
 """Mistakes in what a target's schedules may do: its policy for LIVE, and that for reconciling what is published.
 
-Put here what can be said of a policy beside the target's own declaration. Its gates and tolerances are `gates`' to look up,
-the kind of each of its fields `table_fields`'.
+Put here what can be said of a policy beside the target's own declaration. Its gates and tolerances are `gates`' to look up, its
+sinks `sinks`', the kind of each of its fields `table_fields`'.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from typing import Any
 
 from croniter import CroniterError, croniter
 
-from backfill_assets.declarations.checking.names import no_tuple
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.target import TargetTable
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
-from manifests.model import Mode, PublishMode
+from manifests.model import PublishMode
 from manifests.text import NAME_RULE, not_a_name, same_text
-from resources.sinks.policy import DECLARED, SIDE_EFFECTS, draft_problems
 
 _FIELDS = 5
 _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -102,28 +100,6 @@ def _of_live(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Prob
         )
     if live.begins_on is not None:
         yield from _of_begin(target, live, where)
-    yield from _of_sinks(live, where)
-
-
-def _of_sinks(live: LivePolicy, where: str) -> Iterator[Problem]:
-    if isinstance(live.sinks, str):
-        yield no_tuple(where, "sinks is", live.sinks)
-        return
-    told = [one for one in live.sinks if one in DECLARED and DECLARED[one].sink_class in SIDE_EFFECTS]
-    if told and not live.side_effects_allowed:
-        yield Problem(
-            f"sinks has {', '.join(told)}, and side_effects_allowed is False",
-            "what somebody outside sees at once is granted in so many words",
-            "write side_effects_allowed=True, or take the sink out",
-            where,
-        )
-    for problem in draft_problems(live.sinks, Mode.LIVE):
-        yield Problem(
-            f"sinks: {problem.what.removeprefix('safety.sinks ')}",
-            problem.rule,
-            "correct the name, or remove it",
-            where,
-        )
 
 
 def _of_begin(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes, declared_
 from backfill_assets.declarations.checking.fields import readable_part, wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.checking.sinks import of_all_sinks, of_live_sinks
 from backfill_assets.declarations.checking.source_tables import of_circles
 from backfill_assets.declarations.checking.sql import of_sql_files
 from backfill_assets.declarations.checking.tables import of_input
@@ -24,6 +25,7 @@ from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.target import InputTable, Product, TargetTable
 from manifests.errors import Problem
 from resources.code.sources import missing_of
+from resources.sinks.declared import PLATFORM_SINKS
 
 
 def problems_of(declared: Sequence[Product]) -> list[Problem]:
@@ -63,6 +65,8 @@ def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | Targe
         columns[table.name], problems = declared_columns(table.name, table.model)
         yield from problems
     yield from _twice(declared, inputs, targets)
+    yield from of_all_sinks(declared, columns)
+    sinks = dict(PLATFORM_SINKS) | {sink.name: sink for product in declared for sink in product.sinks}
     yield from of_circles(targets)
     references = {table.name for table in inputs if table.is_reference}
     references |= {table.name for table in left_out if isinstance(table, InputTable)}
@@ -80,6 +84,8 @@ def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | Targe
             yield from _in_words(own.name, of_input(own, columns))
         for target in product.targets:
             yield from _in_words(target.name, _of_target(target, columns, references))
+            if target.live is not None:
+                yield from _in_words(target.name, of_live_sinks(target.live, f"{target.name}: live", sinks))
 
 
 def _of_code(product: Product) -> Iterator[Problem]:

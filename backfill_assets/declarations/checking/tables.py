@@ -19,10 +19,11 @@ from backfill_assets.declarations.checking.columns import (
 from backfill_assets.declarations.checking.models import of_values
 from backfill_assets.declarations.checking.names import no_tuple, texts
 from backfill_assets.declarations.column_history import former_name_problems
-from backfill_assets.declarations.target import PLATFORM_TABLES, InputTable, TargetTable
+from backfill_assets.declarations.sinks import PLATFORM_TABLES
+from backfill_assets.declarations.target import InputTable, TargetTable
 from manifests.errors import Problem
 
-_OWNER = re.compile(r"team:.*\S.*|.*\S@\S.*")
+OWNER = re.compile(r"team:.*\S.*|.*\S@\S.*")
 _NAME = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*")
 
 
@@ -51,7 +52,7 @@ def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:
     if isinstance(table.owners, str) and table.owners.strip(" ,"):
         yield no_tuple(f"{table.name}: owners", "owners is", table.owners)
         return
-    wrong = [owner for owner in texts(table.owners) if not _OWNER.fullmatch(owner)]
+    wrong = [owner for owner in texts(table.owners) if not OWNER.fullmatch(owner)]
     if wrong or not table.owners or isinstance(table.owners, str):
         yield Problem(
             f"owners={table.owners!r}",

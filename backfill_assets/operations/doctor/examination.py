@@ -42,6 +42,7 @@ from backfill_assets.operations.doctor.publications import (
     unprotected_bases,
 )
 from backfill_assets.operations.doctor.settling import settled
+from backfill_assets.operations.doctor.sinks import settings_without_sinks, sinks_without_settings
 from backfill_assets.operations.doctor.tables import (
     columns_that_differ,
     foreign_snapshots,
@@ -90,6 +91,8 @@ def examine(platform: Platform) -> list[Disagreement]:
         freezes_over,
         clock_behind,
         policy_file_that_differs,
+        sinks_without_settings,
+        settings_without_sinks,
     ):
         found += settled(platform, partial(_as_far_as_possible, platform, "ledger", partial(look, platform)))
     for one in found:

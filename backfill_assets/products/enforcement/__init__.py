@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.sinks import Sink, SinkClass, ToWebhook
 from backfill_assets.declarations.target import (
     ColumnOrigin,
     CorrectionsTable,
@@ -103,10 +104,19 @@ CASE_SLA_DAILY = TargetTable(
     reconciled=ReconciliationPolicy(),
 )
 
+BREACH_NOTIFICATIONS = Sink(
+    name="breach_notifications",
+    sink_class=SinkClass.NOTIFICATION,
+    description="webhook told of breaches by jurisdiction",
+    owners=OWNERS,
+    adapter=ToWebhook(),
+)
+
 PRODUCT = Product(
     name="enforcement",
     inputs=(CASE_EVENTS, QUARANTINE, SLA_RULES, CALENDAR),
     targets=(CASE_SLA_DAILY,),
     references="backfill_assets.products.enforcement.loading:reference_tables",
     loaders={"case-events": "backfill_assets.products.enforcement.loading:CASE_EVENTS"},
+    sinks=(BREACH_NOTIFICATIONS,),
 )
