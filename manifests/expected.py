@@ -6,9 +6,10 @@ found instead `backfill_assets.gates.expected_figures`'; figures that a product 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
 from manifests.fields import Part
 
@@ -60,6 +61,11 @@ class Figures(Part):
         """Whether there is no figure to compare."""
         return self.rows is None and not self.sums
 
+    def in_words(self) -> str:
+        """Say the figures."""
+        rows = [] if self.rows is None else [f"{self.rows:,} rows"]
+        return ", ".join([*rows, *(f"sum of {column} {value}" for column, value in sorted(self.sums.items()))])
+
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.says_nothing:
@@ -86,6 +92,11 @@ class ChunkFigures(Figures):
         """Whether there is no figure to compare."""
         return self.digest is None and super().says_nothing
 
+    def in_words(self) -> str:
+        """Say the figures, and the digest."""
+        digest = [] if self.digest is None else [f"digest {self.digest}"]
+        return ", ".join([*filter(None, [super().in_words()]), *digest])
+
 
 class Expected(Part):
     """What must come out: of chunks by their keys, of the whole publish range, or both."""
@@ -104,3 +115,57 @@ class Expected(Part):
         parts = [f"{len(self.chunks):,} chunk(s)"] if self.chunks else []
         parts += ["the whole publish range"] if self.whole is not None else []
         return f"figures of {' and of '.join(parts)} are expected"
+
+
+_Kind = TypeVar("_Kind", bound=Figures)
+
+
+def valid_figures(data: Any) -> tuple[Expected | None, bool]:
+    """Return those figures of a manifest's `expected` that are valid by themselves, and whether these are all of it.
+
+    What is left of figures that are not valid as a whole can be held against a target all the same: a mistake in one of them hides
+    none of the others.
+    """
+    if (whole := _valid(Expected, data)) is not None:
+        return whole, True
+    given = data if isinstance(data, Mapping) else {}
+    chunks = given.get("chunks")
+    kept = {
+        key: figures
+        for key, value in (chunks if isinstance(chunks, Mapping) else {}).items()
+        if _valid(_CHUNK, key) is not None and (figures := _kept(ChunkFigures, value)) is not None
+    }
+    of_whole = _kept(Figures, given.get("whole"))
+    return (Expected(whole=of_whole, chunks=kept) if kept or of_whole is not None else None), False
+
+
+def _kept(kind: type[_Kind], data: Any) -> _Kind | None:
+    """Return the valid ones of some figures; a sum whose value is not valid still names its column."""
+    if not isinstance(data, Mapping):
+        return None
+    sums = data.get("sums")
+    kept: dict[str, Any] = {
+        "sums": {
+            name: "0" if _valid(Sum, value) is None else value
+            for name, value in (sums if isinstance(sums, Mapping) else {}).items()
+            if _valid(_COLUMN, name) is not None
+        }
+    }
+    kept |= {name: data[name] for name in ("rows", "digest") if name in data}
+    while kept:
+        try:
+            return kind.model_validate(kept)
+        except ValidationError as error:
+            wrong = {str(one["loc"][0]) for one in error.errors() if one["loc"]}
+            if not wrong & kept.keys():
+                return None
+            kept = {name: value for name, value in kept.items() if name not in wrong}
+    return None
+
+
+def _valid(kind: Any, data: Any) -> Any:
+    """Return data as a valid value; None where it is none."""
+    try:
+        return TypeAdapter(kind).validate_python(data)
+    except ValidationError:
+        return None

@@ -104,6 +104,14 @@ class SourceState:
 
 
 @dataclass(frozen=True)
+class AcceptedReference:
+    """A snapshot of a reference table that a person has accepted, and the run that it was accepted with."""
+
+    snapshot_id: int
+    run_id: str
+
+
+@dataclass(frozen=True)
 class ReferenceState:
     """What is known of one reference table: its newest snapshot, its named versions, and the accepted runs' pins."""
 
@@ -115,6 +123,8 @@ class ReferenceState:
     """Snapshots with which the runs accepted today in the publish range were made."""
     taken_back: frozenset[str] = frozenset()
     """Versions whose load was undone."""
+    accepted: tuple[AcceptedReference, ...] = ()
+    """What people have accepted, the latest first."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Semantics(StrEnum):
     CORRECTED_TRUTH = "CORRECTED_TRUTH"
     """The newest snapshot, with its corrections to the past."""
     CURRENT_ACCEPTED = "CURRENT_ACCEPTED"
-    """The newest snapshot, as everybody uses it now."""
+    """The snapshot that a person accepted last; of a table that nobody has accepted one of, the newest."""
     AS_DECIDED = "AS_DECIDED"
     """The snapshot or version that the manifest names, because somebody decided so."""
 
@@ -225,7 +225,7 @@ class ReferenceData(Part):
         if self.semantics is Semantics.AS_DECIDED and not named:
             raise ValueError("AS_DECIDED needs the version or the snapshotId that was decided")
         if self.semantics in {Semantics.CORRECTED_TRUTH, Semantics.CURRENT_ACCEPTED} and named:
-            raise ValueError(f"{self.semantics} means the newest snapshot; to name one, use AS_DECIDED")
+            raise ValueError(f"{self.semantics} says itself which snapshot it means; to name one, use AS_DECIDED")
         return self
 
 

@@ -57,6 +57,8 @@ class PinnedReference:
     snapshot_id: int
     semantics: Semantics
     version: str | None
+    accepted_with: str = field(default="", metadata=LATER)
+    """The run with which a person accepted this snapshot, where that is why it is read; empty where nobody has accepted one."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ class Plan:
     """Whether rows of the first source with a time after the commit of its snapshot are not read."""
     source_has_dates: bool = field(default=False, metadata=LATER)
     """Whether rows of the first source have days, and no instants."""
+    output_checked: bool = field(default=False, metadata=LATER)
+    """Whether the transform was asked, when the plan was made, if it returns the declared columns in types that fit."""
 
     @cached_property
     def hash(self) -> str:

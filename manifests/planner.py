@@ -16,6 +16,7 @@ from types import MappingProxyType
 from manifests.chunks import cut
 from manifests.code_identity import CodeIdentity, code_problems
 from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRead, data_terms
+from manifests.draft_figures import DraftFigures
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.expected import EXPECTED_FIGURES_GATE
@@ -97,17 +98,19 @@ def draft_problems(
     contract: TargetContract,
     source: SourceState | None,
     references: Mapping[str, ReferenceState],
+    figures: DraftFigures | None = None,
 ) -> list[Problem]:
     """Return what contradicts its target in a manifest some fields of which are not its author's.
 
-    Only what each field says by itself is looked at: names, pins where `references` are known, the range where `source` is.
+    Only what each field says by itself is looked at: names, pins where `references` are known, the range where `source` is, and
+    the `figures` that it expects.
     """
     problems = [*name_problems(manifest, contract), *value_problems(manifest, contract)]
     if source is not None:
         problems += scope_problems(manifest.target.publish_range, contract, source)
     if references:
         problems += pin_references(manifest, contract, references)[1]
-    return [*problems, *_expected_problems(manifest, contract, None)]
+    return [*problems, *(figures or DraftFigures()).problems(manifest, contract, known=source is not None)]
 
 
 def _expected_problems(manifest: RunManifest, contract: TargetContract, planned: Sequence[str] | None) -> list[Problem]:

@@ -169,3 +169,41 @@ def _days(
         before = known, true
         day += ONE_DAY
     return found[:kept]
+
+
+def lived_through(
+    rules: Sequence[Row],
+    effects: Mapping[str, str],
+    entries: Sequence[Entry],
+    last: date,
+    is_business_day: Callable[[date], bool],
+) -> Iterator[tuple[date, Told]]:
+    """Yield each day of a clock up to the one on which it ends, or the last, and what `lived` says of it: in one life.
+
+    Of a clock whose entries were all known as they happened: what was known of a day is then what is true of it.
+    """
+    begun = started(rules, entries)
+    if begun is None:
+        return
+    rule, start = begun
+    counts = is_business_day if rule["unit"] == "BUSINESS_DAY" else _every_day
+    by_day: dict[date, list[Entry]] = {}
+    for one in entries:
+        by_day.setdefault(one.holds_from, []).append(one)
+    counted, paused, days_paused, day, due = 0, False, 0, start, _deadline(start, rule["length"], counts)
+    while day <= last:
+        if day > start and not paused and counts(day):
+            counted += 1
+            if counted == rule["length"]:
+                yield day, ("BREACHED", start, day, days_paused)
+                return
+        of_day = by_day.get(day, ())
+        if any(one.activity in rule["stop_activities"] for one in of_day):
+            yield day, ("MET", start, None if paused else due, days_paused)
+            return
+        days_paused += paused
+        yield day, ("PAUSED" if paused else "RUNNING", start, None if paused else due, days_paused)
+        was, paused = paused, _paused_after(paused, of_day, effects)
+        if was and not paused:  # looked up again only where it can have moved
+            due = _deadline(day, rule["length"] - counted, counts)
+        day += ONE_DAY

@@ -352,7 +352,7 @@ BAD_MANIFESTS = [
     ),
     manifest(
         "newest-and-a-version",
-        "CORRECTED_TRUTH means the newest snapshot",
+        "CORRECTED_TRUTH says itself which snapshot it means",
         **reference(semantics="CORRECTED_TRUTH", version="2024"),
     ),
     manifest(

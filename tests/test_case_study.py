@@ -26,9 +26,12 @@ from backfill_assets.gates import exception_table
 from backfill_assets.ingestion.table_loads import load_file
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.reference_tables import accepted_references
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement.pausing import CASE_CLOCK_DAILY, CASE_REGISTER, DISPUTED, PAUSE_RULES
 from backfill_assets.products.enforcement.pausing.rules import pause_rules
+from backfill_assets.publication.accepting import accept
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import diff_run
 from manifests.errors import PlanRefused
 from manifests.lifecycle import RunState
@@ -38,7 +41,7 @@ from resources.settings import load_settings
 SERVED = "backfill_assets.products.enforcement.pausing:PRODUCT"
 TARGET, RULES = CASE_CLOCK_DAILY.name, PAUSE_RULES.name
 SCOPE = {"start": date(1996, 1, 1), "end": date(1996, 3, 31)}
-NO_APPEALS, CASE, DAY = "no-appeals", "D-IT-02", date(1996, 1, 21)
+NO_APPEALS, STRICTER, CASE, DAY = "no-appeals", "stricter", "D-IT-02", date(1996, 1, 21)
 """Rules by which an appeal does not pause a payment any more; and a day after the pause of a case."""
 KEY = [f"case_id={CASE}", f"clock={CLOCK}", f"business_date={DAY}"]
 
@@ -98,9 +101,9 @@ def command(world: World, *arguments: str) -> str:
     return done.output
 
 
-def write_rules(path: Path) -> Path:
-    """Write the shipped rules without those by which an appeal to the prefecture pauses."""
-    rows = [one for one in pause_rules() if one["activity"] != PAUSE]
+def write_rules(path: Path, *activities: str) -> Path:
+    """Write the shipped rules without those by which these activities pause: an appeal to the prefecture, unless others are named."""
+    rows = [one for one in pause_rules() if one["activity"] not in (activities or (PAUSE,))]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
@@ -156,7 +159,7 @@ def test_each_semantics_reads_the_version_that_it_means_before_and_after_a_perso
     said = command(world, "load", RULES, str(write_rules(tmp_path / "pauses.csv")), "--version", NO_APPEALS)
     assert f"version {NO_APPEALS}" in said
 
-    # loaded, and accepted by nobody
+    # loaded, and nobody has accepted a version of this table: the newest is what everybody uses
     assert pinned(world, "now", semantics="CURRENT_ACCEPTED") == NO_APPEALS
     assert pinned(world, "corrected", semantics="CORRECTED_TRUTH") == NO_APPEALS
     assert pinned(world, "then", semantics="AS_RECORDED_THEN") == shipped
@@ -183,6 +186,21 @@ def test_each_semantics_reads_the_version_that_it_means_before_and_after_a_perso
     )
     assert pinned(world, "then-by-now", semantics="AS_RECORDED_THEN") == NO_APPEALS
     assert pinned(world, "decided-still", semantics="AS_DECIDED", version=shipped) == shipped
+
+    # from now on a load changes nothing by itself: what is current is what a person has accepted
+    command(
+        world, "load", RULES, str(write_rules(tmp_path / "more.csv", PAUSE, "Appeal to Judge")), "--version", STRICTER
+    )
+    assert pinned(world, "now-still", semantics="CURRENT_ACCEPTED") == NO_APPEALS
+    assert pinned(world, "corrected-by-now", semantics="CORRECTED_TRUTH") == STRICTER
+    assert pinned(world, "then-still", semantics="AS_RECORDED_THEN") == NO_APPEALS
+    assert pinned(world, "decided-once-more", semantics="AS_DECIDED", version=STRICTER) == STRICTER
+    (by_default,) = (
+        pin for pin in plan_run(world.platform, manifest("by-default")).plan.references if pin.table == RULES
+    )
+    assert (by_default.version, by_default.accepted_with) == (NO_APPEALS, "by-new-rules")
+    calendar = plan_run(world.platform, manifest("calendar")).plan.references[-1]
+    assert (calendar.table, calendar.accepted_with) == ("reference.jurisdiction_calendar", ""), "no manifest named it"
     row = explain(world.platform, TARGET, KEY).row
     assert row is not None
     assert row["true_state"] == "RUNNING"
@@ -215,3 +233,24 @@ def test_disputed_cases_that_come_out_otherwise_are_told_one_by_one(world: World
 def _on_file() -> list[dict[str, str]]:
     with (FOLDER / "disputed_cases.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+# --- what an acceptance is worth, once it is undone -------------------------------------------------------------------
+
+
+def test_an_acceptance_that_is_undone_and_a_version_that_is_taken_back_count_no_more(
+    world: World, tmp_path: Path
+) -> None:
+    def current(run_id: str) -> str | None:
+        return pinned(world, run_id, semantics="CURRENT_ACCEPTED")
+
+    few = {"validation": {"gates": ["all_chunks_staged"]}}
+    own = "while-judged"
+    load_file(world.platform, RULES, write_rules(tmp_path / "own.csv", "Appeal to Judge"), version=own, if_new=True)
+    before = accepted_references(world.platform, [RULES])[RULES]
+    world.published(manifest("by-own-rules", {"semantics": "CORRECTED_TRUTH"}, version="v3", **few))
+    accept(world.platform, "by-own-rules")
+    assert current("after-accepting") == own
+    rollback(world.platform, "by-own-rules")
+    assert accepted_references(world.platform, [RULES])[RULES] == before
+    assert current("after-rolling-back") == (NO_APPEALS if before else own)

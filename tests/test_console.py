@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,6 +36,7 @@ from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.ui.gate_parts import _rows_table as page_rows
 from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened
+from manifests.expected import Expected
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
 from manifests.text import visible_lines
@@ -329,6 +331,29 @@ def test_a_plan_says_what_is_merged_and_what_becomes_of_others(
     assert said.format(snapshot=snapshot) in shown
     assert "planned anew, at most 2 time(s)" in shown
     assert "at most 6 hours (freeze)" in shown
+
+
+def test_a_plan_shows_the_figures_that_are_expected_and_whether_its_transform_was_asked(tmp_path: Path) -> None:
+    chunks = {f"2020-01-{day:02}": {"rows": day} for day in range(1, 20)}
+    with declared():
+        platform = opened(tmp_path / "home")
+        initialise(platform)
+        planned = preview(platform, manifest_from(manifest_data("run", "REPLACE_PARTITIONS", SCOPE)))
+        expected = Expected.model_validate({"whole": {"rows": 1_900, "sums": {"watts": "2.50"}}, "chunks": chunks})
+        screen = Console(width=250, record=True, file=io.StringIO())
+        screen.print(console.plan(planned, "PLANNED", stages_of(platform.products, planned), None, expected))
+        asked = replace(planned, output_checked=True)
+        screen.print(console.plan(asked, "PLANNED", stages_of(platform.products, planned)))
+        closed(platform)
+    shown = screen.export_text()
+    assert "the whole publish range: 1,900 rows, sum of watts 2.50" in shown
+    assert "2020-01-12: 12 rows" in shown
+    assert "2020-01-13" not in shown.partition("stages")[0]
+    assert "and of 7 more chunks" in shown
+    first, _, second = shown.partition("plan hash")
+    assert "not checked: `backfill plan --check-transform`" in first
+    assert "in types that fit: checked when planned" in second
+    assert second.count("expected figures") == 0
 
 
 def test_help_fits_a_terminal_of_80_columns() -> None:

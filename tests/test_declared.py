@@ -202,6 +202,12 @@ def test_what_is_shipped_and_shown_has_no_mistake() -> None:
     [
         ({"day_column": "dya"}, "silver.daily: day_column: 'dya' is no column of silver.daily; did you mean 'day'?"),
         ({"day_column": "meter_id"}, "silver.daily: day_column: 'meter_id' of silver.daily is String"),
+        (
+            {"day_column": "produced_at"},
+            "silver.daily: day_column: day_column of silver.daily names 'produced_at', a lineage column",
+        ),
+        ({"key": ("run_id",)}, "silver.daily: key: key of silver.daily names 'run_id', a lineage column"),
+        ({"entity": "run_id"}, "silver.daily: entity: entity of silver.daily names 'run_id', a lineage column"),
         ({"key": ("meter_id", "hour")}, "silver.daily: key: 'hour' is no column of silver.daily"),
         ({"key": "meter_id"}, "silver.daily: key: key is the text 'meter_id'"),
         (

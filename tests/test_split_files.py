@@ -42,7 +42,8 @@ from manifests.lifecycle import RunState
 from manifests.model import RunManifest
 from resources.lakehouse import file_splits
 from resources.lakehouse.commits import commit_replacement
-from resources.lakehouse.facade import ACTION_PROPERTY
+from resources.lakehouse.facade import ACTION_PROPERTY, local_path
+from resources.lakehouse.storage import FileFound, Storage
 from resources.lakehouse.summaries import SPLIT
 from resources.ledger.transactions import system_clock
 
@@ -406,3 +407,39 @@ def test_the_command_shows_what_it_would_do_and_does_it(tmp_path: Path, monkeypa
         assert "2,000 rows of 1 file(s) lie in 3 by snapshot" in done.output
         again = CliRunner().invoke(cli, ["split-files", str(file)])
         assert "no file of silver.orders holds rows on both sides" in again.output
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_or_a_folder_that_is_a_link_is_neither_read_nor_written_nor_deleted(tmp_path: Path) -> None:
+    platform = made(tmp_path)
+    (file,) = (Path(local_path(path)) for path in files(platform))
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    moved = outside / "rows.parquet"
+    file.rename(moved)
+    file.symlink_to(moved)
+    storage = Storage(platform.lakehouse.table(ORDERS))
+    with pytest.raises(PlanRefused, match="is a link, or lies below one") as refused:
+        split_plan(platform, asking())
+    assert str(file) in str(refused.value)
+    assert storage.look([str(file)]) == {}
+    for read in (storage.rows, storage.content):
+        with pytest.raises(OSError, match="is reached by a link"):
+            read(str(file))
+    assert storage.files(storage.location) == [one for one in storage.files(storage.location) if one.path != str(file)]
+    found = FileFound(str(file), moved.stat().st_size, moved.stat().st_mtime_ns)
+    assert not storage.delete(found)
+    assert moved.exists()
+
+    # the folder: files below it are where they were, and yet are not the table's own
+    file.unlink()
+    moved.rename(file)
+    data = file.parent
+    data.rename(outside / "data")
+    data.symlink_to(outside / "data")
+    before = sorted(path.name for path in (outside / "data").iterdir())
+    with pytest.raises(PlanRefused, match=f"{data} is a link"):
+        split_files(platform, asking())
+    assert sorted(path.name for path in (outside / "data").iterdir()) == before

@@ -74,7 +74,7 @@ from resources.lakehouse.pyiceberg_private import (
     write_data_files,
 )
 from resources.settings import load_settings
-from resources.spark.pyspark_private import analysed, daemon_of_workers, gateway_of, settings_of
+from resources.spark.pyspark_private import analysed, daemon_of_workers, gateway_of, hearing_sql, settings_of
 from resources.spark.sessions import OPEN_FILES, ModeSpark, computing_otherwise
 from resources.spark.surroundings import ZONE
 
@@ -804,6 +804,30 @@ def test_spark_begins_other_workers_for_another_path_to_python_also_of_a_functio
     assert int(other.split()[1]) > int(before.split()[1])
     assert other.split()[2] != before.split()[2]  # the hash of one text
     assert asked() == before
+
+
+def test_every_text_that_spark_parses_while_somebody_listens_is_heard(spark: SparkSession) -> None:
+    heard: list[str] = []
+    frame = spark.range(3)
+    parse = F.expr  # as a module has it that has imported the function by its name
+    with hearing_sql(heard.append):
+        frame.select(parse("id + 1"))
+        frame.selectExpr("id + 2", "id + 3").selectExpr(["`(id + 2)` + 4"])
+        frame.filter("id < 5").where("id < 6").where(F.col("id") < 7)
+        spark.sql("SELECT :one + 8 AS eight", args={"one": 1})
+        spark.sql("SELECT {nine} AS nine", nine="DATE 'today'")
+    frame.select(parse("id + 10"))
+    assert [text for text in heard if "SELECT" not in text and "DATE" not in text] == [
+        "id + 1",
+        "id + 2",
+        "id + 3",
+        "`(id + 2)` + 4",
+        "id < 5",
+        "id < 6",
+    ]
+    assert {"SELECT :one + 8 AS eight", "SELECT {nine} AS nine", "DATE 'today'"} <= set(heard)
+    # and by the parser alone: no trace of the word is left in what Spark made of it
+    assert "today" not in json.dumps(analysed(frame.select(F.expr("DATE 'today'").alias("day"))))
 
 
 def test_an_analysed_plan_has_the_class_of_each_expression_and_the_name_of_its_column(spark: SparkSession) -> None:

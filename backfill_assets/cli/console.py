@@ -16,8 +16,9 @@ from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
 from manifests.chunks import cell_of, in_words
 from manifests.errors import Refused
+from manifests.expected import Expected
 from manifests.lifecycle import RunState
-from manifests.model import Freeze
+from manifests.model import Freeze, Mode
 from manifests.plan import Plan
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -102,14 +103,38 @@ def _may_change(planned: Plan, program: Sequence[Stage]) -> str:
     return f"{tables}, {planned.scope} ({planned.publish_mode})"
 
 
+def output_checked(planned: Plan) -> str:
+    """Say whether a plan was made with a look at what its transform returns."""
+    if planned.output_checked:
+        return "has the declared columns, in types that fit: checked when planned"
+    return "not checked: `backfill plan --check-transform` asks before anybody approves, staging in any case"
+
+
+_FIGURES = 12
+
+
+def figures_expected(expected: Expected) -> list[str]:
+    """Return each figure that a manifest expects, a line for the whole and for each chunk; of many chunks the first."""
+    lines = [f"the whole publish range: {expected.whole.in_words()}"] if expected.whole is not None else []
+    lines += [f"{key}: {expected.chunks[key].in_words()}" for key in sorted(expected.chunks)[:_FIGURES]]
+    more = len(expected.chunks) - _FIGURES
+    return [*lines, f"and of {more:,} more chunks"] if more > 0 else lines
+
+
 def plan(
-    planned: Plan, state: str, program: Sequence[Stage], freeze: Freeze | None = None, tells: Sequence[str] = ()
+    planned: Plan,
+    state: str,
+    program: Sequence[Stage],
+    freeze: Freeze | None = None,
+    expected: Expected | None = None,
+    tells: Sequence[str] = (),
 ) -> RenderableType:
-    """Show a plan: what it reads, with which code, what it may change, whom it `tells`, and the stages that it is executed by."""
+    """Show a plan: what it reads, with which code, what it may change, what must come out, whom it `tells`, and the stages that it is executed by."""
     references = [
         (
             f"reference {pin.table}",
-            f"snapshot {pin.snapshot_id}{f' ({pin.version})' if pin.version else ''}, {pin.semantics}",
+            f"snapshot {pin.snapshot_id}{f' ({pin.version})' if pin.version else ''}, {pin.semantics}"
+            + (f", accepted with run '{pin.accepted_with}'" if pin.accepted_with else ""),
         )
         for pin in planned.references
     ]
@@ -138,6 +163,7 @@ def plan(
         *((f"made by run '{one.run_id}'", in_words(one.chunks)) for one in planned.upstream),
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),
+        *([] if planned.mode is Mode.RECONCILIATION else [("transform's output", output_checked(planned))]),
         ("code", f"backfill-assets {planned.code.package_version}, content {planned.code}"),
         *(planned.merge.describe() if planned.merge is not None else []),
         *([("if chunks change meanwhile", planned.conflict.describe())] if planned.conflict is not None else []),
@@ -145,6 +171,7 @@ def plan(
         *(("tells", one) for one in tells),
         ("run clock", planned.run_clock.isoformat()),
         ("run-level gates", ", ".join(planned.gates)),
+        *([] if expected is None else [("expected figures", one) for one in figures_expected(expected)]),
         *(planned.data.describe() if planned.data is not None else []),
         *((f"{one.table}: {name}", text) for one in planned.sources if one.data for name, text in one.data.describe()),
         *([("policy", planned.policy)] if planned.policy is not None else []),

@@ -94,6 +94,8 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     if break_glass:
         loud(run_id, by, break_glass)
     tell(f"{run_id}: APPROVED by {by} (plan {record.plan_hash[:12]}); it will")
+    if not record.plan.output_checked:
+        tell("(what the transform returns was not checked when it was planned: staging refuses it if it does not fit)")
     show(entries((stage.describe() for stage in program), numbered=True))
 
 

@@ -27,6 +27,7 @@ from manifests.lifecycle import APPROVED_OR_LATER, RunState
 
 if TYPE_CHECKING:
     from backfill_assets.installation import Platform
+    from backfill_assets.planning.resolve import Check
     from manifests.model import RunManifest
     from manifests.plan import Plan
     from resources.ledger.facade import RunRecord
@@ -35,8 +36,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.option("--preview", is_flag=True, help="Show the plan without recording it.")
+@click.option(
+    "--check-transform",
+    is_flag=True,
+    help="Also ask the transform, in a Spark session, whether it returns the declared columns: takes the start of one, and no job.",
+)
 @json_option
-def plan(manifest: Path, preview: bool, as_json: bool) -> None:
+def plan(manifest: Path, preview: bool, check_transform: bool, as_json: bool) -> None:
     """Resolve MANIFEST (YAML or JSON) to a plan: pins, chunks, estimates, stages. Computes nothing.
 
     A manifest may be planned again, on newer tables, until it is approved; after that its text is immutable. A
@@ -49,12 +55,12 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
 
     contract = _valid(manifest)
     with opened_platform() as platform:
+        check = _output_check() if check_transform else {}
         if preview:
-            found = [
-                (one, _as_preview(platform, one.run_id), False) for one in planning.preview_series(platform, contract)
-            ]
+            plans = planning.preview_series(platform, contract, **check)
+            found = [(one, _as_preview(platform, one.run_id), False) for one in plans]
         else:
-            records = planning.plan_series(platform, contract)
+            records = planning.plan_series(platform, contract, **check)
             _refuse_dead(records)
             found = [(one.plan, one.state.value, one.state in APPROVED_OR_LATER) for one in records]
         programs = [stages_of(platform.products, planned) for planned, *_ in found]
@@ -76,10 +82,24 @@ def plan(manifest: Path, preview: bool, as_json: bool) -> None:
         of_each = zip(found, programs, strict=True)
         show(
             *(
-                show_plan(one, _as_recorded(one, state) if before else state, program, contract.freeze, tells)
+                show_plan(
+                    one,
+                    _as_recorded(one, state) if before else state,
+                    program,
+                    contract.freeze,
+                    contract.validation.expected,
+                    tells,
+                )
                 for (one, state, before), program in of_each
             )
         )
+
+
+def _output_check() -> dict[str, Check]:
+    """Return what `--check-transform` asks of a plan: it imports Spark, which planning does not."""
+    from backfill_assets.staging.checked_output import checked
+
+    return {"check": checked}
 
 
 def _as_recorded(plan: Plan, state: str) -> str:

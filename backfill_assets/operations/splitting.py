@@ -32,6 +32,7 @@ from resources import logs
 from resources.lakehouse.containment import days_of, in_words
 from resources.lakehouse.file_splits import Pieces, commit_split, split_file
 from resources.lakehouse.lookups import files_across
+from resources.lakehouse.storage import Storage, place_of
 from resources.lakehouse.summaries import ACTION_PROPERTY, SPLIT
 from resources.ledger.facade import RunRecord, operator
 
@@ -102,7 +103,11 @@ def split_plan(platform: Platform, manifest: RunManifest) -> SplitPlan:
     rolled_back = platform.ledger.runs(target=target.name, states=[RunState.ROLLED_BACK])
     ends_for = tuple(record.run_id for record in rolled_back if _touched(target, table, files, record))
     plan = SplitPlan(target.name, tuple(files), (*first_days, end + timedelta(days=1)), ends_for)
-    if problems := [*_of_others(platform, target, table, files), *_of_runs(platform, target, files)]:
+    if problems := [
+        *_of_links(table, files),
+        *_of_others(platform, target, table, files),
+        *_of_runs(platform, target, files),
+    ]:
         raise PlanRefused(problems)
     return plan
 
@@ -164,6 +169,19 @@ def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
             f"{target.name} is changed by whole chunks ({target.chunking.lower()}s)",
             f"{whole[0]} to {whole[1]} are",
         )
+
+
+def _of_links(table: Table, files: Sequence[DataFile]) -> Iterator[Problem]:
+    """Say which files are reached by a link, or would be written through one: what is there is not the table's own."""
+    storage = Storage(table)
+    places = [place_of(one.file_path) for one in files]
+    for place in (f"{storage.location}/data", *places) if files else ():
+        if storage.through_link(place):
+            yield Problem(
+                f"{place} is a link, or lies below one",
+                "files below a table's location are read, and written again, where they lie: links are not followed",
+                "put the files, or the folder, where the link is",
+            )
 
 
 def _of_others(platform: Platform, target: TargetTable, table: Table, files: Sequence[DataFile]) -> Iterator[Problem]:

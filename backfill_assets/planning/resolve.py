@@ -6,7 +6,7 @@ The rules of planning are the planner's; what is done here is looking things up,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,28 +19,29 @@ from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
-from backfill_assets.planning.accepted_base import base_state, touches
+from backfill_assets.planning.accepted_base import base_state
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.further_sources import found_sources, repinned
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
+from backfill_assets.planning.reference_tables import PinnedRows, reference_states
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of
 from backfill_assets.run_context import RunContext
 from manifests.chunks import aligned, cut, key_of
 from manifests.division import parts_of
+from manifests.draft_figures import DraftFigures
 from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, Refused
-from manifests.facts import BaseState, ReferenceState, SourceState
+from manifests.facts import BaseState, SourceState
 from manifests.kinds import Present
-from manifests.model import DayRange, Kind, Mode, ReferenceData, RunManifest, mode_of
+from manifests.model import DayRange, Kind, Mode, RunManifest, mode_of
 from manifests.plan import Plan
 from manifests.planner import draft_problems, make_plan
 from manifests.policy import same_name, shown
 from manifests.reading import valid_part
-from manifests.reference_pins import pin_reference
 from manifests.series import series_of
 from manifests.target_problems import value_problems
 from resources import actors, logs
@@ -50,6 +51,8 @@ from resources.ledger.facade import RunRecord, operator
 from resources.sinks.policy import draft_problems as sink_problems
 
 _log = logging.getLogger(__name__)
+Check = Callable[[Platform, Plan], Plan]
+"""What is asked of a plan before it is recorded, by a package above."""
 
 
 def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) -> Plan:
@@ -70,7 +73,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
-    references = _reference_states(platform, target, manifest)
+    references = reference_states(platform, target, manifest)
     source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
         raise refused.as_one()
@@ -78,7 +81,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     with refused.kept():
         require_policy_of_upstream(platform, target)
     with refused.kept():
-        pinned = _PinnedRows(platform, target, manifest, references)
+        pinned = PinnedRows(platform, target, manifest, references)
         contract = contract_of(target, pinned, lambda error: error is pinned.unreadable)
     policy, run_clock = platform.policy, platform.ledger.now()
     keep = keep and not refused.number
@@ -377,14 +380,19 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
                 "validation": {
                     "gates": part("validation", "gates"),
                     "tolerances": part("validation", "tolerances") or {},
-                    "expected": None if kind is Kind.RECONCILIATION else part("validation", "expected"),
                 },
             }
         )
         source = _source_state(platform, target, part("source", "snapshotId"), refused)
         contract = replace(target, warm_up_days=_no_days).contract({})
-        references = {} if scope is None else _reference_states(platform, target, draft)
-        refused.add(ManifestRefused(draft_problems(draft, contract, None if scope is None else source, references)))
+        references = {} if scope is None else reference_states(platform, target, draft)
+        refused.add(
+            ManifestRefused(
+                draft_problems(
+                    draft, contract, None if scope is None else source, references, DraftFigures.of(refusal.draft)
+                )
+            )
+        )
     return ManifestRefused(refused.problems)
 
 
@@ -398,14 +406,20 @@ def _steps(platform: Platform, manifest: RunManifest) -> tuple[RunManifest, ...]
     return series_of(manifest, target.chunking, target.parts)
 
 
-def preview_series(platform: Platform, manifest: RunManifest) -> list[Plan]:
-    """Plan a manifest, or each of its steps where it is progressive, without recording anything."""
+def _as_made(_platform: Platform, plan: Plan) -> Plan:
+    return plan
+
+
+def preview_series(platform: Platform, manifest: RunManifest, check: Check = _as_made) -> list[Plan]:
+    """Plan a manifest, or each of its steps where it is progressive, without recording anything; `check` as of `plan_run`."""
     steps = _steps(platform, manifest)
-    return [preview(platform, step) for step in steps]
+    return [check(platform, preview(platform, step)) for step in steps]
 
 
-def plan_series(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
+def plan_series(platform: Platform, manifest: RunManifest, check: Check = _as_made) -> list[RunRecord]:
     """Plan a manifest and record its plan, or those of its steps where it is progressive: all of them or none.
+
+    `check` as of `plan_run`.
 
     Raises:
         Refused: if one of them cannot be planned.
@@ -415,14 +429,15 @@ def plan_series(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
         platform.sinks.check_grants(manifest)
         for step in steps:
             if platform.ledger.existing(step) is None:
-                preview(platform, step)
-    return [plan_run(platform, step) for step in steps]
+                check(platform, preview(platform, step))
+    return [plan_run(platform, step, check) for step in steps]
 
 
-def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
+def plan_run(platform: Platform, manifest: RunManifest, check: Check = _as_made) -> RunRecord:
     """Plan a manifest and record the plan.
 
-    An approved run keeps the plan that was approved: the same manifest again returns it.
+    An approved run keeps the plan that was approved: the same manifest again returns it. A plan that can be made is handed to
+    `check` before it is recorded, which refuses it or returns what is recorded (`staging.checked_output`).
 
     Raises:
         Refused: if the manifest, the plan, its sinks or a changed text of an approved run is refused.
@@ -432,7 +447,7 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
         pinned_snapshots.keep(platform, pins_of_run(platform, existing))
         return existing
     try:
-        plan = preview(platform, manifest, keep=True)
+        plan = check(platform, preview(platform, manifest, keep=True))
     except Refused as refusal:
         with logs.bound(run_id=manifest.run_id, target=manifest.target.table, mode=manifest.execution_mode.value):
             text = f"planning refused, for {len(refusal.problems)} reason(s)"
@@ -451,50 +466,3 @@ def plan_run(platform: Platform, manifest: RunManifest) -> RunRecord:
             _log, logging.INFO, "planned", text, plan_hash=record.plan_hash, chunks=len(plan.chunks), reads=reads
         )
     return record
-
-
-def _reference_states(platform: Platform, target: TargetTable, manifest: RunManifest) -> dict[str, ReferenceState]:
-    recorded: dict[str, set[int]] = {table: set() for table in target.references}
-    scope = manifest.target.publish_range
-    for run_id in sorted(set(platform.ledger.accepted(target.name).values())):
-        record = platform.ledger.run(run_id)
-        if touches(record.manifest.target.publish_range, scope):
-            for pin in record.plan.references:
-                if pin.table in recorded:  # of a table that the target reads no more nothing is asked
-                    recorded[pin.table].add(pin.snapshot_id)
-    return {table: platform.lakehouse.reference_state(table, frozenset(recorded[table])) for table in target.references}
-
-
-class _PinnedRows(Mapping[str, list[dict[str, Any]]]):
-    """The rows of each reference at its pin, read when somebody looks: the warm-up depends on some of them."""
-
-    def __init__(
-        self, platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, ReferenceState]
-    ) -> None:
-        asked = {reference.name: reference for reference in manifest.reference_data}
-        self._lakehouse = platform.lakehouse
-        self._snapshots: dict[str, int] = {}
-        self._read: dict[str, list[dict[str, Any]]] = {}
-        self.unreadable: Exception | None = None
-        """Why rows could not be read: no fault of whoever asks for them."""
-        for table in target.references:
-            pin = pin_reference(asked.get(table) or ReferenceData(name=table), states[table])
-            if not hasattr(pin, "snapshot_id"):
-                raise PlanRefused(pin)
-            self._snapshots[table] = pin.snapshot_id
-
-    def __getitem__(self, table: str) -> list[dict[str, Any]]:
-        if table not in self._read:
-            snapshot_id = self._snapshots[table]
-            try:
-                self._read[table] = self._lakehouse.rows(table, snapshot_id)
-            except Exception as error:
-                self.unreadable = error
-                raise
-        return self._read[table]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._snapshots)
-
-    def __len__(self) -> int:
-        return len(self._snapshots)

@@ -38,6 +38,7 @@ from backfill_assets.staging.folders import (
     in_folders,
 )
 from backfill_assets.staging.moments import at
+from backfill_assets.staging.unsteady import steady_texts
 from manifests.chunks import Chunk
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
@@ -182,7 +183,7 @@ def computed_rows(
     """
     version = target.versions[plan.transform_version]
     with building(plan):
-        with _unchanged_settings(plan, inputs.source.sparkSession):
+        with steady_texts(plan), _unchanged_settings(plan, inputs.source.sparkSession):
             rows = _frame_of(plan, version.function(_with_every_view(target, version, inputs), context))
         if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from backfill_assets.declarations.target import PURITY_GATE
 from manifests.errors import Problem, TransformRefused
 from manifests.plan import Plan
-from resources.spark.pyspark_private import analysed
+from resources.spark.pyspark_private import analysed, hearing_sql
 
 _CLOCK = "the clock of the machine", "`context.run_clock` is the only now there is"
 _CHANCE = "chance", "take what is to look random from a hash of the key, for example xxhash64"
@@ -75,6 +77,64 @@ def require_steady(plan: Plan, rows: DataFrame) -> None:
     ]
     if problems:
         raise TransformRefused(problems)
+
+
+@contextmanager
+def steady_texts(plan: Plan) -> Iterator[None]:
+    """Refuse a transform that has Spark parse a word for now meanwhile: its parser puts a moment in its place, and no plan shows it.
+
+    A run that has no gate of purity (planned before there was one) is judged as before.
+
+    Raises:
+        TransformRefused: naming each.
+    """
+    texts: list[str] = []
+    with hearing_sql(texts.append):
+        yield
+    if PURITY_GATE not in plan.gates:
+        return
+    found = dict.fromkeys(said for text in texts for said in words_for_now(text))
+    if found:
+        raise TransformRefused(
+            Problem(
+                f"{plan.transform} {plan.transform_version} asks for {said}",
+                f"the same plan has the same rows, whenever and wherever it is computed: this depends on {_CLOCK[0]}",
+                _CLOCK[1],
+            )
+            for said in found
+        )
+
+
+def words_for_now(text: str) -> Iterator[str]:
+    """Yield the literals of a text of SQL in which Spark's parser puts the day or the instant of parsing: `DATE 'today'`."""
+    for found in _TOKENS.finditer(text):
+        if found["kind"] is None:
+            continue
+        said = found["raw"] if found["raw"] is not None else _unescaped(found["said"])
+        if _NOW_IN_WORDS.fullmatch(said):
+            yield f"{found['kind'].upper()} '{said}'"
+
+
+_TOKENS = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|`(?:[^`]|``)*`|
+    \b(?P<kind>DATE|TIMESTAMP(?:_NTZ|_LTZ)?)(?:\s|--[^\n]*\n|/\*.*?\*/)*
+        (?:r(?P<mark>['"])(?P<raw>.*?)(?P=mark)|(?P<quote>['"])(?P<said>(?:\\.|(?!(?P=quote)).)*)(?P=quote))|
+    '(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+"""What of a text of SQL is no word of it, comments and texts among them; and a text that is written as a day or an instant."""
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "0": "\0"}
+
+
+def _unescaped(said: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        short, long, octal, letter = found.groups()
+        if letter is not None:
+            return _LETTERS.get(letter, letter)
+        return chr(int(octal, 8) if octal is not None else int(short or long, 16))
+
+    return _ESCAPE.sub(one, said)
 
 
 def unsteady(rows: DataFrame) -> Iterator[tuple[str, str]]:

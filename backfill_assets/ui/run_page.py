@@ -22,6 +22,7 @@ from backfill_assets.ui.html_parts import asset_address, evidence_link, page, st
 from backfill_assets.ui.next_step import is_under_way, launched_html, next_step
 from manifests.errors import Refused
 from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.model import Mode
 from manifests.plan import Plan
 from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore
@@ -97,7 +98,7 @@ def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] 
     plan = record.plan
     rows = [
         ("planned", f"{time_html(record.created_at)}; last change {time_html(record.updated_at)}"),
-        ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}"),
+        ("transform", f"{escape(plan.transform)} {escape(plan.transform_version)}{_output(plan)}"),
         ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
         *((f"made by run {escape(one.run_id)}", escape(", ".join(one.chunks))) for one in plan.upstream),
         *((f"reads {escape(one.table)}", escape(one.describe())) for one in plan.sources),
@@ -110,6 +111,12 @@ def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] 
         *([] if stages_of is None else [("stages", _stages(stages_of, plan))]),
     ]
     return ["<h2>What</h2>", table_html(("", ""), rows)]
+
+
+def _output(plan: Plan) -> str:
+    if plan.mode is Mode.RECONCILIATION:
+        return ""
+    return "; its output was checked when planned" if plan.output_checked else "; its output is checked at staging only"
 
 
 def _in_order(record: RunRecord, verdicts: Sequence[Verdict]) -> list[Verdict]:

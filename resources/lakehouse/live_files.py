@@ -93,7 +93,9 @@ def files_and_deletes(
             Problem(
                 f"{'.'.join(table.name())} has {len(by_value)} file(s) of equality deletes: {by_value[0].file_path}",
                 "rows that are deleted by position are left out of what is read; those deleted by value are not looked for",
-                "compact the table first (rewrite its data files)",
+                "have the engine that writes it rewrite the files that have deletes, and drop what is left over; in Spark: CALL "
+                f"<catalog>.system.rewrite_data_files(table => '{'.'.join(table.name())}', options => "
+                "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))",
             )
         )
     with readable_metadata(table, snapshot):

@@ -108,6 +108,10 @@ class Storage:
             path = os.path.dirname(path)  # noqa: PTH120 - a place is text
         return True
 
+    def through_link(self, path: str) -> bool:
+        """Return whether a place below the table's location is, or lies below, a link: what is there is not the table's own."""
+        return self._local and path.startswith(f"{self.location}/") and not self.inside(path)
+
     def folders(self, folder: str) -> list[str]:
         """Return the folders directly in `folder`, without links."""
         return [info.path for info in self._entries(folder, recursive=False) if not info.is_file]
@@ -134,8 +138,8 @@ class Storage:
         return [info for info in found if not os.path.islink(info.path)]  # noqa: PTH114 - Arrow follows links
 
     def look(self, paths: Iterable[str]) -> dict[str, FileFound]:
-        """Return those of `paths` that are files now; what a manifest names that can be no place is none."""
-        wanted = [path for path in paths if path and "\0" not in path]
+        """Return those of `paths` that are files now; what a manifest names that can be no place is none, nor is a link."""
+        wanted = [path for path in paths if path and "\0" not in path and not self.through_link(path)]
         found: dict[str, FileFound] = {}
         for start in range(0, len(wanted), _LOOK_AT_ONCE):
             for info in self._filesystem.get_file_info(wanted[start : start + _LOOK_AT_ONCE]):
@@ -148,8 +152,9 @@ class Storage:
 
         Raises:
             ArrowException: if what was read is no footer.
-            OSError: if it cannot be read; FileNotFoundError if it is not there.
+            OSError: if it cannot be read, or is reached by a link; FileNotFoundError if it is not there.
         """
+        self._require_own(path)
         with self._filesystem.open_input_file(path) as stream:
             raw = read_footer(stream, stream.size())
         try:
@@ -161,10 +166,15 @@ class Storage:
         """Return a whole file.
 
         Raises:
-            OSError: if it cannot be read; FileNotFoundError if it is not there.
+            OSError: if it cannot be read, or is reached by a link; FileNotFoundError if it is not there.
         """
+        self._require_own(path)
         with self._filesystem.open_input_file(path) as stream:
             return bytes(stream.read())
+
+    def _require_own(self, path: str) -> None:
+        if self.through_link(path):
+            raise OSError(f"{path} is reached by a link, and links below a table's location are not followed")
 
     def delete(self, file: FileFound) -> bool:
         """Delete a file if it is still the one that was found; return whether it was deleted."""

@@ -7,8 +7,11 @@ PySpark before it is asked to: the daemon of Python workers imports this module 
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,3 +89,59 @@ def analysed(frame: DataFrame) -> list[dict[str, Any]]:
     """Return the nodes of a classic frame's analysed plan, each with the class, the arguments and the number of its children."""
     nodes: list[dict[str, Any]] = json.loads(frame._jdf.queryExecution().analyzed().toJSON())  # noqa: SLF001
     return nodes
+
+
+_heard = threading.local()
+"""In each thread, what hears the texts that Spark is given to parse."""
+_hears: list[bool] = []
+
+
+@contextmanager
+def hearing_sql(hear: Callable[[str], None]) -> Iterator[None]:
+    """Have a function hear each text that this thread gives Spark to parse as SQL: expressions, conditions and queries.
+
+    Of some words nothing is left in the plan that Spark makes of them: its parser puts a day in their place.
+    """
+    _hear_texts()
+    before = getattr(_heard, "by", None)
+    _heard.by = hear
+    try:
+        yield
+    finally:
+        _heard.by = before
+
+
+def _hear_texts() -> None:
+    """Put a listener before the few functions of PySpark by which text gets to the parser, once for the life of the process."""
+    if _hears:
+        return
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the daemon of workers does without
+    from pyspark.sql.classic.dataframe import DataFrame  # noqa: PLC0415
+    from pyspark.sql.functions import builtin  # noqa: PLC0415
+
+    def tell(*texts: Any) -> None:
+        if (hear := getattr(_heard, "by", None)) is not None:
+            for text in texts:
+                tell(*text) if isinstance(text, (list, tuple)) else isinstance(text, str) and hear(text)
+
+    def before(owner: Any, name: str, texts: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def told(*given: Any, **named: Any) -> Any:
+            tell(texts(*given, **named))
+            return original(*given, **named)
+
+        setattr(owner, name, told)
+
+    # `expr`, whoever has imported it, looks this one up when it is called
+    before(builtin, "_invoke_function", lambda name, *given: given if name == "expr" else ())
+    before(DataFrame, "selectExpr", lambda _, *given: given)
+    before(DataFrame, "filter", lambda _, condition: condition)  # `where` asks it
+    before(SparkSession, "sql", lambda _, sqlQuery, *given, **named: (sqlQuery, _texts_within(given, named)))  # noqa: N803
+    _hears.append(True)
+
+
+def _texts_within(given: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
+    """Return the texts that a query is formatted with."""
+    return [one for one in (*given, *named.values()) if isinstance(one, str)]

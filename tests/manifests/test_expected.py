@@ -8,6 +8,7 @@ import pytest
 from support import TARGET, a_contract, a_manifest, a_plan, publishing
 
 from manifests.chunks import Chunking
+from manifests.draft_figures import DraftFigures
 from manifests.errors import ManifestRefused, PlanRefused
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.model import RunManifest
@@ -129,3 +130,58 @@ def test_a_chunk_that_no_step_has_and_a_whole_are_refused_by_the_first_step() ->
         "validation.expected.chunks names 2013-01",
         "validation.expected.whole is given",
     ]
+
+
+# --- of a manifest that is not valid ----------------------------------------------------------------------------------
+
+
+def drafted(expected: Any, **draft: Any) -> list[str]:
+    figures = DraftFigures.of({"validation": {"expected": expected}} | draft)
+    return [one.what for one in figures.problems(a_manifest(), CONTRACT, known=True)]
+
+
+def test_a_mistake_in_one_figure_hides_none_of_the_others() -> None:
+    wrong = {
+        "whole": {"rows": -1, "sums": {"days": "1"}},
+        "chunks": {
+            "2012-01": {"rows": "five", "sums": {"amount": 1.5, "case_id": "x"}},
+            "2013-01": {"digest": DIGEST, "rows": "many"},
+            "March": {"rows": 1},
+        },
+    }
+    assert drafted(wrong) == [
+        "validation.expected.chunks names 2013-01",
+        "validation.expected has a sum of case_id",
+        "validation.expected has a sum of days",
+    ]
+    assert "validation.expected has a digest of 2013-01" in drafted(wrong, target={"correctionEvents": {}})
+    assert drafted({"whole": {"rows": 1, "digest": "x"}}, sample={"chunks": []}) == [
+        "validation.expected.whole is given"
+    ]
+    assert drafted({"chunks": {"2013-01": {"rows": 1}}}, sample={"chunks": []}) == [], "nobody knows its chunks"
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], "x", {}, {"chunks": 5}, {"whole": []}, {"chunks": {"2012-01": {}}}, {"whole": {"sums": 5}}]
+)
+def test_what_holds_no_figure_is_none(data: Any) -> None:
+    assert drafted(data) == []
+
+
+def test_valid_figures_of_a_draft_are_all_of_them_and_add_up() -> None:
+    chunks = {f"2012-0{month}": {"rows": 2} for month in (1, 2, 3)}
+    assert drafted({"whole": {"rows": 7}, "chunks": chunks}) == [
+        "validation.expected: rows of the chunks add up to 6, and the whole is to have 7"
+    ]
+    assert drafted({"whole": {"rows": 7}, "chunks": chunks}, kind="RECONCILIATION") == []
+
+
+def test_figures_are_told_in_words() -> None:
+    expected = expecting(
+        {"whole": {"rows": 1_000}, "chunks": {"2012-01": {"digest": DIGEST, "sums": {"amount": "1.5"}}}}
+    )
+    told = expected.validation.expected
+    assert told is not None
+    assert told.whole is not None
+    assert told.whole.in_words() == "1,000 rows"
+    assert told.chunks["2012-01"].in_words() == f"sum of amount 1.5, digest {DIGEST}"

@@ -501,9 +501,9 @@ def test_a_day_is_written_as_a_day_and_nothing_else(day: str) -> None:
         ({"semantics": "AS_DECIDED"}, "AS_DECIDED needs the version or the snapshotId"),
         ({"semantics": "AS_DECIDED", "version": "1", "snapshotId": 5}, "not both"),
         ({"semantics": "AS_RECORDED_THEN", "version": "1", "snapshotId": 5}, "not both"),
-        ({"semantics": "CORRECTED_TRUTH", "version": "1"}, "means the newest snapshot"),
-        ({"semantics": "CURRENT_ACCEPTED", "snapshotId": 5}, "means the newest snapshot"),
-        ({"version": "1"}, "means the newest snapshot"),
+        ({"semantics": "CORRECTED_TRUTH", "version": "1"}, "says itself which snapshot it means"),
+        ({"semantics": "CURRENT_ACCEPTED", "snapshotId": 5}, "says itself which snapshot it means"),
+        ({"version": "1"}, "says itself which snapshot it means"),
     ],
 )
 def test_a_reference_is_pinned_in_exactly_one_way_that_its_semantics_allow(

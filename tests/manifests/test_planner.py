@@ -26,10 +26,11 @@ from support import (
     publishing,
 )
 
+from manifests.canonical import canonical_json
 from manifests.chunks import Chunking, aligned
 from manifests.errors import PlanRefused
 from manifests.estimates import Estimate
-from manifests.facts import BaseState, SourceFile
+from manifests.facts import AcceptedReference, BaseState, SourceFile
 from manifests.model import Mode, PublishMode, RunManifest, Semantics
 from manifests.plan import PinnedReference, Plan, plan_from_json
 from manifests.series import series_of
@@ -218,6 +219,24 @@ def test_a_reference_is_read_as_it_is_now_unless_the_manifest_says_otherwise(ask
     assert pinned(asked) == PinnedReference(RULES, 102, Semantics.CURRENT_ACCEPTED, "2024")
 
 
+def test_what_a_person_accepted_last_is_current_whatever_was_loaded_since() -> None:
+    accepted = (AcceptedReference(101, "by-2023"), AcceptedReference(102, "by-2024"))
+
+    pin = pinned({}, accepted=accepted)
+
+    assert pin == PinnedReference(RULES, 101, Semantics.CURRENT_ACCEPTED, "2023", "by-2023")
+    assert pinned({"semantics": "CORRECTED_TRUTH"}, accepted=accepted).snapshot_id == 102
+    assert pinned({}, accepted=accepted, taken_back=frozenset({"2023"})).accepted_with == "by-2024"
+    # nobody has accepted anything that is still there: the newest load
+    gone = pinned({}, accepted=accepted, taken_back=frozenset({"2023", "2024"}))
+    assert (gone.snapshot_id, gone.accepted_with) == (102, "")
+
+
+def test_a_pin_that_rests_on_no_acceptance_has_the_text_that_it_always_had() -> None:
+    assert "accepted_with" not in canonical_json(pinned({}))
+    assert "by-2023" in canonical_json(pinned({}, accepted=(AcceptedReference(101, "by-2023"),)))
+
+
 def test_corrected_truth_is_the_newest_snapshot_even_without_a_version() -> None:
     assert pinned({"semantics": "CORRECTED_TRUTH"}, current=103) == PinnedReference(
         RULES, 103, Semantics.CORRECTED_TRUTH, None
@@ -260,6 +279,11 @@ def test_as_recorded_then_takes_the_version_that_the_manifest_names() -> None:
             f"referenceData {RULES} was recorded with 2 snapshots in the publish range",
         ),
         ({}, {"current": None, "snapshots": frozenset(), "versions": {}}, f"referenceData {RULES} has no snapshot"),
+        (
+            {},
+            {"accepted": (AcceptedReference(5, "by-nobody"),)},
+            f"referenceData {RULES} has no snapshot 5 any more, which was accepted with run 'by-nobody'",
+        ),
     ],
 )
 def test_a_reference_that_cannot_be_pinned_refuses_the_plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import day_by_day
@@ -13,6 +13,7 @@ import pytest
 from disputes import COMPARED, DISPUTES, FILES, FOLDER, YEAR, expected, references, register, text_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from short_clocks import BEGAN, BOUNDS, FIRST, LAST, LENGTH, PLACE, SHORT, at, entry
 
 from backfill_assets.products.enforcement import reference
 from backfill_assets.products.enforcement.pausing import CASE_CLOCK_DAILY, DISPUTED, PRODUCT
@@ -21,53 +22,6 @@ from backfill_assets.products.enforcement.pausing.transform import PAUSES, RULES
 from backfill_assets.testing import Trial
 from manifests.errors import PlanRefused
 from manifests.reading import load_manifest
-
-LENGTH, UNIT, PLACE, ZONE = 6, "CALENDAR_DAY", "IT", "Europe/Rome"
-FIRST, LAST = date(1996, 3, 1), date(1996, 4, 30)
-BEGAN = date(1996, 3, 20)
-SHORT = {
-    RULES: [
-        {
-            "jurisdiction": PLACE,
-            "clock": clock,
-            "start_activity": "open",
-            "stop_activities": ["close"],
-            "pause_activities": [],
-            "resume_activities": [],
-            "valid_from": valid_from,
-            "length": length,
-            "unit": unit,
-            "time_zone": ZONE,
-        }
-        for clock, valid_from, length, unit in (
-            ("PAYMENT", date(1990, 1, 1), LENGTH, UNIT),
-            ("PAYMENT", date(1996, 3, 25), 3, UNIT),
-            ("APPEAL", date(1996, 3, 5), 4, "BUSINESS_DAY"),
-        )
-    ],
-    PAUSES: [
-        {"jurisdiction": PLACE, "clock": clock, "activity": activity, "effect": effect}
-        for clock in ("PAYMENT", "APPEAL")
-        for activity, effect in (("hold", "PAUSES"), ("wait", "PAUSES"), ("go on", "RESUMES"))
-    ],
-    "reference.jurisdiction_calendar": [
-        one for one in references()["reference.jurisdiction_calendar"] if one["jurisdiction"] == PLACE
-    ],
-}
-"""Rules of a few days, so that much happens around deadlines: one of calendar days that gets shorter, one of business days."""
-
-
-def at(day: date, hour: int = 10) -> datetime:
-    return datetime(day.year, day.month, day.day, hour, tzinfo=UTC)
-
-
-def entry(case: str, seq: int, activity: str, effective: datetime, recorded: datetime | None = None) -> dict[str, Any]:
-    own = {"entry_id": f"{case}-{seq}", "case_id": case, "event_seq": seq, "jurisdiction": PLACE, "activity": activity}
-    return own | {"effective_at": effective, "recorded_at": recorded or effective}
-
-
-BOUNDS = [entry("bounds", 0, "start of the log", at(FIRST)), entry("bounds", 1, "end of the log", at(LAST))]
-"""So that the source holds days of each month; no rule knows the activity."""
 
 
 def trial(rows: Sequence[dict[str, Any]]) -> Trial:

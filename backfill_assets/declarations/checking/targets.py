@@ -106,6 +106,7 @@ def _of_own_columns(
     yield from former_name_problems(name, target.model)
     yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
     yield from in_columns(name, "key", texts(target.key), name, own)
+    yield from _of_lineage_in_use(target, own)
     yield from _of_key(target, own)
     yield from of_division(target, own)
     yield from _of_types_in_use(target, own)
@@ -145,6 +146,20 @@ def _of_folders(name: str, own: ColumnTypes) -> Iterator[Problem]:
             "give the column another name",
             f"{name}: model",
         )
+
+
+def _of_lineage_in_use(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
+    """Say that a lineage column is the day, the key or the entity of rows: it is the run's, and another one in each."""
+    lineage = lineage_columns(target.model)
+    asked = {"day_column": (target.day_column,), "key": texts(target.key), "entity": (target.entity,)}
+    for field, names in asked.items():
+        for column in (one for one in names if one in lineage and one in own):
+            yield Problem(
+                f"{field} of {target.name} names {column!r}, a lineage column",
+                "the platform gives every row of a run the same lineage: it says which run made a row, and nothing of the row",
+                "name a column that the transform returns",
+                f"{target.name}: {field}",
+            )
 
 
 def _of_missing_lineage(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:

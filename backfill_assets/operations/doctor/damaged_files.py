@@ -116,7 +116,9 @@ def _wrong(
     unread: dict[str, str] = {}
     whole = []
     for path, (size, _) in expected.items():
-        if path not in found:
+        if storage.through_link(path):
+            wrong[path] = f"{path} is reached by a link, and links below a table's location are not followed"
+        elif path not in found:
             wrong[path] = f"{path} is missing"
         elif found[path].bytes != size:
             wrong[path] = f"{path} has {found[path].bytes:,} bytes, not {size:,}"

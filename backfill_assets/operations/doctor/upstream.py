@@ -30,5 +30,7 @@ def upstream_superseded(platform: Platform) -> Iterator[Disagreement]:
                     record.run_id,
                     one.describe(),
                     Confidence.CERTAIN,
-                    f"restate what it holds of {record.target}, if what was changed there matters here",
+                    f"nothing is wrong with its rows for what was read; if {one.table} is to be as it is now in {record.target}, plan "
+                    f"a RESTATEMENT of {record.plan.publish_range.start} to {record.plan.publish_range.end} (it pins what is "
+                    "accepted now), and have its diff say what that changes",
                 )

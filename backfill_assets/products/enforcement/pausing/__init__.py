@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.standard.known_cases import known_keys_gate
 from backfill_assets.declarations.target import ColumnOrigin, InputTable, TargetTable
 from backfill_assets.products import enforcement
-from backfill_assets.products.enforcement.pausing import schemas, transform
+from backfill_assets.products.enforcement.pausing import reconciliations, schemas, transform
 from manifests.chunks import Chunking
 
 CASE_REGISTER = InputTable(
@@ -69,7 +70,7 @@ CASE_CLOCK_DAILY = TargetTable(
     transform="case_clock_daily",
     versions=transform.VERSIONS,
     measure=schemas.measure_case_clock_daily,
-    reconciliations=(DISPUTED,),
+    reconciliations=(*reconciliations.ALL, DISPUTED),
     entity="case_id",
     owners=enforcement.OWNERS,
     column_origins={
@@ -80,6 +81,10 @@ CASE_CLOCK_DAILY = TargetTable(
         **{f"true_{name}": origins for name, origins in _OF_A_VIEW.items()},
         **{f"known_{name}": (*origins, *_from_register("recorded_at")) for name, origins in _OF_A_VIEW.items()},
     },
+    # entries come in late: a month more than the newest is computed once more, and what comes later is for a restatement
+    live=LivePolicy(transform_version="1.0.0", rewind_days=31),
+    # each night what is published, held against the register as it is by then: entries that came in since show as drift
+    reconciled=ReconciliationPolicy(),
 )
 
 PRODUCT = replace(

@@ -2,7 +2,8 @@
 
 Put here what a register has besides a log: clocks are paused and resumed (and some never), decisions hold from an earlier day than
 they were recorded on, or from a later one, and a few entries come twice. Serves tests and demonstrations. How cases live is
-said by the generator of logs. `python -m backfill_assets.products.enforcement.pausing.register 300 7 register.csv` writes one to a file.
+said by the generator of logs. `python -m backfill_assets.products.enforcement.pausing.register 300 7 register.csv` writes one to a file,
+`python -m ... register LOG register.parquet` that of a log that is there.
 
 The same cases, seed and range give the same register: whatever is drawn is a hash of the case and of what it is drawn for.
 """
@@ -19,7 +20,7 @@ from typing import Any, Final
 import polars as pl
 
 from backfill_assets.declarations.schema import dtypes
-from backfill_assets.products.enforcement import generator, raw, reference
+from backfill_assets.products.enforcement import generator, loading, raw, reference
 from backfill_assets.products.enforcement.pausing.schemas import CaseRegister
 
 _ESCALATIONS: Final = {
@@ -58,17 +59,40 @@ def write_csv(path: Path, cases: int, seed: int) -> int:
     return frame.height
 
 
+def from_log(file: Path) -> pl.DataFrame:
+    """Return the entries that a log of events makes (`raw`'s Parquet or CSV): each event once, recorded when it happened.
+
+    Such a log does not say when something was entered: what was known is then what was true.
+    """
+    columns = ["event_id", "case_id", "event_seq", "jurisdiction", "activity", "event_at"]
+    at = datetime(2000, 1, 1, tzinfo=UTC)
+    parts = [
+        classified.events.select(columns)
+        for batch in loading.from_file(file).batches()
+        if (classified := _classified(batch, file.name, at)).events.height
+    ]
+    events = pl.concat(parts).unique("event_id", keep="first", maintain_order=True)
+    frame = events.rename({"event_id": "entry_id", "event_at": "effective_at"}).with_columns(
+        recorded_at=pl.col("effective_at")
+    )
+    return pl.DataFrame(frame.select(list(dtypes(CaseRegister))), schema_overrides=dtypes(CaseRegister))
+
+
+def _classified(batch: pl.DataFrame, source_file: str, ingested_at: datetime) -> raw.Classified:
+    return raw.classify(
+        batch,
+        source_file=source_file,
+        ingested_at=ingested_at,
+        default_jurisdiction=loading.DEFAULT_JURISDICTION,
+        known_jurisdictions=frozenset(reference.TIME_ZONES),
+    )
+
+
 def _events(cases: int, seed: int, start: date, end: date) -> Iterator[dict[str, Any]]:
     """Yield the events of a generated log, each once."""
     seen: set[str] = set()
     for batch in raw.number_rows(generator.generate(cases, seed, start=start, end=end)):
-        classified = raw.classify(
-            batch,
-            source_file="generated",
-            ingested_at=datetime(end.year, end.month, end.day, tzinfo=UTC),
-            default_jurisdiction="IT",
-            known_jurisdictions=frozenset(reference.TIME_ZONES),
-        )
+        classified = _classified(batch, "generated", datetime(end.year, end.month, end.day, tzinfo=UTC))
         for row in classified.events.iter_rows(named=True):
             if row["event_id"] not in seen:
                 seen.add(row["event_id"])
@@ -110,5 +134,9 @@ def _draw(seed: int, case: str, place: int, what: str) -> int:
 
 
 if __name__ == "__main__":
-    number, chosen, file = sys.argv[1:]
-    write_csv(Path(file), int(number), int(chosen))
+    *given, file = sys.argv[1:]
+    if len(given) == 1:
+        from_log(Path(given[0])).write_parquet(file)
+    else:
+        number, chosen = given
+        write_csv(Path(file), int(number), int(chosen))
