@@ -55,7 +55,7 @@ def read_chunk(
     days = scope.start, scope.end
     where = f"{seen.name} chunk {key}"
     column = sealed.target.day_column
-    if column not in seen.table.schema().column_names:
+    if column and column not in seen.table.schema().column_names:
         report.add(where, f"cannot be asked for by its days: readers find no column {column}", column, "nothing")
         return False
     finds = seen.finder(scope.filter)

@@ -54,11 +54,13 @@ def rows_of_chunk(
         whole &= is_right
         if frame is None:
             return None, False
-        day, is_instant = pl.col(scope.column), frame.schema[scope.column] == pl.Datetime
-        low, high = (scope.first, scope.last) if is_instant else (scope.start, scope.end)
         if scope.division is not None and scope.division.values:
             frame = frame.filter(pl.col(scope.division.column).is_in(scope.parts))
-        frames.append(frame.filter(day.is_between(pl.lit(low), pl.lit(high))))
+        if scope.column:
+            is_instant = frame.schema[scope.column] == pl.Datetime
+            low, high = (scope.first, scope.last) if is_instant else (scope.start, scope.end)
+            frame = frame.filter(pl.col(scope.column).is_between(pl.lit(low), pl.lit(high)))
+        frames.append(frame)
     return frames, whole
 
 

@@ -296,13 +296,15 @@ class TargetTable:
         description: what a row is, for people.
         model: pandera model; the only declaration of the columns. Inherits `Published`.
         key: columns that identify a row and order it within its chunk.
-        day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC.
-        chunking: by which part of its day a row belongs to a chunk.
+        day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC. A table without
+            time has none, and none of `chunks_from`, `chunks_until`.
+        chunking: by which part of its day a row belongs to a chunk; `Chunking.WHOLE` of a table without time.
         chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out. Of
             a table that is divided beside time both are written without the part.
-        chunk_values: by what each time of it is divided into chunks, besides: `ByValue` or `ByBucket`; None: by nothing.
+        chunk_values: by what each time of it is divided into chunks, besides: `ByValue` or `ByBucket`; None: by nothing. A table
+            without time has these chunks alone.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz); completeness,
-            LIVE, merges and `entity` go by it. `sources` are those read beside it, each in a window of its own.
+            LIVE, merges and `entity` go by it. For a table without time it is read whole, and the column may be left out. `sources` are those read beside it, each in a window of its own.
         timeliness: what becomes of rows of it that come late, and of rows of the future; `readers` what its rows mean by their
             version. The further sources say of themselves.
         look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
@@ -332,11 +334,11 @@ class TargetTable:
     description: str
     model: type[pa.DataFrameModel]
     key: tuple[str, ...]
-    day_column: str
+    day_column: str = field(default="", kw_only=True)
     chunking: Chunking
-    chunks_from: str
+    chunks_from: str = field(default="", kw_only=True)
     source: str
-    source_time_column: str
+    source_time_column: str = field(default="", kw_only=True)
     versions: Mapping[str, TransformVersion]
     owners: tuple[str, ...]
     chunks_until: str = ""
@@ -366,7 +368,8 @@ class TargetTable:
         """Fill in what follows from the other fields."""
         if isinstance(self.transform, str) and isinstance(self.name, str) and not self.transform:
             object.__setattr__(self, "transform", self.name.rpartition(".")[2].lower())
-        if isinstance(self.chunks_until, str) and isinstance(self.chunking, Chunking) and not self.chunks_until:
+        has_time = isinstance(self.chunking, Chunking) and self.chunking is not Chunking.WHOLE
+        if isinstance(self.chunks_until, str) and has_time and not self.chunks_until:
             object.__setattr__(self, "chunks_until", key_of(self.chunking, _LAST_HOUR))
 
     @property
@@ -390,6 +393,11 @@ class TargetTable:
     def has_instants(self) -> bool:
         """Whether rows belong to chunks by an instant's day of UTC, and not by a date."""
         return isinstance(dtypes(self.model).get(self.day_column), pl.Datetime)
+
+    @property
+    def window_column(self) -> str:
+        """The column of its first source by which rows are read in a window; "" of a target without time, which reads it whole."""
+        return "" if self.chunking is Chunking.WHOLE else self.source_time_column
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -443,8 +451,8 @@ class TargetTable:
             reads_look_back=bool(self.look_back_columns),
             gates=(*PLATFORM_GATES, *(item.name for item in self.reconciliations)),
             tolerances=self.all_tolerances,
-            first_chunk=self.chunks_from,
-            last_chunk=self.chunks_until,
+            first_chunk=self.chunks_from or None,
+            last_chunk=self.chunks_until or None,
             required_gates=PLATFORM_GATES,
             entity=self.entity,
             version_column=self.version_column,

@@ -34,6 +34,7 @@ from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
 from backfill_assets.staging.watched_launch import Launch, cancel_dagster_run
 from manifests.chunks import (
+    EVER,
     KEY_FORMAT,
     Chunking,
     Placed,
@@ -88,7 +89,10 @@ def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
 
 def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
-    chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
+    chunking = target.chunking
+    if chunking is Chunking.WHOLE:
+        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, *EVER, target.parts)])
+    fmt = KEY_FORMAT[chunking]
     begin, last = (first_day(chunking, key) for key in (target.chunks_from, target.chunks_until))
     if target.parts:
         # part by part, each over all times: some values over any days are few ranges, and a range is what one run takes
@@ -353,6 +357,8 @@ def _failure(failed: Mapping[str, str], asked: int, staged: int) -> dg.Failure:
 
 def _chunks_in_words(target: TargetTable) -> str:
     division = target.chunk_values
+    if target.chunking is Chunking.WHOLE:
+        return str(division)
     return target.chunking.value.lower() + ("" if division is None else f" and {division}")
 
 

@@ -38,7 +38,7 @@ from backfill_assets.declarations.schema import iceberg_schema, spark_type
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.staging.moments import at
 from backfill_assets.worker.partitions import partition_values
-from manifests.chunks import PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
+from manifests.chunks import EVER, PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
 from manifests.errors import Problem, TransformRefused
 from manifests.staged_file import StagedFile
 from resources.lakehouse.partitions import SPEC_IN_PATH, parts_of_chunks, spec_folder
@@ -98,14 +98,16 @@ _TICK = timedelta(microseconds=1)
 
 def _folder_in(target: TargetTable, parts: Sequence[str], spans: Sequence[tuple[datetime, datetime]]) -> Column:
     """Return the folder of rows of some times, which have these parts; NULL of a row of other times, or of another part."""
-    day, inside = F.col(target.day_column), F.lit(False)
-    for first, last in spans:
+    inside = F.lit(target.chunking is Chunking.WHOLE)
+    for first, last in spans if target.day_column else ():
         ends = (first, last) if target.has_instants else (first.date(), last.date())
-        inside = inside | day.between(*map(at, ends))
-    if target.chunking is Chunking.HOUR:
-        folder = F.date_format(day, "yyyy-MM-dd'T'HH")
+        inside = inside | F.col(target.day_column).between(*map(at, ends))
+    if target.chunking is Chunking.WHOLE:
+        folder = F.lit(EVER[0].isoformat())
+    elif target.chunking is Chunking.HOUR:
+        folder = F.date_format(target.day_column, "yyyy-MM-dd'T'HH")
     else:
-        folder = F.date_format(first_day_of_chunk(day, target.chunking), "yyyy-MM-dd")
+        folder = F.date_format(first_day_of_chunk(F.col(target.day_column), target.chunking), "yyyy-MM-dd")
     if target.chunk_values is not None:
         part = part_name(target, F.col(target.chunk_values.column))
         of_none = part.isNull() | ~part.isin(*target.parts)

@@ -70,7 +70,12 @@ def sources_by_name(tables: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 
 def in_window(rows: DataFrame, time_column: str, start: date | None, end: date) -> DataFrame:
-    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive): dates, or instants."""
+    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive): dates, or instants.
+
+    Without a column, those of a target without time, all of them.
+    """
+    if not time_column:
+        return rows
     place = F.col(time_column)
     rows = rows.where(place < at(end))
     return rows if start is None else rows.where(place >= at(start))
@@ -138,7 +143,9 @@ def inputs_of(
         seen: leaves of rows what may be seen of them.
     """
     start, end = window
-    instant = F.col(target.source_time_column)
+    if not target.window_column:
+        return Inputs(seen(rows), None)
+    instant = F.col(target.window_column)
     source = seen(rows.where((instant >= at(start)) & (instant < at(end))))
     if earlier is None:
         return Inputs(source, None)

@@ -44,6 +44,7 @@ _WITHIN: dict[Chunking, tuple[type, ...]] = {
     Chunking.WEEK: (),
     Chunking.DAY: (DayTransform, MonthTransform, YearTransform),
     Chunking.HOUR: (HourTransform, DayTransform, MonthTransform, YearTransform),
+    Chunking.WHOLE: (),
 }
 """By chunking: the transforms of the day column that all rows of a chunk have one value of."""
 

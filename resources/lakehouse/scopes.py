@@ -1,7 +1,7 @@
 """Days of a table: what one publication may touch, and filters on a column, as Iceberg expressions.
 
-Put here how a range of days or of instants, and the values that a table is divided by, are said to Iceberg. Which files lie in it
-is `live_files`'s; whether a file lies wholly inside, `containment`'s; which part of a table one lies in, `parts`'.
+Put here how a range of days or of instants, and the values that a table is divided by, are said to Iceberg. Of a table without
+time the column of days is "", and all of its rows lie in any range. Which files lie in it is `live_files`'s; whether a file lies wholly inside, `containment`'s; which part of a table one lies in, `parts`'.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 
-from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Or
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Or,
+)
 
 from manifests.chunks import HOURS
 from manifests.division import Division
@@ -24,7 +33,7 @@ class Scope:
     """Days of a table's day column, both inclusive: what one publication may touch.
 
     Attributes:
-        column: the day column.
+        column: the day column; "" of a table without time.
         start: the first day, from `from_hour` on.
         end: the last day, up to the end of `to_hour`.
         instants: the column holds instants (timestamptz), whose days are those of UTC, and not dates.
@@ -53,7 +62,7 @@ class Scope:
     @property
     def time_filter(self) -> BooleanExpression:
         """Its days and hours, of whatever part, as an Iceberg expression."""
-        if (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1]):
+        if not self.column or (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1]):
             return days_filter(self.column, self.start, self.end, instants=self.instants)
         return And(
             GreaterThanOrEqual(term=self.column, value=self.first.isoformat()),
@@ -73,6 +82,8 @@ class Scope:
         return Scope(self.column, self.start, self.end, self.instants)
 
     def __str__(self) -> str:
+        if not self.column:
+            return ", ".join(self.parts) or "all of it"
         is_whole = (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1])
         at = f"{self.start} to {self.end}" if is_whole else f"{self.first:%Y-%m-%dT%H} to {self.last:%Y-%m-%dT%H}"
         return at + (f" of {', '.join(self.parts)}" if self.parts else "")
@@ -91,7 +102,9 @@ def span_of(scopes: Sequence[Scope]) -> Scope:
 
 
 def days_filter(column: str, start: date, end: date, *, instants: bool) -> BooleanExpression:
-    """Rows of days, both inclusive; of a column of instants (timestamptz) those of UTC."""
+    """Rows of days, both inclusive; of a column of instants (timestamptz) those of UTC; without a column, every row."""
+    if not column:
+        return AlwaysTrue()
     first: date = datetime.combine(start, time.min, UTC) if instants else start
     last: date = datetime.combine(end, time.max, UTC) if instants else end
     return And(
@@ -100,10 +113,14 @@ def days_filter(column: str, start: date, end: date, *, instants: bool) -> Boole
 
 
 def between(column: str, start: date, end: date) -> BooleanExpression:
-    """Rows with start <= column < end: instants of a column of instants, dates of one of dates."""
+    """Rows with start <= column < end: instants of a column of instants, dates of one of dates; without a column, every row."""
+    if not column:
+        return AlwaysTrue()
     return And(GreaterThanOrEqual(term=column, value=start.isoformat()), LessThan(term=column, value=end.isoformat()))
 
 
 def before(column: str, end: date) -> BooleanExpression:
-    """Rows with column < end: an instant of a column of instants, a date of one of dates."""
+    """Rows with column < end: an instant of a column of instants, a date of one of dates; without a column, every row."""
+    if not column:
+        return AlwaysTrue()
     return LessThan(term=column, value=end.isoformat())

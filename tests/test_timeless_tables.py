@@ -1,0 +1,135 @@
+"""Tables without time: their chunks are values or buckets alone, and a run replaces its own, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from worlds import SPARK, World
+
+import backfill_assets as ba
+from backfill_assets.audit.verification import verify
+from backfill_assets.declarations.finding import check_products
+from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.operations.doctor.examination import examine
+from backfill_assets.planning.resolve import plan_run, plan_series
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
+from benchmarks import customers
+from benchmarks.customers import BY_JURISDICTION, CUSTOMERS, INPUT, JURISDICTIONS, manifest, opened, rows_of
+from manifests.division import ByBucket
+from manifests.errors import DeclarationRefused, PlanRefused, PublicationRefused, Refused
+
+BY_BUCKET = replace(BY_JURISDICTION, chunk_values=ByBucket("customer", 4))
+TIMELESS = {"value": BY_JURISDICTION, "bucket": BY_BUCKET}
+
+
+def made(tmp_path: Path, target: TargetTable = BY_JURISDICTION, **rows: object) -> World:
+    platform = opened(tmp_path / "home", target, spark=SPARK)
+    customers.fill(platform, **rows)
+    return World(platform, tmp_path / "home")
+
+
+def whose(world: World) -> Counter[tuple[str | None, str]]:
+    """Count the rows that readers get by jurisdiction and run."""
+    return Counter((row["jurisdiction"], row["run_id"]) for row in rows_of(world.platform))
+
+
+@pytest.mark.parametrize("target", TIMELESS.values(), ids=TIMELESS)
+def test_a_table_without_time_is_restated_and_rolled_back(tmp_path: Path, target: TargetTable) -> None:
+    world = made(tmp_path, target)
+    world.published(manifest("first"))
+    before = rows_of(world.platform)
+    assert len(before) == 30
+    assert set(world.platform.ledger.accepted(CUSTOMERS)) == set(target.parts)
+    world.published(manifest("second", "2"))
+    assert {row["run_id"] for row in rows_of(world.platform)} == {"second"}
+    assert [row["credit"] for row in rows_of(world.platform)] == [row["credit"] + 1 for row in before]
+    assert verify(world.platform, data=True).everything == []
+    rollback(world.platform, "second")
+    assert rows_of(world.platform) == before
+    assert verify(world.platform, data=True).everything == []
+    assert examine(world.platform) == []
+
+
+def test_runs_over_disjoint_values_stand_beside_each_other(tmp_path: Path) -> None:
+    world = made(tmp_path)
+    platform = world.platform
+    world.published(manifest("all"))
+    california = world.validated(manifest("california", "2", ["CA"]))
+    new_york = world.validated(manifest("new-york", "2", ["NY"]))
+    both = world.validated(manifest("both", "2", ["CA", "WA"]))
+    publish(platform, california.run_id)
+    publish(platform, new_york.run_id)
+    assert whose(world) == {("CA", "california"): 10, ("NY", "new-york"): 10, ("WA", "all"): 10}
+    with pytest.raises(PublicationRefused, match="somebody else has written into the scope"):
+        publish(platform, both.run_id)
+    assert platform.ledger.accepted(CUSTOMERS) == {"CA": "california", "NY": "new-york", "WA": "all"}
+    assert verify(platform, data=True).everything == []
+    assert examine(platform) == []
+    rollback(platform, "california")
+    assert whose(world)["CA", "all"] == whose(world)["NY", "new-york"] == 10
+    with pytest.raises(Refused, match="held by later run"):
+        rollback(platform, "all")
+    assert verify(platform, data=True).everything == []
+    assert BY_JURISDICTION.parts == JURISDICTIONS
+
+
+def test_everything_that_goes_by_days_is_refused_by_name_where_a_table_without_time_is_declared() -> None:
+    wrong = replace(
+        BY_JURISDICTION,
+        day_column="since",
+        chunks_from="2024-01",
+        chunks_until="2024-12",
+        warm_up_days=lambda _: 3,
+        look_back_columns=("customer",),
+        timeliness=ba.Timeliness(late=ba.OnLate.REFUSE),
+        live=ba.LivePolicy("1", rewind_days=1),
+        reconciled=ba.ReconciliationPolicy(),
+        entity="jurisdiction",
+        chunk_values=None,
+    )
+    with pytest.raises(DeclarationRefused) as refused:
+        check_products([Product("customers", (INPUT,), (wrong,))])
+    said = [problem.what for problem in refused.value.problems]
+    fields = ("day_column", "chunks_from", "chunks_until", "warm_up_days", "look_back_columns", "timeliness", "live")
+    for field in (*fields, "reconciled", "entity"):
+        assert f"{CUSTOMERS} has no time, and declares {field}" in said
+    assert f"{CUSTOMERS} has no time, and no chunk_values" in said
+
+
+def test_a_table_with_time_says_by_which_column_and_from_when() -> None:
+    timed = replace(BY_JURISDICTION, chunking=ba.Chunking.MONTH)
+    with pytest.raises(DeclarationRefused) as refused:
+        check_products([Product("customers", (INPUT,), (timed,))])
+    assert {problem.what for problem in refused.value.problems} == {
+        "day_column is missing", "chunks_from is missing", "source_time_column is missing",
+    }  # fmt: skip
+
+
+def test_a_manifest_that_speaks_of_days_is_refused_by_name(tmp_path: Path) -> None:
+    platform = made(tmp_path).platform
+    days = {"start": "2024-01-01", "end": "2024-01-31"}
+    wrong = manifest(
+        "wrong",
+        source={"table": customers.RAW, "range": days},
+        target={"table": CUSTOMERS, "publishRange": days, "values": ["TX"], "filesAcrossBorder": "SPLIT"},
+        cutLine="2024-02-01",
+        freeze={"hours": 2},
+        warmUp={"days": 3},
+    )
+    with pytest.raises(PlanRefused) as refused:
+        plan_run(platform, wrong)
+    said = {problem.what for problem in refused.value.problems}
+    assert "target.publishRange is 2024-01-01 to 2024-01-31" in said
+    assert "target.values names TX" in said
+    for field in ("cutLine", "freeze", "warmUp", "source.range", "target.filesAcrossBorder"):
+        assert f"{field} is given" in said
+
+
+def test_a_series_publishes_so_many_parts_a_step(tmp_path: Path) -> None:
+    world = made(tmp_path)
+    records = plan_series(world.platform, manifest("all", progressive={"chunksPerStep": 2}))
+    assert [(one.run_id, one.plan.values) for one in records] == [("all.s001", ("CA", "NY")), ("all.s002", ("WA",))]
