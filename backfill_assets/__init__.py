@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from backfill_assets.defs.component import BackfillTables
     from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
-    from manifests.division import ByBucket, ByValue
+    from manifests.division import ByBucket, ByRange, ByValue
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
     from manifests.timeliness import OnFuture, OnLate, Timeliness
@@ -62,6 +62,7 @@ __all__ = [
     "EVERYTHING_UNTIL_END",
     "BackfillTables",
     "ByBucket",
+    "ByRange",
     "ByValue",
     "Chunking",
     "ColumnOrigin",
@@ -179,7 +180,7 @@ _ROOMS = {
     "backfill_assets.defs.component": ("BackfillTables",),
     "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
-    "manifests.division": ("ByBucket", "ByValue"),
+    "manifests.division": ("ByBucket", "ByRange", "ByValue"),
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
     "manifests.timeliness": ("OnFuture", "OnLate", "Timeliness"),

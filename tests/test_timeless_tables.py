@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from benchmarks import customers
 from benchmarks.customers import BY_JURISDICTION, CUSTOMERS, INPUT, JURISDICTIONS, manifest, opened, rows_of
+from manifests.chunks import part_of
 from manifests.division import ByBucket
 from manifests.errors import DeclarationRefused, PlanRefused, PublicationRefused, Refused
 
@@ -133,3 +135,50 @@ def test_a_series_publishes_so_many_parts_a_step(tmp_path: Path) -> None:
     world = made(tmp_path)
     records = plan_series(world.platform, manifest("all", progressive={"chunksPerStep": 2}))
     assert [(one.run_id, one.plan.values) for one in records] == [("all.s001", ("CA", "NY")), ("all.s002", ("WA",))]
+
+
+BY_TENANT = replace(BY_JURISDICTION, chunk_values=ba.ByValue("tenant", (1, -2, 2024, None)))
+BY_DAY = replace(BY_JURISDICTION, chunk_values=ba.ByValue("since", (date(2024, 1, 1), date(2024, 2, 1), None)))
+BY_TEXT_OR_NONE = replace(BY_JURISDICTION, chunk_values=ba.ByValue("jurisdiction", (*JURISDICTIONS, None)))
+BY_NUMBERS = replace(BY_JURISDICTION, chunk_values=ba.ByRange("customer", (10, 20)))
+BY_TENANTS = replace(BY_JURISDICTION, chunk_values=ba.ByRange("tenant", (-1, 2000), nulls=True))
+BY_DAYS = replace(BY_JURISDICTION, chunk_values=ba.ByRange("since", (date(2024, 1, 15),), nulls=True))
+BY_TEXTS = replace(BY_JURISDICTION, chunk_values=ba.ByRange("jurisdiction", ("MA", "TX"), nulls=True))
+ODD = {
+    "number": (BY_TENANT, ["1", "_null", "minus2", "~2024"]),
+    "day": (BY_DAY, ["_null", "~2024-01-01", "~2024-02-01"]),
+    "text or none": (BY_TEXT_OR_NONE, ["CA", "NY", "WA", "_null"]),
+    "range of numbers": (BY_NUMBERS, ["10-to-20", "below-10", "from-20"]),
+    "range of numbers or none": (BY_TENANTS, ["_null", "below-minus1", "from-2000", "minus1-to-2000"]),
+    "range of days": (BY_DAYS, ["_null", "below-2024-01-15", "from-2024-01-15"]),
+    "range of texts": (BY_TEXTS, ["MA-to-TX", "_null", "below-MA", "from-TX"]),
+}
+ROWS = {
+    "jurisdictions": (*JURISDICTIONS, None),
+    "tenants": (1, -2, 2024, None),
+    "days": (date(2024, 1, 1), date(2024, 2, 1), None),
+}
+
+
+@pytest.mark.parametrize(("target", "keys"), ODD.values(), ids=ODD)
+def test_each_row_lies_in_the_chunk_of_its_value_or_range_and_is_replaced_with_it(
+    tmp_path: Path, target: TargetTable, keys: list[str]
+) -> None:
+    world = made(tmp_path, target, **ROWS)
+    platform, division = world.platform, target.chunk_values
+    assert division is not None
+    world.published(manifest("first"))
+    assert sorted(platform.ledger.accepted(CUSTOMERS)) == keys
+    before = rows_of(platform)
+    assert len(before) == 30
+    part = part_of(keys[0])
+    world.published(manifest("second", "2", [part]))
+    in_part = {row["customer"] for row in before if division.part_of(row[division.column]) == part}
+    assert 0 < len(in_part) < 30
+    assert {row["customer"] for row in rows_of(platform) if row["run_id"] == "second"} == in_part
+    assert len(rows_of(platform)) == 30
+    assert verify(platform, data=True).everything == []
+    assert examine(platform) == []
+    rollback(platform, "second")
+    assert rows_of(platform) == before
+    assert verify(platform, data=True).everything == []

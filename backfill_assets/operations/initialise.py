@@ -131,10 +131,10 @@ def _spec(schema: Schema, column: str | None, chunking: Chunking, division: Divi
         transform = _TRANSFORMS[chunking]
         source = schema.find_field(column).field_id
         by_time.append(PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{transform}"))
-    if division is None:
+    if division is None or division.bounds:  # of a range the ends of a file's column say that it lies in it
         return PartitionSpec(*by_time) if by_time else UNPARTITIONED_PARTITION_SPEC
     # an identity has the column's own name, as Iceberg's libraries give it
-    name = division.column if division.values else f"{division.column}_bucket"
+    name = division.column if division.has_values else f"{division.column}_bucket"
     divided = schema.find_field(division.column).field_id
     number = _FIRST_PARTITION_FIELD + len(by_time)
     return PartitionSpec(*by_time, PartitionField(divided, number, parse_transform(division.transform), name))

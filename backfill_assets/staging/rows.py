@@ -70,10 +70,7 @@ def sources_by_name(tables: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 
 def in_window(rows: DataFrame, time_column: str, start: date | None, end: date) -> DataFrame:
-    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive): dates, or instants.
-
-    Without a column, those of a target without time, all of them.
-    """
+    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive); without a column all of them."""
     if not time_column:
         return rows
     place = F.col(time_column)

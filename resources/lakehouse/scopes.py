@@ -16,13 +16,15 @@ from pyiceberg.expressions import (
     BooleanExpression,
     GreaterThanOrEqual,
     In,
+    IsNull,
     LessThan,
     LessThanOrEqual,
+    NotNull,
     Or,
 )
 
 from manifests.chunks import HOURS
-from manifests.division import Division
+from manifests.division import NULL_PART, Division, Literal
 
 DAY_MICROSECONDS = 86_400_000_000
 """Microseconds of a day, by which an instant's number says its day of UTC."""
@@ -72,9 +74,9 @@ class Scope:
     @property
     def filter(self) -> BooleanExpression:
         """The scope as an Iceberg expression: of buckets, which no expression can say, it selects those of other parts as well."""
-        if self.division is None or not self.parts or not self.division.values:
+        if self.division is None or not self.parts or self.division.buckets:
             return self.time_filter
-        return And(self.time_filter, In(term=self.division.column, literals=self.parts))
+        return And(self.time_filter, _parts_filter(self.division, self.parts))
 
     @property
     def whole(self) -> Scope:
@@ -87,6 +89,38 @@ class Scope:
         is_whole = (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1])
         at = f"{self.start} to {self.end}" if is_whole else f"{self.first:%Y-%m-%dT%H} to {self.last:%Y-%m-%dT%H}"
         return at + (f" of {', '.join(self.parts)}" if self.parts else "")
+
+
+def _parts_filter(division: Division, parts: Sequence[str]) -> BooleanExpression:
+    """Rows of some values or ranges."""
+    column, found = division.column, list[BooleanExpression]()
+    if NULL_PART in parts:
+        found.append(IsNull(term=column))
+    there = [one for one in parts if one != NULL_PART]
+    if there and not division.bounds:
+        found.append(In(term=column, literals=[_said(division.literal(one)) for one in there]))
+    for low, high in _spans(division, there) if division.bounds else ():
+        first = NotNull(term=column) if low is None else GreaterThanOrEqual(term=column, value=_said(low))
+        found.append(first if high is None else And(first, LessThan(term=column, value=_said(high))))
+    return found[0] if len(found) == 1 else Or(*found)
+
+
+def _said(value: Literal) -> str | int:
+    """Return a value as an expression takes it."""
+    return value.isoformat() if isinstance(value, date) else value if isinstance(value, int) else str(value)
+
+
+def _spans(division: Division, parts: Sequence[str]) -> list[tuple[Literal, Literal]]:
+    """Return ranges from where they begin to where they end, those that follow each other as one."""
+    found: list[tuple[Literal, Literal]] = []
+    for name, (low, high) in division.ranges.items():
+        if name not in parts:
+            continue
+        if found and found[-1][1] == low and low is not None:
+            found[-1] = found[-1][0], high
+        else:
+            found.append((low, high))
+    return found
 
 
 def any_of(scopes: Sequence[Scope]) -> BooleanExpression:
