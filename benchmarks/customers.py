@@ -79,6 +79,10 @@ BY_JURISDICTION = TargetTable(
 INPUT = InputTable(name=RAW, description="Customers as delivered.", model=Raw, owners=("team:sales",))
 
 
+PRODUCT = Product("customers", (INPUT,), (BY_JURISDICTION,), code=("benchmarks.customers",))
+"""As an installation of its own serves it."""
+
+
 def opened(home: Path, target: TargetTable, **settings: Any) -> Platform:
     """Return an installation that serves the product, of which nothing is made yet but its catalog."""
     product = Product("customers", (INPUT,), (target,), code=("benchmarks.customers",))

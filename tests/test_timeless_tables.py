@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
+import pyarrow as arrow
 import pytest
-from worlds import SPARK, World
+from click.testing import CliRunner
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from worlds import SPARK, World, killed_at
 
 import backfill_assets as ba
 from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
+from backfill_assets.cli.launching import select_chunks
 from backfill_assets.declarations.finding import check_products
 from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.defs.launch import announce_approval, initialise_instance, run_chunks
+from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run, plan_series
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
-from benchmarks import customers
+from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
+from backfill_assets.reconciliation.reconcile import reconcile
+from backfill_assets.review.diff import diff_run
+from benchmarks import customers, sales
 from benchmarks.customers import BY_JURISDICTION, CUSTOMERS, INPUT, JURISDICTIONS, manifest, opened, rows_of
-from manifests.chunks import part_of
+from manifests.chunks import EVER, part_of
 from manifests.division import ByBucket
-from manifests.errors import DeclarationRefused, PlanRefused, PublicationRefused, Refused
+from manifests.errors import DeclarationRefused, InputRefused, PlanRefused, PublicationRefused, Refused
+from manifests.lifecycle import RunState
 
 BY_BUCKET = replace(BY_JURISDICTION, chunk_values=ByBucket("customer", 4))
 TIMELESS = {"value": BY_JURISDICTION, "bucket": BY_BUCKET}
@@ -182,3 +194,128 @@ def test_each_row_lies_in_the_chunk_of_its_value_or_range_and_is_replaced_with_i
     rollback(platform, "second")
     assert rows_of(platform) == before
     assert verify(platform, data=True).everything == []
+
+
+def test_a_value_that_reads_like_a_time_is_told_from_it_where_chunks_are_named(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_TENANT, **ROWS)
+    record = plan_run(world.platform, manifest("run"))
+    assert select_chunks(record, ["2024", "_null"]) == ["_null", "~2024"]
+    assert select_chunks(record, ["~2024"]) == ["~2024"]
+    with pytest.raises(InputRefused, match="name each part by itself"):
+        select_chunks(record, ["1..minus2"])
+    timed = replace(sales.BY_MONTH, chunk_values=ba.ByValue("jurisdiction", ("CA", "2024-01")), chunks_until="2024-03")
+    platform = sales.opened(tmp_path / "timed", timed, spark=SPARK)
+    sales.fill(platform, last=date(2024, 2, 29), jurisdictions=("CA", "2024-01"))
+    record = plan_run(platform, sales.manifest("run", end=date(2024, 2, 29)))
+    with pytest.raises(InputRefused, match=r"write ~2024-01 for the value.*2024-01\.\.2024-01 for the time"):
+        select_chunks(record, ["2024-01"])
+    assert select_chunks(record, ["~2024-01"]) == ["2024-01~2024-01", "2024-02~2024-01"]
+    assert select_chunks(record, ["2024-01..2024-01"]) == ["2024-01~2024-01", "2024-01~CA"]
+
+
+def test_a_launch_in_dagster_takes_parts_by_ranges_of_chunks(tmp_path: Path) -> None:
+    world = made(tmp_path, BY_TENANT, **ROWS)
+    platform = world.platform
+    initialise_instance(platform.settings)
+    record = world.approved(manifest("run"))
+    keys = chunk_partitions(BY_TENANT).get_partition_keys()
+    assert keys == ["1", "_null", "minus2", "~2024"]
+    wanted = select_chunks(record, ["_null", "2024"])
+    with world.dagster() as instance:
+        announce_approval(platform, instance, record)
+        assert run_chunks(platform, instance, record, wanted)
+        assert {chunk.chunk for chunk in platform.ledger.chunks("run") if chunk.state == "PASSED"} == set(wanted)
+        there = instance.get_materialized_partitions(asset_key(CUSTOMERS))
+        assert there == {str(partition_key("run", key)) for key in wanted}
+        assert run_chunks(platform, instance, record, select_chunks(record, []))
+    assert platform.ledger.run("run").state is RunState.VALIDATED
+    publish(platform, "run")
+    assert len(rows_of(platform)) == 30
+
+
+def test_nothing_that_is_shown_of_a_table_without_time_speaks_of_days(tmp_path: Path) -> None:
+    world = made(tmp_path)
+    initialise_instance(world.platform.settings)
+    world.published(manifest("first"))
+    world.published(manifest("york", "2", ["NY"]))
+    variables = {"BACKFILL_HOME": str(world.home), "BACKFILL_PRODUCTS": json.dumps(["benchmarks.customers:PRODUCT"])}
+    said = {}
+    for arguments in (
+        ["status"],
+        ["status", "york"],
+        ["diff", "york"],
+        ["explain", CUSTOMERS, "--key", "customer=1"],
+        ["runbook", "york"],
+        ["report", "york"],
+        ["metrics"],
+        ["verify", "york", "--data"],
+    ):
+        done = CliRunner().invoke(cli, arguments, env=variables)
+        assert done.exit_code == 0, (arguments, done.output)
+        said[arguments[0]] = done.output
+        for day in (EVER[0], EVER[1], EVER[0] - timedelta(days=1), EVER[1] + timedelta(days=2)):
+            assert str(day) not in done.output, (arguments, done.output)
+    assert "NY" in said["status"]
+    assert "all of its rows" in said["explain"]
+    page = (world.home / "report-york.html") if (world.home / "report-york.html").exists() else None
+    assert page is None or str(EVER[1]) not in page.read_text()
+
+
+def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = made(tmp_path)
+    record = world.approved(manifest("run"))
+    with killed_at("gating.judged", monkeypatch):
+        world.stage(record, ["CA"])
+    outcome = world.stage(record)
+    assert (len(outcome.skipped), len(outcome.computed)) == (1, 2)
+    with killed_at("publishing.committed", monkeypatch):
+        publish(world.platform, "run")
+    assert verify(world.platform, data=True).everything == []
+    publish(world.platform, "run")
+    assert [one.action for one in world.platform.ledger.landed("run")] == ["publish"]
+    assert verify(world.platform, data=True).everything == []
+
+
+def test_published_parts_are_reconciled_and_compared_and_rows_of_others_are_named(tmp_path: Path) -> None:
+    gates = (
+        ba.record_gate(("customer",), "every_one"),
+        ba.duplicate_gate(("customer",)),
+        ba.change_gate(),
+        ba.row_count_gate("rows", against="source", lower=0, upper=0),
+    )
+    target = replace(BY_JURISDICTION, reconciliations=gates)
+    world = made(tmp_path, target)
+    platform = world.platform
+    world.published(manifest("first"))
+    world.published(manifest("york", "2", ["NY"]))
+    judged = reconcile(platform, plan_reconciliation(platform, manifest_of(platform, target)).run_id)
+    assert [(one.gate, one.summary) for one in judged if not one.passed] == []
+    assert {one.chunk for one in diff_run(platform, "york").diff.chunks} == {"NY"}
+    assert platform.ledger.watermarks.current(CUSTOMERS) is None
+    table = platform.lakehouse.table(CUSTOMERS)
+    strange = next(row for row in rows_of(platform) if row["jurisdiction"] == "CA") | {"customer": 1_000}
+    table.append(arrow.Table.from_pylist([strange], schema_to_pyarrow(table.schema(), include_field_ids=False)))
+    found = [one.where for one in verify(platform, data=True).everything]
+    assert found
+    assert all("CA" in one for one in found), found
+    assert any(one.kind == "accepted-files-differ" and "CA" in one.where for one in examine(platform))
+    judged = reconcile(platform, plan_reconciliation(platform, manifest_of(platform, target)).run_id)
+    assert "every_one" in {one.gate for one in judged if not one.passed}
+
+
+def test_a_row_that_no_part_has_fails_its_chunk_by_name(tmp_path: Path) -> None:
+    world = made(tmp_path, jurisdictions=("CA", "TX", None))
+    assert world.ran(manifest("run")).state is RunState.FAILED
+    (verdict,) = [one for one in world.platform.ledger.verdicts("run") if one.chunk == "CA"]
+    (broken,) = verdict.details["violations"]
+    assert (broken["rule"], broken["count"]) == ("jurisdiction: in its chunk, CA", 20)
+
+
+def test_a_gate_that_goes_from_day_to_day_is_refused_where_there_are_none() -> None:
+    gates = (
+        ba.bounded_change_gate("credit", rise=1.0),
+        ba.checksum_gate("sums.csv", ("chunk",), ("credit",)),
+    )
+    with pytest.raises(DeclarationRefused) as refused:
+        check_products([Product("customers", (INPUT,), (replace(BY_JURISDICTION, reconciliations=gates),))])
+    assert [one.what for one in refused.value.problems].count(f"{CUSTOMERS} has no time") == len(gates)

@@ -115,7 +115,15 @@ def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
 
 def _place(target: TargetTable, chunk: Placed) -> tuple[int, datetime]:
     """Return where a chunk is in the order of the dimension."""
-    return (target.parts.index(chunk.part) if chunk.part in target.parts else 0, first_instant(chunk))
+    parts = _parts_in_order(target)
+    return (parts.index(chunk.part) if chunk.part in parts else 0, first_instant(chunk))
+
+
+def _parts_in_order(target: TargetTable) -> tuple[str, ...]:
+    """Return the parts in the order of the dimension: of a table without time that of their keys."""
+    if target.chunking is not Chunking.WHOLE:
+        return target.parts
+    return tuple(chunk.part for chunk in cut(target.chunking, *EVER, target.parts))
 
 
 def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
@@ -181,7 +189,8 @@ def _follow(target: TargetTable, one: Placed, other: Placed) -> bool:
     """Whether a chunk is the next one in the dimension: in time; or the first of all times, after the last one of the part before."""
     if one.part == other.part:
         return last_instant(one) + timedelta(microseconds=1) == first_instant(other)
-    number, after = target.parts.index(one.part), target.parts.index(other.part)
+    parts = _parts_in_order(target)
+    number, after = parts.index(one.part), parts.index(other.part)
     ends = time_of(one.key) == target.chunks_until and time_of(other.key) == target.chunks_from
     return ends and after == number + 1
 

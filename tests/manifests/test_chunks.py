@@ -31,7 +31,7 @@ from manifests.chunks import (
     stretches_of,
     time_of,
 )
-from manifests.division import ByBucket, ByValue, Division, bucket_number, division_problems
+from manifests.division import ByBucket, ByRange, ByValue, Division, bucket_number, division_problems
 from manifests.errors import InputRefused
 
 unhurried = settings(deadline=None)
@@ -291,7 +291,17 @@ def test_hours_and_parts_are_said_as_people_say_them() -> None:
         (ByValue("tenant", ("ca", "CA")), "chunk_values has ca and CA"),
         (ByValue("tenant", ()), "chunk_values has no values"),
         (ByValue("tenant", "CA"), "the values of chunk_values are no tuple of texts"),
-        (ByValue("tenant", (1, 2)), "the values of chunk_values are no tuple of texts"),
+        (ByValue("tenant", (1, "2")), "the values of chunk_values are no tuple of texts"),
+        (ByValue("tenant", (True, False)), "the values of chunk_values are no tuple of texts"),
+        (ByValue("tenant", (1.5,)), "the values of chunk_values are no tuple of texts"),
+        (ByValue("tenant", ("_null",)), "the value \"'_null'\" cannot"),
+        (ByRange("tenant", ()), "the bound '' cannot be part of a chunk's key"),
+        (ByRange("tenant", (1, "2")), "the bounds of chunk_values are no tuple of texts"),
+        (ByRange("tenant", 5), "the bounds of chunk_values are no tuple of texts"),
+        (ByRange("tenant", (2, 1)), "chunk_values has the bound 1 after 2"),
+        (ByRange("tenant", (1, 1)), "chunk_values has the bound 1 after 1"),
+        (ByRange("tenant", ("a/b",)), "the bound 'a/b' cannot"),
+        (ByRange("tenant", ("A" * 60,)), "cannot be part of a chunk's key"),
         (ByValue(None, ("CA",)), "chunk_values names no column"),
         (ByBucket("tenant", 1), "chunk_values has 1 buckets"),
         (ByBucket("tenant", True), "chunk_values has True buckets"),
