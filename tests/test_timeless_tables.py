@@ -319,3 +319,17 @@ def test_a_gate_that_goes_from_day_to_day_is_refused_where_there_are_none() -> N
     with pytest.raises(DeclarationRefused) as refused:
         check_products([Product("customers", (INPUT,), (replace(BY_JURISDICTION, reconciliations=gates),))])
     assert [one.what for one in refused.value.problems].count(f"{CUSTOMERS} has no time") == len(gates)
+
+
+@pytest.mark.parametrize("target", [BY_JURISDICTION, BY_TEXTS, BY_BUCKET], ids=["value", "range", "bucket"])
+def test_evidence_names_a_dividing_column_that_somebody_has_renamed(tmp_path: Path, target: TargetTable) -> None:
+    world = made(tmp_path, target)
+    world.published(manifest("first"))
+    assert target.chunk_values is not None
+    with world.platform.lakehouse.table(CUSTOMERS).update_schema(allow_incompatible_changes=True) as update:
+        update.rename_column(target.chunk_values.column, "region")
+    found = verify(world.platform, data=True).everything
+    assert any("region" in f"{one.where} {one.found}" for one in found), found
+    assert examine(world.platform) is not None
+    with pytest.raises(Refused):
+        plan_run(world.platform, manifest("second", "2"))

@@ -73,9 +73,8 @@ def in_window(rows: DataFrame, time_column: str, start: date | None, end: date) 
     """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive); without a column all of them."""
     if not time_column:
         return rows
-    place = F.col(time_column)
-    rows = rows.where(place < at(end))
-    return rows if start is None else rows.where(place >= at(start))
+    rows = rows.where(F.col(time_column) < at(end))
+    return rows if start is None else rows.where(F.col(time_column) >= at(start))
 
 
 def context_of(
@@ -140,13 +139,10 @@ def inputs_of(
         seen: leaves of rows what may be seen of them.
     """
     start, end = window
-    if not target.window_column:
-        return Inputs(seen(rows), None)
-    instant = F.col(target.window_column)
-    source = seen(rows.where((instant >= at(start)) & (instant < at(end))))
+    source = seen(in_window(rows, target.window_column, start, end))
     if earlier is None:
         return Inputs(source, None)
-    return Inputs(source, seen(earlier.where(instant < at(start))).select(*target.look_back_columns))
+    return Inputs(source, seen(in_window(earlier, target.window_column, None, start)).select(*target.look_back_columns))
 
 
 def lineage(plan: Plan, model: type[pa.DataFrameModel] = Published) -> dict[str, Any]:
