@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from backfill_assets.defs.component import BackfillTables
     from backfill_assets.installation import Platform
     from manifests.chunks import Chunking
-    from manifests.division import ByBucket, ByValue
+    from manifests.division import ByBucket, ByRange, ByValue
     from manifests.errors import InputRefused, Problem
     from manifests.model import Mode, PublishMode
     from manifests.timeliness import OnFuture, OnLate, Timeliness
@@ -74,6 +74,7 @@ __all__ = [
     "EVERYTHING_UNTIL_END",
     "BackfillTables",
     "ByBucket",
+    "ByRange",
     "ByValue",
     "ChunkCache",
     "Chunking",
@@ -211,7 +212,7 @@ _ROOMS = {
     "backfill_assets.defs.component": ("BackfillTables",),
     "backfill_assets.installation": ("Platform",),
     "manifests.chunks": ("Chunking",),
-    "manifests.division": ("ByBucket", "ByValue"),
+    "manifests.division": ("ByBucket", "ByRange", "ByValue"),
     "manifests.errors": ("InputRefused", "Problem"),
     "manifests.model": ("Mode", "PublishMode"),
     "manifests.timeliness": ("OnFuture", "OnLate", "Timeliness"),

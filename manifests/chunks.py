@@ -1,8 +1,9 @@
 """Cutting days into chunks: the only place that knows what a chunk key looks like.
 
 A chunk is one partition of the target and the unit of computing, checking, retrying and reporting. Its key is its time (an hour,
-a day, a week, a month, a year) and, where a table is divided beside time, the part of it: `2012-03~CA`. Which parts a table has
-is `manifests.division`'s; which rows lie in a chunk, for those who read or write them.
+a day, a week, a month, a year) and, where a table is divided beside time, the part of it: `2012-03~CA`. A table without time has
+chunks of parts alone, whose key is the part: `CA`. Which parts a table has is `manifests.division`'s; which rows lie in a chunk,
+for those who read or write them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from manifests.errors import InputRefused, Problem
@@ -29,6 +31,8 @@ class Chunking(StrEnum):
     DAY = "DAY"
     HOUR = "HOUR"
     """Of an instant, in UTC; what is planned and published are whole days of them."""
+    WHOLE = "WHOLE"
+    """By none: the table has no time, and its chunks are its values or buckets alone, each of all time."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Placed(Protocol):
 PART = "~"
 """Between the time and the part in a key: nothing to Dagster, to a URL, a path, a glob or a range of chunks."""
 HOURS = range(24)
+EVER = date(1000, 1, 1), date(9000, 12, 31)
+"""First and last day of a chunk without time: all that a manifest can name. Rows are never held against them."""
 
 _KEY = {
     Chunking.YEAR: re.compile(r"\d{4}"),
@@ -81,6 +87,7 @@ _KEY = {
     Chunking.DAY: re.compile(r"\d{4}-\d{2}-\d{2}"),
     Chunking.HOUR: re.compile(r"(\d{4}-\d{2}-\d{2})T([01]\d|2[0-3])"),
 }
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 KEY_FORMAT = {
     Chunking.YEAR: "%Y",
     Chunking.MONTH: "%Y-%m",
@@ -95,8 +102,9 @@ EXAMPLES = {
     Chunking.WEEK: "2012-W09",
     Chunking.DAY: "2012-03-31",
     Chunking.HOUR: "2012-03-31T05",
+    Chunking.WHOLE: "CA",
 }
-"""The time in a key of each chunking."""
+"""The time in a key of each chunking; of one without time, a part."""
 
 _KEY_LENGTH = {chunking: len(example) for chunking, example in EXAMPLES.items()}
 _DAY = EXAMPLES[Chunking.DAY]
@@ -106,7 +114,12 @@ _TICK = timedelta(microseconds=1)
 
 
 def key_of(chunking: Chunking, day: date, part: str = "") -> str:
-    """Return the key of the chunk that holds `day`, in a part; of hours that of a `datetime`, and of a date the first."""
+    """Return the key of the chunk that holds `day`, in a part; of hours that of a `datetime`, and of a date the first.
+
+    Without time it is the part, behind `PART` if it reads like a time: `CA`, `~2024`.
+    """
+    if chunking is Chunking.WHOLE:
+        return f"{PART}{part}" if _is_time(part) else part
     if chunking is Chunking.WEEK:
         year, week, _ = day.isocalendar()
         text = f"{year:04}-W{week:02}"
@@ -119,13 +132,24 @@ def key_of(chunking: Chunking, day: date, part: str = "") -> str:
 
 
 def time_of(key: str) -> str:
-    """Return the time in a chunk's key."""
-    return key.partition(PART)[0]
+    """Return the time in a chunk's key; empty where it is a part alone."""
+    return _halves(key)[0]
 
 
 def part_of(key: str) -> str:
     """Return the part in a chunk's key; empty where it has none."""
-    return key.partition(PART)[2]
+    return _halves(key)[1]
+
+
+@lru_cache(maxsize=1 << 16)
+def _halves(key: str) -> tuple[str, str]:
+    """Return the time and the part in a key: a text without `PART` is a time if it reads like one, and else a part."""
+    text, mark, part = key.partition(PART)
+    return (text, part) if mark or _is_time(text) or not _PART.fullmatch(text) else ("", text)
+
+
+def _is_time(text: str) -> bool:
+    return any(pattern.fullmatch(text) for pattern in _KEY.values())
 
 
 def first_day(chunking: Chunking, key: str) -> date:
@@ -135,7 +159,9 @@ def first_day(chunking: Chunking, key: str) -> date:
         InputRefused: if `key` is not a key of this chunking.
     """
     start = None
-    if found := _KEY[chunking].fullmatch(time_of(key)):
+    if chunking is Chunking.WHOLE:
+        start = EVER[0] if chunking_of(key) is Chunking.WHOLE else None
+    elif found := _KEY[chunking].fullmatch(time_of(key)):
         with suppress(ValueError):  # not a day of the calendar: refused below, with the rule
             if chunking is Chunking.WEEK:
                 start = date.fromisocalendar(int(found[1]), int(found[2]), 1)
@@ -149,7 +175,9 @@ def first_day(chunking: Chunking, key: str) -> date:
     raise InputRefused(
         Problem(
             f"'{key}' is not a chunk",
-            f"chunks are {chunking.lower()}s, written like {example}",
+            f"chunks are values or buckets alone, written like {example}"
+            if chunking is Chunking.WHOLE
+            else f"chunks are {chunking.lower()}s, written like {example}",
             "correct the chunk key",
         )
     )
@@ -183,6 +211,8 @@ def last_day(chunking: Chunking, start: date) -> date:
             return start + min(_SIX_DAYS, date.max - start)
         case Chunking.DAY | Chunking.HOUR:
             return start
+        case Chunking.WHOLE:
+            return EVER[1]
 
 
 def following(chunking: Chunking, start: date) -> date:
@@ -206,15 +236,24 @@ def _begin(chunking: Chunking, day: date) -> date:
             return day - timedelta(days=day.weekday())
         case Chunking.DAY | Chunking.HOUR:
             return day
+        case Chunking.WHOLE:
+            return EVER[0]
 
 
 def chunking_of(key: str) -> Chunking | None:
     """Return what a chunk's key is one of; None for a text that is no key."""
-    return next((chunking for chunking, pattern in _KEY.items() if pattern.fullmatch(time_of(key))), None)
+    text, part = _halves(key)
+    if part and not text:
+        return Chunking.WHOLE if _PART.fullmatch(part) else None
+    return next((chunking for chunking, pattern in _KEY.items() if pattern.fullmatch(text)), None)
 
 
 def cut(chunking: Chunking, start: date, end: date, parts: Sequence[str] = ()) -> Iterator[Chunk]:
     """Cut whole chunks from `start` to `end` (both inclusive and aligned), in order of time and, in one time, of the parts."""
+    if chunking is Chunking.WHOLE:  # in the order of their keys, as those of time are
+        keys = sorted((key_of(chunking, start, part), part) for part in parts)
+        yield from (Chunk(key, index, *EVER, None, part) for index, (key, part) in enumerate(keys))
+        return
     index, day = 0, start
     hours = HOURS if chunking is Chunking.HOUR else (None,)
     while day <= end:
@@ -232,7 +271,8 @@ def cut(chunking: Chunking, start: date, end: date, parts: Sequence[str] = ()) -
 def cell_of(key: str) -> tuple[str, int]:
     """Return where a chunk stands in a table of them: a row's name, and its place in the row, from 1 on.
 
-    A row has the months or weeks of a year, the days of a month, the hours of a day or the years of a decade, of one part.
+    A row has the months or weeks of a year, the days of a month, the hours of a day or the years of a decade, of one part; a part
+    without time has a row of its own.
     """
     text, part = time_of(key), part_of(key)
     match chunking_of(key):
@@ -240,6 +280,8 @@ def cell_of(key: str) -> tuple[str, int]:
             row, place = f"{text[:3]}0s", int(text[3:]) + 1
         case Chunking.HOUR:
             row, place = text[: len(_DAY)], int(text[-2:]) + 1
+        case Chunking.WHOLE:
+            return part, 1
         case None:  # a row that was changed by hand names no chunk
             return key, 1
         case _:
@@ -289,6 +331,8 @@ def span(keys: Collection[str]) -> str:
     if parts == [""]:
         return f"{min(keys)} to {max(keys)}"
     times = sorted({time_of(key) for key in keys})
+    if times == [""]:
+        return _parts_in_words(parts)
     return f"{_span_of_times(times)} of {_parts_in_words(parts)}"
 
 
@@ -312,7 +356,9 @@ def in_words(keys: Iterable[str]) -> str:
     for part in sorted(times):
         alike.setdefault(frozenset(times[part]), []).append(part)
     said = [
-        _times_in_words(own) + (f" of {_parts_in_words(parts)}" if parts != [""] else "")
+        _parts_in_words(parts)
+        if own == {""}
+        else _times_in_words(own) + (f" of {_parts_in_words(parts)}" if parts != [""] else "")
         for own, parts in alike.items()
     ]
     more = f"; and {len(said) - _STRETCHES_NAMED} more" if len(said) > _STRETCHES_NAMED else ""

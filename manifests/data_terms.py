@@ -199,7 +199,15 @@ def _retained(
             ],
         )
     problems = []
-    if reads_expired:
+    if wanted.chunking is Chunking.WHOLE:
+        problems.append(
+            Problem(
+                f"up to {expired:,} rows of {source} are older than {begins}, or have no day that is known",
+                "a target without time is computed from all rows of its source: leaving out some would publish wrong rows",
+                "load a source without them, and declare source_time_column, which says how old its rows are",
+            )
+        )
+    elif reads_expired:
         first = begins + wanted.margin + timedelta(days=wanted.warm_up_days)
         start, _ = aligned(wanted.chunking, first, first)
         usable = start if start == first else following(wanted.chunking, start)

@@ -20,8 +20,9 @@ _COLUMN = Annotated[str, Field(min_length=1, max_length=200, description="a colu
 _CHUNK = Annotated[
     str,
     Field(
-        pattern=r"^[0-9WT-]{4,13}(~[A-Za-z0-9._-]{1,64})?$",
-        description="a chunk's key in quotes: 2012, 2012-03, 2012-W09, 2012-03-31, 2012-03-31T05 or 2012-03~CA",
+        pattern=r"^([0-9WT-]{4,13}(~[A-Za-z0-9._-]{1,64})?|~?[A-Za-z0-9_][A-Za-z0-9._-]{0,63})$",
+        description="a chunk's key in quotes: 2012, 2012-03, 2012-W09, 2012-03-31, 2012-03-31T05 or 2012-03~CA; of a table without "
+        "time CA",
     ),
 ]
 

@@ -20,8 +20,10 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from manifests.chunks import EVER
+
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-EARLIEST, LATEST = date(1000, 1, 1), date(9000, 12, 31)
+EARLIEST, LATEST = EVER
 
 
 class Part(BaseModel):
@@ -85,12 +87,19 @@ Version = Annotated[str, Field(pattern=VERSION_PATTERN, description=f"a version 
 PartName = Annotated[
     str,
     Field(
-        pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,63}$",
-        description="a value, or a bucket like b03of16, is text of letters, digits and . _ -, in quotes where YAML takes it for "
+        pattern=r"^([0-9A-Za-z][0-9A-Za-z._-]{0,63}|_null)$",
+        description="a value, a range like 1000-to-2000, or a bucket like b03of16, is text of letters, digits and . _ -, in quotes where YAML takes it for "
         "something else, at most 64 of them, a letter or digit first",
     ),
 ]
 """What the chunks of a table are divided by beside time."""
+ChunkKey = Annotated[
+    str,
+    Field(
+        pattern=r"^([0-9]{4}(-W?[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?)?(~[A-Za-z0-9._-]{1,64})?|~?[A-Za-z0-9_][A-Za-z0-9._-]{0,63})$",
+        description="a chunk's key: 2012-03, 2012-03-31, 2012-03-31T05, or 2012-03~CA; of a table without time CA",
+    ),
+]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description=f"a name is text of {NAME_WORDS}")]
 SnapshotId = Annotated[
     int,

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from manifests.canonical import canonical_json, sha256_of
+from manifests.chunks import EVER
 from manifests.division import MOST_VALUES
 from manifests.expected import Expected
 from manifests.fields import MOST_DAYS, Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
@@ -182,9 +183,20 @@ class DayRange(Part):
         return self
 
 
+ALL_TIME = DayRange.model_construct(start=EVER[0], end=EVER[1])
+"""The publish range of a target without time: its manifests name none."""
+
+
+def days_in_words(days: DayRange) -> str:
+    """Say which days are meant; of a target without time, that nothing is left out."""
+    return "all of it" if days == ALL_TIME else f"{days.start} to {days.end}"
+
+
 def scope_in_words(days: DayRange, values: Sequence[str] | None) -> str:
     """Say which part of a target may change: days, and values or buckets where not all of them may."""
-    return f"{days.start} to {days.end}" + ("" if values is None else f" of {', '.join(values)}")
+    if days == ALL_TIME and values is not None:
+        return ", ".join(values)
+    return days_in_words(days) + ("" if values is None else f" of {', '.join(values)}")
 
 
 class Source(Part):
@@ -257,13 +269,16 @@ class Target(Part):
     """What may change, and how.
 
     `merge` belongs to MERGE_BY_KEY, `version` and `acceptance` to VERSIONED, `corrections` to CORRECTION_EVENTS. `values` are those
-    (or the buckets) of the publish range that may change, of a table that is divided by them; all of them, if left out.
+    (or the buckets) of the publish range that may change, of a table that is divided by them; all of them, if left out. A table
+    without time has no publish range.
     """
 
     table: TableName
     publish_mode: PublishMode = PublishMode.REPLACE_PARTITIONS
-    publish_range: DayRange
-    _later = frozenset({"merge", "version", "acceptance", "corrections", "files_across_border", "values"})
+    publish_range: DayRange = ALL_TIME
+    _later = frozenset(
+        {"publish_range", "merge", "version", "acceptance", "corrections", "files_across_border", "values"}
+    )
 
     merge: Merge | None = None
     version: (

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from types import MappingProxyType
 
-from manifests.chunks import cut
+from manifests.chunks import Chunking, cut
 from manifests.code_identity import CodeIdentity, code_problems
 from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRead, data_terms
 from manifests.draft_figures import DraftFigures
@@ -34,6 +34,7 @@ from manifests.target_problems import (
     name_problems,
     scope_problems,
     source_range_problems,
+    time_problems,
     value_problems,
     warm_up_problems,
 )
@@ -105,7 +106,11 @@ def draft_problems(
     Only what each field says by itself is looked at: names, pins where `references` are known, the range where `source` is, and
     the `figures` that it expects.
     """
-    problems = [*name_problems(manifest, contract), *value_problems(manifest, contract)]
+    problems = [
+        *name_problems(manifest, contract),
+        *value_problems(manifest, contract),
+        *time_problems(manifest, contract),
+    ]
     if source is not None:
         problems += scope_problems(manifest.target.publish_range, contract, source)
     if references:
@@ -180,6 +185,7 @@ def _problems_of_target(given: _Given) -> list[Problem]:
         *whole_file_problems(given.publish, contract, base, manifest.target.files_across_border),
         *live_problems(manifest, contract, source, base),
         *warm_up_problems(manifest, contract),
+        *time_problems(manifest, contract),
     ]
 
 
@@ -324,7 +330,7 @@ def _plan(
         corrections=manifest.target.correction_events,
         corrections_base_snapshot_id=None if given.base is None else given.base.corrections_snapshot_id,
         conflict=_conflict_terms(manifest.conflict),
-        source_ends=_source_ends(source, given.publish),
+        source_ends=_source_ends(contract, source, given.publish),
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
         schemas=_schemas(given.base or BaseState()),
@@ -401,7 +407,9 @@ def _conflict_terms(conflict: Conflict) -> ConflictTerms | None:
     return ConflictTerms(conflict.on_conflict, conflict.max_replans, conflict.wait_minutes)
 
 
-def _source_ends(source: SourceState, publish: DayRange) -> date | None:
-    """Return the last day that the source knows, where the publish range goes on after it."""
+def _source_ends(contract: TargetContract, source: SourceState, publish: DayRange) -> date | None:
+    """Return the last day that the source knows, where the publish range goes on after it; None without time."""
+    if contract.chunking is Chunking.WHOLE:
+        return None
     ends = max(file.last_day for file in source.files)
     return ends if ends < publish.end else None

@@ -6,10 +6,12 @@ Put here what a mode asks of its target, and files that cannot be replaced whole
 
 from __future__ import annotations
 
-from manifests.chunks import aligned
+from collections.abc import Sequence
+
+from manifests.chunks import Chunking, aligned
 from manifests.errors import Problem
 from manifests.facts import BaseState, TargetContract
-from manifests.model import DayRange, FilesAcrossBorder, RunManifest
+from manifests.model import DayRange, FilesAcrossBorder, RunManifest, days_in_words
 
 _SHOWN_FILES = 10
 
@@ -21,7 +23,7 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
     if target.first_rows_only and base.rows_in_scope:
         problems.append(
             Problem(
-                f"{contract.table} holds {base.rows_in_scope:,} rows in files of {publish.start} to {publish.end}",
+                f"{contract.table} holds {base.rows_in_scope:,} rows in files of {days_in_words(publish)}",
                 f"{target.publish_mode} writes first rows only: never beside those of another run",
                 "narrow the publish range to empty chunks, or choose REPLACE_PARTITIONS",
             )
@@ -79,11 +81,19 @@ def whole_file_problems(
     is_whole = aligned(contract.chunking, publish.start, publish.end) == (publish.start, publish.end)
     if not base.files_beyond or base.rows_in_scope or not is_whole:
         return []
-    shown = "; ".join(base.files_beyond[:_SHOWN_FILES]) + ("; …" if len(base.files_beyond) > _SHOWN_FILES else "")
+    what = f"may hold days of {days_in_words(publish)} and others, or of several of its chunks"
+    if contract.chunking is Chunking.WHOLE:
+        return [
+            Problem(
+                f"{len(base.files_beyond)} file(s) of {contract.table} may hold rows of several of its parts, or of none: "
+                + _listed(base.files_beyond),
+                "a publication replaces whole files, and nothing outside of its parts may change",
+                "leave target.values out, so that all of it is replaced; or rewrite these files by the table's parts",
+            )
+        ]
     return [
         Problem(
-            f"{len(base.files_beyond)} file(s) of {contract.table} may hold days of {publish.start} to {publish.end} and "
-            f"others, or of several of its chunks: {shown}",
+            f"{len(base.files_beyond)} file(s) of {contract.table} {what}: {_listed(base.files_beyond)}",
             "a publication replaces whole files, and nothing outside its publish range may change",
             "`backfill split-files` with this manifest parts them, without changing a row; or widen the publish range to all of their days"
             if wanted is FilesAcrossBorder.SPLIT
@@ -91,3 +101,7 @@ def whole_file_problems(
             "`backfill split-files` with the manifest, which parts them without changing a row",
         )
     ]
+
+
+def _listed(files: Sequence[str]) -> str:
+    return "; ".join(files[:_SHOWN_FILES]) + ("; …" if len(files) > _SHOWN_FILES else "")

@@ -100,6 +100,12 @@ def _reason_that_is_not_seen(data: Mapping[str, Any], where: str) -> Iterator[Pr
         )
 
 
+def lacks_range(draft: Mapping[str, Any]) -> bool:
+    """Return whether a draft of a manifest names no publish range, as that of a target without time."""
+    target = draft.get("target")
+    return isinstance(target, Mapping) and "publishRange" not in target
+
+
 def valid_part(draft: Mapping[str, Any], *path: str) -> Any:
     """Return a field of data that is no valid manifest as a whole; None where it has no such field, or no valid one."""
     model: Any = RunManifest

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from datetime import date
 from typing import Any
 
-from manifests.chunks import HOURS, Chunking, aligned, cut
+from manifests.chunks import EVER, HOURS, Chunking, aligned, cut
 from manifests.model import RunManifest
 from manifests.reading import manifest_from
 
@@ -24,14 +24,19 @@ def series_of(manifest: RunManifest, chunking: Chunking, names: Sequence[str] = 
     if manifest.progressive is None:
         return (manifest,)
     data = manifest.model_dump(mode="json", by_alias=True)
-    parts = [(days, values) for values in _values(manifest, names) for days in _days(manifest, chunking)]
+    if chunking is Chunking.WHOLE:
+        parts = [(EVER, values) for values in _groups(manifest, names)]
+    else:
+        parts = [(days, values) for values in _values(manifest, names) for days in _days(manifest, chunking)]
     keys = [
         [chunk.key for chunk in cut(chunking, *aligned(chunking, start, end), values or names)]
         for (start, end), values in parts
     ]
     steps = []
     for number, ((start, end), values) in enumerate(parts, start=1):
-        target = data["target"] | {"publishRange": {"start": start.isoformat(), "end": end.isoformat()}}
+        target = dict(data["target"])
+        if chunking is not Chunking.WHOLE:
+            target["publishRange"] = {"start": start.isoformat(), "end": end.isoformat()}
         if values is not None:
             target["values"] = list(values)
         series = {"of": manifest.run_id, "step": number, "steps": len(parts)}
@@ -62,6 +67,16 @@ def _days(manifest: RunManifest, chunking: Chunking) -> list[tuple[date, date]]:
     size = -(-progressive.chunks_per_step // (len(HOURS) if chunking is Chunking.HOUR else 1))
     parts = [chunks[first : first + size] for first in range(0, len(chunks), size)]
     return [(max(part[0].start, publish.start), min(part[-1].end, publish.end)) for part in parts]
+
+
+def _groups(manifest: RunManifest, names: Sequence[str]) -> list[tuple[str, ...] | None]:
+    """Return the values of the steps of a target without time: as they are named, or so many chunks a step."""
+    size = None if manifest.progressive is None else manifest.progressive.chunks_per_step
+    if size is None:
+        return _values(manifest, names)
+    wanted = manifest.target.values
+    all_of_it = names if wanted is None else [name for name in names if name in wanted]
+    return [tuple(all_of_it[first : first + size]) for first in range(0, len(all_of_it), size)]
 
 
 def _values(manifest: RunManifest, names: Sequence[str]) -> list[tuple[str, ...] | None]:

@@ -13,7 +13,7 @@ from datetime import date
 from enum import StrEnum
 from typing import ClassVar
 
-from manifests.chunks import are_adjacent, in_words
+from manifests.chunks import EVER, are_adjacent, in_words
 from manifests.model import Mode, PublishMode
 from manifests.plan import Plan
 
@@ -122,8 +122,12 @@ class Publish:
     def describe(self) -> str:
         """Say in one line what this stage does."""
         who = "when somebody says so" if self.manual else "by `backfill run` or the sensor, once every gate has passed"
-        days = f"{self.start} to {self.end}" + ("" if self.values is None else f", of {', '.join(self.values)} alone,")
-        return f"publish {self.target} from {days} ({self.mode}) {in_commits(self.commits)}; {who}"
+        alone = "" if self.values is None else f", of {', '.join(self.values)} alone,"
+        if (self.start, self.end) == EVER:
+            days = ", all of it," if self.values is None else alone
+        else:
+            days = f" from {self.start} to {self.end}{alone}"
+        return f"publish {self.target}{days} ({self.mode}) {in_commits(self.commits)}; {who}"
 
 
 Stage = ComputeBatch | GateChunks | RunGates | PrepareCandidate | Reconcile | Publish

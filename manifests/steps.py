@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from manifests.fields import Part, PartName, whole_number
+from manifests.fields import ChunkKey, Part, PartName, whole_number
 
 
 class Progressive(Part):
@@ -52,12 +52,6 @@ class Sample(Part):
     """Of a dry run: compute and check these chunks only."""
 
     chunks: tuple[
-        Annotated[
-            str,
-            Field(
-                pattern=r"^[0-9]{4}(-W?[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?)?(~[A-Za-z0-9._-]{1,64})?$",
-                description="a chunk's key: 2012-03, 2012-03-31, 2012-03-31T05, or 2012-03~CA",
-            ),
-        ],
+        ChunkKey,
         ...,
     ] = Field(min_length=1, max_length=1_000)

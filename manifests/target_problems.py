@@ -13,7 +13,7 @@ from manifests.chunks import Chunking, aligned, key_of
 from manifests.errors import Problem
 from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceState, TargetContract
-from manifests.model import DayRange, Mode, RunManifest
+from manifests.model import ALL_TIME, DayRange, FilesAcrossBorder, Mode, RunManifest
 
 
 def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
@@ -91,6 +91,10 @@ def _further_names(manifest: RunManifest, contract: TargetContract) -> list[Prob
 
 def scope_problems(publish: DayRange, contract: TargetContract, source: SourceState) -> list[Problem]:
     """Return why a publish range is none of the target's: parts of chunks, chunks not declared, days the source has not."""
+    if found := _without_time(publish, contract, source):
+        return found
+    if contract.chunking is Chunking.WHOLE:
+        return []
     problems = []
     whole, by_hours = aligned(contract.chunking, publish.start, publish.end), contract.chunking is Chunking.HOUR
     if whole != (publish.start, publish.end):
@@ -111,14 +115,7 @@ def scope_problems(publish: DayRange, contract: TargetContract, source: SourceSt
             )
         )
     if not source.files:
-        problems.append(
-            Problem(
-                f"{source.table} holds no rows at snapshot {source.snapshot_id}",
-                "a run reads existing input",
-                "load the source first",
-            )
-        )
-        return problems
+        return [*problems, _no_rows(source)]
     first = min(file.first_day for file in source.files)
     last = max(file.last_day for file in source.files)
     # a source may hold days at the ends of the calendar, which have no margin
@@ -134,6 +131,57 @@ def scope_problems(publish: DayRange, contract: TargetContract, source: SourceSt
             )
         )
     return problems
+
+
+def _without_time(publish: DayRange, contract: TargetContract, source: SourceState) -> list[Problem]:
+    """Return why a manifest has a publish range, or none, that its target has no use for, or needs."""
+    timeless, named = contract.chunking is Chunking.WHOLE, publish != ALL_TIME
+    if timeless and named:
+        return [
+            Problem(
+                f"target.publishRange is {publish.start} to {publish.end}",
+                f"{contract.table} has no time: its chunks are parts ({contract.division}) alone",
+                "leave it out; target.values names the parts that may change, where not all of them may",
+            )
+        ]
+    if timeless:
+        return [] if source.files else [_no_rows(source)]
+    if not named:
+        return [
+            Problem(
+                "target.publishRange is missing",
+                f"{contract.table} is published by {contract.chunking.lower()}s: a run names its first and last day",
+                "for example `publishRange: {start: 2024-01-01, end: 2024-12-31}`",
+            )
+        ]
+    return []
+
+
+def time_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
+    """Return what a manifest says of days, where its target has no time: nothing of it is passed over in silence."""
+    if contract.chunking is not Chunking.WHOLE:
+        return []
+    said = {
+        "cutLine": manifest.cut_line is not None,
+        "freeze": manifest.freeze is not None,
+        "warmUp": manifest.warm_up is not None,
+        "source.range": manifest.source.range is not None,
+        "target.filesAcrossBorder": manifest.target.files_across_border is not FilesAcrossBorder.REFUSE,
+    }
+    return [
+        Problem(
+            f"{field} is given",
+            f"it is about days, and {contract.table} has no time: its source is read whole, and its parts are published whole",
+            "leave it out",
+        )
+        for field, there in said.items()
+        if there
+    ]
+
+
+def _no_rows(source: SourceState) -> Problem:
+    what = f"{source.table} holds no rows at snapshot {source.snapshot_id}"
+    return Problem(what, "a run reads existing input", "load the source first")
 
 
 def value_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:

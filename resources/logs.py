@@ -15,12 +15,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, TextIO
 
 from manifests.canonical import plain
+from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import Plan, PlannedChunk
 from manifests.text import visible_lines
@@ -68,7 +69,7 @@ def of_run(plan: Plan) -> Iterator[None]:
     """Have every line that is written meanwhile be about the run of a plan."""
     with bound(
         run_id=plan.run_id,
-        source_range=f"{plan.input_range.start}..{plan.input_range.end}",
+        source_range=_said(plan, plan.input_range.start, plan.input_range.end),
         transform_version=plan.transform_version,
         target=plan.target,
         mode=plan.mode.value,
@@ -80,8 +81,12 @@ def of_run(plan: Plan) -> Iterator[None]:
 def of_chunk(plan: Plan, chunk: PlannedChunk) -> Iterator[None]:
     """Have every line that is written meanwhile be about one chunk: what it reads is its own days and their warm-up."""
     start = plan.input_range.start + (chunk.start - plan.publish_range.start)
-    with of_run(plan), bound(chunk_id=chunk.key, source_range=f"{start}..{chunk.end}"):
+    with of_run(plan), bound(chunk_id=chunk.key, source_range=_said(plan, start, chunk.end)):
         yield
+
+
+def _said(plan: Plan, start: date, end: date) -> str:
+    return "whole" if plan.chunking is Chunking.WHOLE else f"{start}..{end}"
 
 
 @contextmanager

@@ -787,7 +787,7 @@ def test_every_argument_that_a_declaration_does_not_have_or_lacks_is_named_at_on
     assert reasons[3:] == [
         f"TargetTable lacks {name}"
         for name in (
-            "description", "model", "chunking", "chunks_from", "source", "source_time_column", "versions", "owners",
+            "description", "model", "chunking", "source", "versions", "owners",
         )
     ]  # fmt: skip
 

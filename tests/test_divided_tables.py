@@ -46,7 +46,7 @@ from benchmarks.sales import (
     opened,
     rows_of,
 )
-from manifests.division import ByBucket, ByValue
+from manifests.division import ByBucket, ByRange, ByValue, Division
 from manifests.errors import (
     DeclarationRefused,
     InputRefused,
@@ -63,6 +63,7 @@ BY_BUCKET = replace(BY_MONTH, chunk_values=ByBucket("sale", 4))
 DIVIDED = {
     "month and value": BY_MONTH,
     "month and bucket": BY_BUCKET,
+    "month and range": replace(BY_MONTH, chunk_values=ByRange("cents", (500, 2_000))),
     "hour": BY_HOUR,
     "hour and value": BY_HOUR_AND_VALUE,
 }
@@ -230,15 +231,20 @@ def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypa
     assert verify(world.platform, data=True).everything == []
 
 
-def test_a_merge_and_corrections_go_by_value_and_are_refused_by_bucket(tmp_path: Path) -> None:
-    world = made(tmp_path, MERGED, last=date(2024, 1, 31))
+@pytest.mark.parametrize(
+    "division", [MERGED.chunk_values, ByRange("jurisdiction", ("MA", "TX"))], ids=["value", "range"]
+)
+def test_a_merge_and_corrections_go_by_value_or_range_and_are_refused_by_bucket(
+    tmp_path: Path, division: Division
+) -> None:
+    world = made(tmp_path, replace(MERGED, chunk_values=division), last=date(2024, 1, 31))
     platform = world.platform
     world.published(manifest("all", end=JANUARY[1]))
     entities = [row["sale"] for row in rows_of(platform)][:4]
     merge = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": entities}}
     world.published(manifest("merged", end=JANUARY[1], version="2", target=merge))
     assert {row["sale"] for row in rows_of(platform) if row["run_id"] == "merged"} == set(entities)
-    some = {"values": ["CA"], "publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
+    some = {"values": [division.part_of("CA")], "publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
     world.published(manifest("corrected", end=JANUARY[1], version="2", target=some))
     issued = platform.lakehouse.table(CORRECTIONS).scan().to_arrow().to_pylist()
     there = [row for row in rows_of(platform) if row["jurisdiction"] == "CA"]

@@ -263,7 +263,8 @@ def _strays(
             gated = unknown.gated_for(place) if entry.is_data else None
             held = Holds() if gated is not None and not any(within(*gated)) else unknown.holds(entry)
             says = said_days(seen, entry, day)
-            is_known = unknown.are_opened and entry.is_data and not held.trouble
+            # without time, only its partition says where a file is
+            is_known = bool(sealed.target.day_column) and unknown.are_opened and entry.is_data and not held.trouble
             if says is None and (is_known or is_of_no_day(seen, entry, day)):
                 keys = set() if gated is None else set(within(*gated))
             else:

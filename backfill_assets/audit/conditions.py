@@ -127,7 +127,7 @@ def _get_back(code: CodeIdentity | ProductCode) -> str:
 def _pins(platform: Platform, plan: Plan) -> list[Condition]:
     """Return whether each pinned snapshot can be read as it was; of a reference also what it says today, to inform."""
     target = platform.products.find_target(plan.target)
-    read = None if target is None else before(target.source_time_column, plan.at(plan.read_until))
+    read = None if target is None else before(target.window_column, plan.at(plan.read_until))
     found = [_pin(platform, plan.source, plan.source_snapshot_id, Cause.SOURCE_DATA, read)]
     if plan.merge is not None and plan.merge.changed_since is not None:  # what has changed is read from both
         found.append(_pin(platform, plan.source, plan.merge.changed_since, Cause.SOURCE_DATA, read))

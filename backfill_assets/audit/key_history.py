@@ -24,7 +24,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_diff import PRODUCER
 from backfill_assets.worker.partitions import part_of_value
 from backfill_assets.worker.violations import shown_row
-from manifests.chunks import key_of
+from manifests.chunks import EVER, Chunking, key_of
 from manifests.lifecycle import PUBLISH, ROLLBACK
 from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
@@ -59,8 +59,9 @@ class Version:
 
 
 def chunk_of(target: TargetTable, key: Mapping[str, Any], row: Mapping[str, Any] | None) -> str | None:
-    """Return the chunk that a row is in, or the row of a key that has its day; None where neither says."""
-    day = (row or {}).get(target.day_column) or key.get(target.day_column)
+    """Return the chunk that a row is in, or the row of a key that has its day, if there are days; None where neither says."""
+    timeless = target.chunking is Chunking.WHOLE
+    day = EVER[0] if timeless else (row or {}).get(target.day_column) or key.get(target.day_column)
     if day is None:
         return None
     if target.chunk_values is None:

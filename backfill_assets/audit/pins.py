@@ -242,4 +242,4 @@ def _read_by(sealed: Sealed, table: str) -> BooleanExpression:
         return AlwaysTrue()
     until = datetime.fromisoformat(str(sealed.plan["read_until"]))
     has_dates = sealed.plan.get("source_has_dates", False)
-    return before(sealed.target.source_time_column, until.date() if has_dates else until)
+    return before(sealed.target.window_column, until.date() if has_dates else until)

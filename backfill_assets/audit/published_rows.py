@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.audit.findings import Report
+from backfill_assets.audit.placed_files import PlacedFiles
 from backfill_assets.audit.rows_by_schema import UNREADABLE_ROWS, rows_of_chunk
 from backfill_assets.audit.run_in_table import files_as_left, is_of_others, shown_days
 from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, dtypes, lineage_columns
@@ -42,7 +43,14 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 
 def read_chunk(
-    seen: Seen, storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], report: Report, *, rewritten: bool = False
+    seen: Seen,
+    storage: Storage,
+    sealed: Sealed,
+    chunk: Mapping[str, Any],
+    placed: PlacedFiles,
+    report: Report,
+    *,
+    rewritten: bool = False,
 ) -> bool:
     """Read a chunk as a reader of main does who asks for its days; return whether its rows have the digest on record.
 
@@ -55,15 +63,13 @@ def read_chunk(
     days = scope.start, scope.end
     where = f"{seen.name} chunk {key}"
     column = sealed.target.day_column
-    if column not in seen.table.schema().column_names:
+    if column and column not in seen.table.schema().column_names:
         report.add(where, f"cannot be asked for by its days: readers find no column {column}", column, "nothing")
         return False
     finds = seen.finder(scope.filter)
     merges = bool(sealed.plan.get("merge"))
     own = {place_of(file["path"]): file for file in chunk["derived" if merges else "files"]}
-    opened = [
-        one for entries in seen.entries.values() for one in entries if finds(one) and not is_of_others(seen, scope, one)
-    ]
+    opened = [one for one in placed.near(scope) if finds(one) and not is_of_others(seen, scope, one)]
     whole = True
     for place in sorted(own.keys() & seen.entries.keys() - {one.place for one in opened}):
         report.add(f"{where} {place}", "is not found by readers who ask for its days", shown_days(days), "not opened")

@@ -17,6 +17,7 @@ from backfill_assets.audit.findings import Findings, World
 from backfill_assets.audit.issued_corrections import read_corrections
 from backfill_assets.audit.ledger_and_chain import LedgerAndChain
 from backfill_assets.audit.pins import Inputs
+from backfill_assets.audit.placed_files import PlacedFiles
 from backfill_assets.audit.proof import check_rows
 from backfill_assets.audit.published_rows import read_chunk
 from backfill_assets.audit.sealed_metadata import check_metadata
@@ -201,14 +202,14 @@ class PublishedTables:
         except EnvironmentRefused as refusal:
             found.add(sealed.target.name, refusal.problems[0].what)
             return 0
-        storage = Storage(seen.table)
+        storage, placed = Storage(seen.table), PlacedFiles(seen, sealed)
         read = 0
         gone: list[str] = []
         accepted = {str(one["chunk"]) for one in sealed.accepted} - looked.moving
         for chunk in sealed.rows["chunks"].values():
             key = str(chunk["chunk"])
             is_new = key in looked.rewritten
-            is_read = key in accepted and read_chunk(seen, storage, sealed, chunk, found, rewritten=is_new)
+            is_read = key in accepted and read_chunk(seen, storage, sealed, chunk, placed, found, rewritten=is_new)
             if is_read and not chunk["derived"] and not is_new and not sealed.plan.get("merge"):
                 read += 1
                 continue

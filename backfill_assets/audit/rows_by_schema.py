@@ -26,7 +26,7 @@ from backfill_assets.audit.findings import Report
 from backfill_assets.audit.listed_files import counts_in
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.worker.columns import UNREADABLE
-from backfill_assets.worker.partitions import internal, partitions_of
+from backfill_assets.worker.partitions import in_parts, internal, partitions_of
 from resources.lakehouse.scopes import Scope
 from resources.lakehouse.snapshots import Entry, Seen
 from resources.lakehouse.storage import Storage
@@ -54,11 +54,13 @@ def rows_of_chunk(
         whole &= is_right
         if frame is None:
             return None, False
-        day, is_instant = pl.col(scope.column), frame.schema[scope.column] == pl.Datetime
-        low, high = (scope.first, scope.last) if is_instant else (scope.start, scope.end)
-        if scope.division is not None and scope.division.values:
-            frame = frame.filter(pl.col(scope.division.column).is_in(scope.parts))
-        frames.append(frame.filter(day.is_between(pl.lit(low), pl.lit(high))))
+        if scope.division is not None and not scope.division.buckets:
+            frame = frame.filter(in_parts(scope.division, scope.parts))
+        if scope.column:
+            is_instant = frame.schema[scope.column] == pl.Datetime
+            low, high = (scope.first, scope.last) if is_instant else (scope.start, scope.end)
+            frame = frame.filter(pl.col(scope.column).is_between(pl.lit(low), pl.lit(high)))
+        frames.append(frame)
     return frames, whole
 
 

@@ -41,7 +41,8 @@ def shown_days(days: Days) -> str:
 
 def files_as_left(seen: Seen, sealed: Sealed, scope: Scope) -> dict[str, Entry] | None:
     """Return the files of a chunk as the run's last change left them; None if that snapshot has expired."""
-    if not sealed.changes or sealed.target.day_column not in seen.table.schema().column_names:
+    day = sealed.target.day_column
+    if not sealed.changes or (day and day not in seen.table.schema().column_names):
         return None
     found = seen.entries_at(sealed.changes[-1]["snapshot_id"], scope.filter)
     return None if found is None else {place: one for place, one in found.items() if not is_of_others(seen, scope, one)}

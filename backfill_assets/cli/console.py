@@ -14,11 +14,11 @@ from rich.text import Text
 from backfill_assets.cli.terminal import Table
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
-from manifests.chunks import cell_of, in_words
+from manifests.chunks import Chunking, cell_of, in_words
 from manifests.errors import Refused
 from manifests.expected import Expected
 from manifests.lifecycle import RunState
-from manifests.model import Freeze, Mode
+from manifests.model import Freeze, Mode, days_in_words
 from manifests.plan import Plan
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
@@ -151,7 +151,8 @@ def plan(
         *([("schemas", schemas)] if schemas else []),
         (
             "input range",
-            f"{planned.input_range.start} to {planned.input_range.end} ({planned.warm_up_days} days of warm-up)",
+            days_in_words(planned.input_range)
+            + ("" if planned.chunking is Chunking.WHOLE else f" ({planned.warm_up_days} days of warm-up)"),
         ),
         ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
         *(

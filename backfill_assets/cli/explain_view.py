@@ -14,7 +14,7 @@ from backfill_assets.audit.key_history import Version
 from backfill_assets.cli.console import facts
 from backfill_assets.cli.terminal import Table
 from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, LINEAGE_COLUMNS
-from manifests.chunks import in_words
+from manifests.chunks import EVER, in_words
 
 _MOST_ROWS = 12
 
@@ -119,7 +119,12 @@ def _producer(made: Producer, title: str) -> Table:
         ("code", f"{made.transform} {made.transform_version}" + (f", {made.written_in}" if made.written_in else "")),
         ("", f"backfill-assets {made.code.package_version}, content {made.code}"),
         ("read", f"{made.source}, snapshot {made.source_snapshot_id} of {_at(made.source_committed_at)}"),
-        ("", f"events from {_at(made.input_from)} to {_at(made.input_until)}"),
+        (
+            "",
+            "all of its rows"
+            if made.input_from.date() < EVER[0]
+            else f"events from {_at(made.input_from)} to {_at(made.input_until)}",
+        ),
         *_upstream(made.source, made.upstream),
         *(pair for one in made.sources for pair in _further(one)),
         *(

@@ -6,7 +6,7 @@ Put here which chunks are launched, and what a person sees of it. A launch itsel
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -184,7 +184,7 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
     Raises:
         InputRefused: for a malformed range, or one outside the plan.
     """
-    from manifests.chunks import first_day, part_of, time_of
+    from manifests.chunks import PART, first_day, part_of, time_of
 
     planned = [chunk.key for chunk in record.plan.chunks]
     if not ranges:
@@ -192,8 +192,9 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
     chosen: set[str] = set()
     times, parts = {time_of(key) for key in planned}, {chunk.part for chunk in record.plan.chunks}
     for text in ranges:
-        if text in parts:
-            chosen.update(key for key in planned if part_of(key) == text)
+        if text.removeprefix(PART) in parts:
+            _require_one_meaning(text, parts & times)
+            chosen.update(key for key in planned if part_of(key) == text.removeprefix(PART))
             continue
         first, separator, last = text.partition("..")
         last = last if separator else first
@@ -202,6 +203,11 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
         part, begins, ends = part_of(first), time_of(first), time_of(last)
         of_plan = {begins, ends} <= times and part == part_of(last) and (part in parts or not part) and begins <= ends
         if not of_plan:
+            if times == {""}:
+                of_plan_there = f"'{record.run_id}' has {', '.join(sorted(parts))}"
+                raise InputRefused(
+                    Problem(f"--chunks {text} is no part of the plan", of_plan_there, "name each part by itself")
+                )
             of_each = f", in each of {', '.join(sorted(parts))}" if parts != {""} else ""
             raise InputRefused(
                 Problem(
@@ -213,6 +219,22 @@ def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:
             )
         chosen.update(key for key in planned if begins <= time_of(key) <= ends and part in {"", part_of(key)})
     return [key for key in planned if key in chosen]
+
+
+def _require_one_meaning(text: str, both: Collection[str]) -> None:
+    """Refuse a text that is a value of the plan as well as a time of it.
+
+    Raises:
+        InputRefused: with how each is written.
+    """
+    if text in both:
+        raise InputRefused(
+            Problem(
+                f"--chunks {text} is a value of the plan, and a time of it",
+                "what is launched is named so that it means one thing",
+                f"write ~{text} for the value in each time, or {text}..{text} for the time in each value",
+            )
+        )
 
 
 @contextmanager

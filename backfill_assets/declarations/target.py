@@ -290,34 +290,30 @@ class TargetTable:
     """A table whose history may be rewritten, as its product declares it.
 
     Attributes:
-        name: `<namespace>.<table>` in the catalog.
-        description: what a row is, for people.
+        name: `<namespace>.<table>` in the catalog; `description` is what a row is, for people.
         model: pandera model; the only declaration of the columns. Inherits `Published`.
         key: columns that identify a row and order it within its chunk.
         day_column: the column by which rows belong to chunks: of dates, or of instants, whose days are those of UTC.
-        chunking: by which part of its day a row belongs to a chunk.
+        chunking: by which part of its day a row belongs to a chunk; `Chunking.WHOLE` of a table without time, which has no day column.
         chunks_from: the first chunk that the table can have; `chunks_until` the last one, that of the end of 2099 if left out. Of
             a table that is divided beside time both are written without the part.
-        chunk_values: by what each time of it is divided into chunks, besides: `ByValue` or `ByBucket`; None: by nothing.
+        chunk_values: by what each time of it is divided into chunks, besides: `ByValue`, `ByRange` or `ByBucket`; None: by nothing.
         source: the table it is computed from, whose rows are placed in time by `source_time_column` (timestamptz); completeness,
             LIVE, merges and `entity` go by it. `sources` are those read beside it, each in a window of its own.
         timeliness: what becomes of rows of it that come late, and of rows of the future; `readers` what its rows mean by their
             version. The further sources say of themselves.
-        look_back_columns: columns of every row before the warm-up that the transform needs; empty for none.
-        references: reference tables read beside it.
+        references: reference tables read beside it; `look_back_columns` are needed of every row before the warm-up, empty for none.
         warm_up_days: from the pinned rows of the references to the days needed before the publish range.
         transform: its name, that of the table without its namespace, in small letters, if left out; `versions` are those that can be run.
-        measure: from the rows of one file of a chunk to a small frame of slice columns and integer sums; those of
-            several files are added up.
-        outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all of them.
+        measure: from the rows of a file of a chunk to a small frame of slice columns and integer sums; those of files are added up.
+        outline: the few rows and columns of a chunk that the reconciliations look at; None if they need all.
         reconciliations: run-level gates.
         tolerances: names and default values of what the reconciliations tolerate.
         diff_tolerances: by column of floating point, up to which difference two values are the same to a diff, which says how many
             are so; every other column, and the digest, are compared exactly.
         owners: users or teams, as Dagster writes them.
         column_origins: column lineage. A column of one origin is a copy of it to the policy: its mask is its, in what is shown.
-        configuration: constants of the product that its transform gets in its context.
-        chunks_per_run: the most chunks one Dagster run takes.
+        configuration: constants of the product that its transform gets; `chunks_per_run` the most chunks one Dagster run takes.
         entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.
             Neither it nor the key may be nullable.
         version_column: which of two rows of a key is newer.
@@ -330,11 +326,11 @@ class TargetTable:
     description: str
     model: type[pa.DataFrameModel]
     key: tuple[str, ...]
-    day_column: str
+    day_column: str = field(default="", kw_only=True)
     chunking: Chunking
-    chunks_from: str
+    chunks_from: str = field(default="", kw_only=True)
     source: str
-    source_time_column: str
+    source_time_column: str = field(default="", kw_only=True)
     versions: Mapping[str, TransformVersion]
     owners: tuple[str, ...]
     chunks_until: str = ""
@@ -390,6 +386,11 @@ class TargetTable:
         return isinstance(dtypes(self.model).get(self.day_column), pl.Datetime)
 
     @property
+    def window_column(self) -> str:
+        """The column by which rows of the first source are read in a window; "" of a target without time, which reads it whole."""
+        return "" if self.chunking is Chunking.WHOLE else self.source_time_column
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The values or buckets that each of its times is divided into; none where it is not."""
         return () if self.chunk_values is None else self.chunk_values.names
@@ -441,8 +442,8 @@ class TargetTable:
             reads_look_back=bool(self.look_back_columns),
             gates=(*PLATFORM_GATES, *(item.name for item in self.reconciliations)),
             tolerances=self.all_tolerances,
-            first_chunk=self.chunks_from,
-            last_chunk=self.chunks_until,
+            first_chunk=self.chunks_from or None,
+            last_chunk=self.chunks_until or None,
             required_gates=PLATFORM_GATES,
             entity=self.entity,
             version_column=self.version_column,

@@ -34,6 +34,7 @@ from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
 from backfill_assets.staging.watched_launch import Launch, cancel_dagster_run
 from manifests.chunks import (
+    EVER,
     KEY_FORMAT,
     Chunking,
     Placed,
@@ -88,7 +89,10 @@ def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
 
 def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
-    chunking, fmt = target.chunking, KEY_FORMAT[target.chunking]
+    chunking = target.chunking
+    if chunking is Chunking.WHOLE:
+        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, *EVER, target.parts)])
+    fmt = KEY_FORMAT[chunking]
     begin, last = (first_day(chunking, key) for key in (target.chunks_from, target.chunks_until))
     if target.parts:
         # part by part, each over all times: some values over any days are few ranges, and a range is what one run takes
@@ -111,7 +115,15 @@ def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
 
 def _place(target: TargetTable, chunk: Placed) -> tuple[int, datetime]:
     """Return where a chunk is in the order of the dimension."""
-    return (target.parts.index(chunk.part) if chunk.part in target.parts else 0, first_instant(chunk))
+    parts = _parts_in_order(target)
+    return (parts.index(chunk.part) if chunk.part in parts else 0, first_instant(chunk))
+
+
+def _parts_in_order(target: TargetTable) -> tuple[str, ...]:
+    """Return the parts in the order of the dimension: of a table without time that of their keys."""
+    if target.chunking is not Chunking.WHOLE:
+        return target.parts
+    return tuple(chunk.part for chunk in cut(target.chunking, *EVER, target.parts))
 
 
 def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
@@ -177,7 +189,8 @@ def _follow(target: TargetTable, one: Placed, other: Placed) -> bool:
     """Whether a chunk is the next one in the dimension: in time; or the first of all times, after the last one of the part before."""
     if one.part == other.part:
         return last_instant(one) + timedelta(microseconds=1) == first_instant(other)
-    number, after = target.parts.index(one.part), target.parts.index(other.part)
+    parts = _parts_in_order(target)
+    number, after = parts.index(one.part), parts.index(other.part)
     ends = time_of(one.key) == target.chunks_until and time_of(other.key) == target.chunks_from
     return ends and after == number + 1
 
@@ -353,6 +366,8 @@ def _failure(failed: Mapping[str, str], asked: int, staged: int) -> dg.Failure:
 
 def _chunks_in_words(target: TargetTable) -> str:
     division = target.chunk_values
+    if target.chunking is Chunking.WHOLE:
+        return str(division)
     return target.chunking.value.lower() + ("" if division is None else f" and {division}")
 
 

@@ -28,7 +28,7 @@ from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.digest import ALGORITHM
 from backfill_assets.worker.digest_types import dtype_of
 from manifests.chunks import HOURS
-from manifests.division import Division
+from manifests.division import division_from
 from manifests.errors import Problem
 from manifests.lifecycle import PUBLISH, PublicationState
 from manifests.model import Corrections
@@ -111,7 +111,7 @@ class Sealed:
     def scopes(self) -> dict[str, Scope]:
         """Each planned chunk as a scope of the target's tables."""
         target, said = self.target, self.plan.get("division")
-        division = None if said is None else Division(said["column"], tuple(said["values"]), said["buckets"])
+        division = None if said is None else division_from(said)
         found, instants = {}, target.has_instants
         for one in self.plan["chunks"]:
             hour, part = one.get("hour"), str(one.get("part", ""))

@@ -110,6 +110,8 @@ class VisibleRows:
             paths += self._around(days_around)
         table = run.platform.lakehouse.table(run.target.name)
         rows = read(run.spark, PinnedRead(run.target.name, None, table.schema(), tuple(sorted(paths))))
+        if not run.target.day_column:
+            return rows
         around = timedelta(days=days_around)
         begins, ends = (F.lit(day) for day in (_plus(start, -around), _plus(end, around)))
         return rows.where(F.to_date(run.target.day_column).between(begins, ends))

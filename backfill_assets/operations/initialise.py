@@ -126,16 +126,15 @@ def make_ledger(platform: Platform) -> None:
 
 
 def _spec(schema: Schema, column: str | None, chunking: Chunking, division: Division | None = None) -> PartitionSpec:
-    if column is None:
-        return UNPARTITIONED_PARTITION_SPEC
-    transform = _TRANSFORMS[chunking]
-    source = schema.find_field(column).field_id
-    by_time = PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{transform}")
-    if division is None:
-        return PartitionSpec(by_time)
+    by_time: list[PartitionField] = []
+    if column:
+        transform = _TRANSFORMS[chunking]
+        source = schema.find_field(column).field_id
+        by_time.append(PartitionField(source, _FIRST_PARTITION_FIELD, transform, f"{column}_{transform}"))
+    if division is None or division.bounds:  # of a range the ends of a file's column say that it lies in it
+        return PartitionSpec(*by_time) if by_time else UNPARTITIONED_PARTITION_SPEC
     # an identity has the column's own name, as Iceberg's libraries give it
-    name = division.column if division.values else f"{division.column}_bucket"
+    name = division.column if division.has_values else f"{division.column}_bucket"
     divided = schema.find_field(division.column).field_id
-    return PartitionSpec(
-        by_time, PartitionField(divided, _FIRST_PARTITION_FIELD + 1, parse_transform(division.transform), name)
-    )
+    number = _FIRST_PARTITION_FIELD + len(by_time)
+    return PartitionSpec(*by_time, PartitionField(divided, number, parse_transform(division.transform), name))

@@ -29,6 +29,7 @@ from backfill_assets.publication.leasing import held
 from backfill_assets.publication.modes import change_of, publication_in_words, strategy_of
 from backfill_assets.publication.requirements import shown_by_others, waits_for
 from backfill_assets.review.markdown import block, escaped
+from manifests.chunks import Chunking
 from manifests.errors import Refused
 from manifests.lifecycle import ACCEPT, ENDED, PUBLISH, REINSTATE, ROLLBACK, WAS_PUBLISHED, RunState
 from manifests.model import OnConflict
@@ -132,7 +133,8 @@ class _Book(RunOnRecord):
             f"plan {self._record.plan_hash}, run clock {instant_text(plan.run_clock)}",
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {plan.scope} ({plan.publish_mode}), {len(plan.chunks)} chunks",
-            f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}, from {plan.input_range.start}",
+            f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}"
+            + (", all of it" if plan.chunking is Chunking.WHOLE else f", from {plan.input_range.start}"),
             *(f"reads {one.table}, {one.describe()}" for one in plan.sources),
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]

@@ -153,6 +153,13 @@ def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
             "files are written again where the manifest says so",
             "set it to SPLIT, if that is meant",
         )
+    if target.chunking is Chunking.WHOLE:
+        yield Problem(
+            f"{target.name} has no time",
+            "files are parted by the days of their rows alone",
+            "rewrite the table's files by its values or buckets with the engine that writes it",
+        )
+        return
     if wanted.values is not None or (wanted.derives and (target.chunking is Chunking.HOUR or target.chunk_values)):
         yield Problem(
             f"{target.name} has chunks of {target.chunking.lower()}s"

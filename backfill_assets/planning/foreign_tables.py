@@ -42,7 +42,9 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
         if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
             problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
             problems += _of_division(table, target)
-            own = {target.day_column} & set(table.schema().column_names)
+            division = target.chunk_values
+            named = {target.day_column} | ({division.column} if division is not None and division.bounds else set())
+            own = named & set(table.schema().column_names)
             problems += [] if partition_problems(table) else metrics_problems(table, own)
     problems += [*_of_changed_since(platform, target, manifest), *of_divided(platform, target, manifest)]
     if problems:

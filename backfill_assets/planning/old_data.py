@@ -109,7 +109,7 @@ def _is_old(run: RunContext, terms: DataTerms, source: PinnedSource | None) -> C
 
 def needed_columns(target: TargetTable, plan: Plan, columns: Sequence[str]) -> tuple[str, ...]:
     """Return columns of a source, the one that places its rows in time, and those that `allowed` judges them by."""
-    extra = [target.source_time_column]
+    extra = [target.source_time_column] if target.source_time_column else []
     if plan.data is not None and plan.data.erasure is not None:
         extra.append(plan.data.erasure.column)
     return (*columns, *(name for name in extra if name not in columns))

@@ -41,7 +41,7 @@ from manifests.model import DayRange, Kind, Mode, RunManifest, mode_of
 from manifests.plan import Plan
 from manifests.planner import draft_problems, make_plan
 from manifests.policy import same_name, shown
-from manifests.reading import valid_part
+from manifests.reading import lacks_range, valid_part
 from manifests.series import series_of
 from manifests.target_problems import value_problems
 from resources import actors, logs
@@ -373,9 +373,9 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
                 },
                 "target": {
                     "table": table,
-                    "publishRange": scope or DayRange(start=today, end=today),
                     "values": part("target", "values"),
-                },
+                }
+                | ({} if lacks_range(refusal.draft) else {"publishRange": scope or DayRange(start=today, end=today)}),
                 "referenceData": tuple({one.name: one for one in part("referenceData") or ()}.values()),
                 "validation": {
                     "gates": part("validation", "gates"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
@@ -54,6 +54,8 @@ def _read(
     target: TargetTable, table: str, state: SourceState, manifest: RunManifest, warm_up: int
 ) -> BooleanExpression:
     """Return a filter that finds the files that a run reads of a source."""
+    if table == target.source and not target.window_column:
+        return AlwaysTrue()
     publish, column = manifest.target.publish_range, target.every_source[table]
     declared = next((one.contract for one in target.sources if one.table == table), None)
     if declared is None:

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.publication.change import PublishStrategy
 from backfill_assets.publication.modes import strategy_in
-from manifests.division import Division
+from manifests.division import Division, division_from
 from manifests.lifecycle import ACCEPT, PUBLISH, PublicationState, undone_by
 from resources.lakehouse.exchanges import exchanged, same
 from resources.lakehouse.facade import (
@@ -129,7 +129,7 @@ class Intent:
     def division(self) -> Division | None:
         """What its table is divided by beside time."""
         said = self.plan.get("division")
-        return None if said is None else Division(said["column"], tuple(said["values"]), said["buckets"])
+        return None if said is None else division_from(said)
 
 
 def intents_in(rows: Rows) -> list[Intent]:

@@ -15,7 +15,7 @@ from backfill_assets.declarations.schedules import ReconciliationPolicy
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
-from manifests.chunks import aligned, first_day, last_day
+from manifests.chunks import Chunking, aligned, first_day, last_day
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, DayRange, Kind, Mode, RunManifest
@@ -52,12 +52,22 @@ def manifest_of(
                 "publish a run first; see `backfill status`",
             )
         )
+    timeless = target.chunking is Chunking.WHOLE
+    if timeless and days is not None:
+        raise InputRefused(
+            Problem(
+                f"{target.name} has no time, and days are named",
+                "a table without time is reconciled whole",
+                "name no days",
+            )
+        )
     first, last = first_day(target.chunking, held[0]), last_day(target.chunking, first_day(target.chunking, held[-1]))
     if days is None:
         begins = first if policy.days is None else max(first, last - timedelta(days=policy.days - 1))
         start, end = aligned(target.chunking, begins, last)
     else:
         start, end = aligned(target.chunking, days.start, days.end)
+    publish = {"start": start.isoformat(), "end": end.isoformat()}
     chosen = list(gates) or policy.gates
     at = platform.ledger.now()
     source = "its current snapshot" if source_snapshot_id is None else f"snapshot {source_snapshot_id}"
@@ -66,13 +76,10 @@ def manifest_of(
             "runId": _free_run_id(platform, target, f"{at:%Y%m%d-%H%M%S}"),
             "kind": Kind.RECONCILIATION.value,
             "requestedBy": requested_by or operator(),
-            "reason": f"Reconciliation of {target.name} as published from {start} to {end} with {target.source} at {source}.",
+            "reason": f"Reconciliation of {target.name} as published{'' if timeless else f' from {start} to {end}'} with {target.source} at {source}.",
             "source": {"table": target.source, "snapshotId": source_snapshot_id},
             "transform": {"name": target.transform, "version": _version_held(platform, target, held, end)},
-            "target": {
-                "table": target.name,
-                "publishRange": {"start": start.isoformat(), "end": end.isoformat()},
-            },
+            "target": {"table": target.name} | ({} if timeless else {"publishRange": publish}),
             "validation": {"gates": None if chosen is None else list(chosen)},
             "purpose": policy.purpose,
             # it changes nothing, so that any code may run it; the record says when that was not committed

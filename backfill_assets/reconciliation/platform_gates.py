@@ -29,7 +29,7 @@ from backfill_assets.staging.pinned_rows import read
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import plain
-from manifests.chunks import PART, Chunking
+from manifests.chunks import EVER, PART, Chunking, key_of
 from manifests.plan import Plan
 from resources.lakehouse.facade import PinnedRead
 
@@ -157,7 +157,6 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
     differs = {name: ~F.col(f"was.{name}").eqNullSafe(F.col(f"now.{name}")) for name in others}
 
     columns = {name: F.coalesce(f"was.{name}", f"now.{name}") for name in target.key}
-    day = F.coalesce(f"was.{target.day_column}", f"now.{target.day_column}")
     sides = {
         side: F.to_json(
             F.struct(*[F.when(differs[name], F.col(f"{side}.{name}")).alias(name) for name in others]), INSTANTS
@@ -170,7 +169,7 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
         .when(F.greatest(*differs.values(), F.lit(False)), "the row is another than the accepted one")
     )
     listed = both.select(
-        _chunk_key(target, day).alias("chunk"),
+        _chunk_key(target).alias("chunk"),
         *[value.alias(name) for name, value in columns.items()],
         F.when(extra, "{}").otherwise(sides["was"]).alias("_expected"),
         F.when(missing, "{}").otherwise(sides["now"]).alias("_found"),
@@ -185,13 +184,18 @@ def _row_exceptions(run: RunContext, differing: Sequence[Published]) -> DataFram
     )
 
 
-def _chunk_key(target: TargetTable, day: Column) -> Column:
+def _chunk_key(target: TargetTable) -> Column:
     """Return the key of the chunk that a row of either side lies in."""
-    chunk = _chunk_of(day, target.chunking)
-    if target.chunk_values is None:
-        return chunk
-    column = target.chunk_values.column
-    return F.concat(chunk, F.lit(PART), part_name(target, F.coalesce(f"was.{column}", f"now.{column}")))
+    part = None
+    if target.chunk_values is not None:
+        column = target.chunk_values.column
+        part = part_name(target, F.coalesce(f"was.{column}", f"now.{column}"))
+    if target.chunking is Chunking.WHOLE:
+        assert part is not None
+        alike = [one for one in target.parts if key_of(Chunking.WHOLE, EVER[0], one) != one]
+        return F.when(part.isin(*alike), F.concat(F.lit(PART), part)).otherwise(part)
+    chunk = _chunk_of(F.coalesce(f"was.{target.day_column}", f"now.{target.day_column}"), target.chunking)
+    return chunk if part is None else F.concat(chunk, F.lit(PART), part)
 
 
 def _chunk_of(day: Column, chunking: Chunking) -> Column:

@@ -71,7 +71,7 @@ def pinned_inputs(
     `on_read` is told of each (`range`, `look_back`, the name of a further source) what is read for it.
     """
     spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
-    time_column = target.source_time_column
+    time_column = target.window_column
     start, end = read_window(plan, chunks)
     pinned = partial(lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source))
     scan = pinned(between(time_column, plan.at(start), plan.at(end)))
@@ -175,10 +175,10 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
 
     Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
     """
-    plan, time_column = run.plan, run.target.source_time_column
+    plan, time_column = run.plan, run.target.window_column
     until, schema_id = before(time_column, plan.at(plan.read_until)), plan.schema_of(plan.source)
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
-    rows = read(run.spark, scan).where(F.col(time_column) < F.lit(plan.read_until))
+    rows = in_window(read(run.spark, scan), time_column, None, plan.read_until)
     if not whole:
         rows = _as_read(run, plan.source, allowed(run, in_time(rows, time_column, plan.newest)))
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")

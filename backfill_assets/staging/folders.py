@@ -38,12 +38,15 @@ from backfill_assets.declarations.schema import iceberg_schema, spark_type
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.staging.moments import at
 from backfill_assets.worker.partitions import partition_values
-from manifests.chunks import PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
+from manifests.chunks import EVER, PART, Chunking, Placed, first_instant, key_of, last_instant, part_of, time_of
+from manifests.division import MINUS, NULL_PART, NUMBER, Division
 from manifests.errors import Problem, TransformRefused
 from manifests.staged_file import StagedFile
 from resources.lakehouse.partitions import SPEC_IN_PATH, parts_of_chunks, spec_folder
 
 _FOOTER_READERS = 8
+MOST_DIGITS = 20
+"""Of a whole number of 64 bits, and more."""
 CHUNK_FOLDER = "chunk"
 """Name of the folder of a chunk: its first day, and after that its hour and its part, where chunks have these."""
 _TRUNC = {Chunking.YEAR: "YEAR", Chunking.MONTH: "MM", Chunking.WEEK: "WEEK"}
@@ -98,14 +101,16 @@ _TICK = timedelta(microseconds=1)
 
 def _folder_in(target: TargetTable, parts: Sequence[str], spans: Sequence[tuple[datetime, datetime]]) -> Column:
     """Return the folder of rows of some times, which have these parts; NULL of a row of other times, or of another part."""
-    day, inside = F.col(target.day_column), F.lit(False)
-    for first, last in spans:
+    inside = F.lit(target.chunking is Chunking.WHOLE)
+    for first, last in spans if target.day_column else ():
         ends = (first, last) if target.has_instants else (first.date(), last.date())
-        inside = inside | day.between(*map(at, ends))
-    if target.chunking is Chunking.HOUR:
-        folder = F.date_format(day, "yyyy-MM-dd'T'HH")
+        inside = inside | F.col(target.day_column).between(*map(at, ends))
+    if target.chunking is Chunking.WHOLE:
+        folder = F.lit(EVER[0].isoformat())
+    elif target.chunking is Chunking.HOUR:
+        folder = F.date_format(target.day_column, "yyyy-MM-dd'T'HH")
     else:
-        folder = F.date_format(first_day_of_chunk(day, target.chunking), "yyyy-MM-dd")
+        folder = F.date_format(first_day_of_chunk(F.col(target.day_column), target.chunking), "yyyy-MM-dd")
     if target.chunk_values is not None:
         part = part_name(target, F.col(target.chunk_values.column))
         of_none = part.isNull() | ~part.isin(*target.parts)
@@ -133,12 +138,27 @@ def part_name(target: TargetTable, column: Column) -> Column:
     column = column.cast(
         spark_type(kind)
     )  # as it is written: Iceberg's hash of a decimal is not that of a whole number
-    if division.values:
-        return column
+    if not division.buckets:
+        return _value_or_range(division, column)
     bucket = arrow_udf(partition_values(division.transform, kind), spark_type(IntegerType()))(column)  # type: ignore[call-overload]
     width = len(str(division.buckets - 1))
     number = F.lpad(bucket.cast("string"), width, "0")
     return F.concat(F.lit("b"), number, F.lit(f"of{division.buckets}"))  # as `division.bucket_name` writes it
+
+
+def _value_or_range(division: Division, column: Column) -> Column:
+    """Return the value or range that a row lies in, as `Division.part_of` says it."""
+    if division.bounds:
+        part, names = F.lit(list(division.ranges)[-1]), list(division.ranges)
+        for name, bound in reversed(list(zip(names, division.bounds, strict=False))):
+            part = F.when(column < F.lit(division.literal(bound)), F.lit(name)).otherwise(part)
+    elif division.kind == NUMBER:
+        said = column.cast("string")
+        part = F.when(column < 0, F.concat(F.lit(MINUS), F.substring(said, 2, MOST_DIGITS))).otherwise(said)
+    else:
+        part = column.cast("string")
+        part = F.when(part != NULL_PART, part)  # no value is taken for the rows without one
+    return F.when(column.isNotNull(), part).otherwise(F.lit(NULL_PART if division.nulls else None))
 
 
 @dataclass(frozen=True)

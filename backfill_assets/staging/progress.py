@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from manifests.chunks import EXAMPLES, span, time_of
+from manifests.chunks import EVER, EXAMPLES, PART, Chunking, key_of, span, time_of
 from resources.lakehouse.facade import local_path
 
 LOOK_SECONDS = 1.0
@@ -31,7 +31,8 @@ def _keys_of(folders: Iterable[str]) -> set[str]:
     """Return the keys that chunks in folders may have: their time is what the text of the folder begins with."""
     lengths = [len(example) for example in EXAMPLES.values()]
     split = [(time_of(folder), folder[len(time_of(folder)) :]) for folder in folders]
-    return {f"{at[:length]}{part}" for at, part in split for length in lengths}
+    timed = {f"{at[:length]}{part}" for at, part in split for length in lengths}
+    return timed | {key_of(Chunking.WHOLE, EVER[0], part.removeprefix(PART)) for _, part in split if part}
 
 
 class Progress:

@@ -71,10 +71,11 @@ def sources_by_name(tables: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 
 def in_window(rows: DataFrame, time_column: str, start: date | None, end: date) -> DataFrame:
-    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive): dates, or instants."""
-    place = F.col(time_column)
-    rows = rows.where(place < at(end))
-    return rows if start is None else rows.where(place >= at(start))
+    """Return the rows of a source from `start` on (inclusive; None: from ever) until `end` (exclusive); without a column all of them."""
+    if not time_column:
+        return rows
+    rows = rows.where(F.col(time_column) < at(end))
+    return rows if start is None else rows.where(F.col(time_column) >= at(start))
 
 
 def context_of(
@@ -139,11 +140,10 @@ def inputs_of(
         seen: leaves of rows what may be seen of them.
     """
     start, end = window
-    instant = F.col(target.source_time_column)
-    source = seen(rows.where((instant >= at(start)) & (instant < at(end))))
+    source = seen(in_window(rows, target.window_column, start, end))
     if earlier is None:
         return Inputs(source, None)
-    return Inputs(source, seen(earlier.where(instant < at(start))).select(*target.look_back_columns))
+    return Inputs(source, seen(in_window(earlier, target.window_column, None, start)).select(*target.look_back_columns))
 
 
 def lineage(plan: Plan, model: type[pa.DataFrameModel] = Published) -> dict[str, Any]:

@@ -186,6 +186,7 @@ class _Judge:
             # pandera looks again, and names the rows, only where the whole is not as simple as that
             keys_pass=ordered,
             days_pass=self._rows_pass
+            and bool(spec.day_column)
             and lies_in(frame[spec.day_column], self._task.start, self._task.end, self._task.hour),
         )
         if schema is not None:

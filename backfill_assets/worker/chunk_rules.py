@@ -106,22 +106,26 @@ def schema_for(
     schema = _with_run_rules(spec)
     if keys_pass:
         schema.unique = None
-    low, high = _ends(schema.columns[spec.day_column], start, end, hour)
-    days = f"{start} to {end}" if hour is None else f"{start}T{hour:02}"
-    in_chunk = [] if days_pass else [pa.Check.in_range(low, high, error=f"{CHUNK_RULE}, {days}")]
+    in_chunk = []
+    if spec.day_column and not days_pass:
+        low, high = _ends(schema.columns[spec.day_column], start, end, hour)
+        days = f"{start} to {end}" if hour is None else f"{start}T{hour:02}"
+        in_chunk.append(pa.Check.in_range(low, high, error=f"{CHUNK_RULE}, {days}"))
     if rows_pass:
         schema.strict = False
         schema.checks = [one for one in schema.checks if not is_row_rule(one)]
         others = {
             name: [one for one in column.checks if not _is_value_rule(one)] for name, column in schema.columns.items()
         }
-        others[spec.day_column] += in_chunk
+        if in_chunk:
+            others[spec.day_column] += in_chunk
         schema.columns = {
             name: _column(schema.columns[name], checks, nullable=True) for name, checks in others.items() if checks
         }
         return schema if schema.columns or schema.checks or schema.unique else None
-    day = schema.columns[spec.day_column]
-    schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=day.nullable)
+    if in_chunk:
+        day = schema.columns[spec.day_column]
+        schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=day.nullable)
     return schema
 
 

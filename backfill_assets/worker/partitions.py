@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyiceberg.transforms import BucketTransform, Transform, parse_transform
 from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzType
 
-from manifests.division import Division, bucket_name, bucket_number
+from manifests.division import NULL_PART, Division, bucket_name, bucket_number
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _FOOTER_BYTES = 4_000
@@ -44,10 +44,11 @@ def internal(value: Any) -> Any:
 
 def part_of_value(division: Division, kind: IcebergType, value: Any) -> str | None:
     """Return the part of a divided table that a row with a value lies in; None of one that lies in none."""
-    if value is None or (division.values and value not in division.values):
+    if not division.buckets:
+        part = division.part_of(value)
+        return part if part in division.names else None
+    if value is None:
         return None
-    if division.values:
-        return str(value)
     bucket = parse_transform(division.transform).transform(kind)(internal(value))
     return None if bucket is None else bucket_name(bucket, division.buckets)
 
@@ -55,10 +56,26 @@ def part_of_value(division: Division, kind: IcebergType, value: Any) -> str | No
 def outside(frame: pl.DataFrame, division: Division, part: str, kind: IcebergType) -> pl.DataFrame:
     """Return the rows that do not lie in a part of a divided table: with another value or bucket, or with none."""
     values = frame[division.column]
-    if division.values:
-        return frame.filter(values.ne_missing(pl.lit(part)))
+    if not division.buckets:
+        return frame.filter(~in_parts(division, (part,)))
     buckets = pl.Series(partition_values(division.transform, kind)(values.to_arrow()), dtype=pl.Int32)
     return frame.filter(buckets.ne_missing(pl.lit(bucket_number(part), pl.Int32)))
+
+
+def in_parts(division: Division, parts: Sequence[str]) -> pl.Expr:
+    """Return whether a row lies in one of some values or ranges; never NULL."""
+    column, found = pl.col(division.column), pl.lit(value=False)
+    if NULL_PART in parts:
+        found = column.is_null()
+    if not division.bounds:
+        values = [division.literal(one) for one in parts if one != NULL_PART]
+        return found | column.is_in(values).fill_null(value=False) if values else found
+    for low, high in (division.ranges[one] for one in parts if one != NULL_PART):
+        inside = column.is_not_null()
+        inside = inside if low is None else inside & (column >= pl.lit(low))
+        inside = inside if high is None else inside & (column < pl.lit(high))
+        found = found | inside.fill_null(value=False)
+    return found
 
 
 def partition_values(transform: str, kind: IcebergType) -> Callable[[pa.Array], pa.Array]:

@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
+from manifests.chunks import EVER
 from manifests.errors import Problem, PublicationRefused
 from resources.lakehouse.metadata import column_of, readable_bounds
 from resources.lakehouse.parts import lies_in
@@ -92,8 +93,10 @@ def _require_none(table: Table, beyond: Sequence[DataFile], what: str, column: s
 def days_of(table: Table, column: str, file: DataFile) -> tuple[date, date] | None:
     """Return the first and last day of a file in a column of dates or instants (their days of UTC), both inclusive.
 
-    None where its metrics do not say.
+    None where its metrics do not say. Without a column, of a table without time, they are those of all time.
     """
+    if not column:
+        return EVER
     field = column_of(table, column)
     low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
     kind = field.field_type
@@ -111,10 +114,11 @@ def instants_of(table: Table, column: str, file: DataFile) -> tuple[datetime, da
 
     None where its metrics do not say.
     """
-    days, field = days_of(table, column, file), column_of(table, column)
+    days = days_of(table, column, file)
     if days is None:
         return None
-    if not isinstance(field.field_type, TimestamptzType):
+    field = column_of(table, column) if column else None
+    if field is None or not isinstance(field.field_type, TimestamptzType):
         return datetime.combine(days[0], time.min, UTC), datetime.combine(days[1], time.max, UTC)
     ends = (file.lower_bounds or {})[field.field_id], (file.upper_bounds or {})[field.field_id]
     with readable_bounds(table):
@@ -125,6 +129,8 @@ def instants_of(table: Table, column: str, file: DataFile) -> tuple[datetime, da
 
 def in_words(table: Table, column: str | None, file: DataFile) -> str:
     """Name a file with its rows and its bounds in a column of days."""
+    if column == "":
+        return f"{file.file_path} ({file.record_count:,} rows)"
     known = None if column is None else days_of(table, column, file)
     bounds = "no bounds" if known is None else f"{column} {known[0]} to {known[1]}"
     return f"{file.file_path} ({file.record_count:,} rows, {bounds})"

@@ -18,6 +18,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType, StringType, TimestamptzType
 
+from manifests.chunks import EVER
 from manifests.division import Division
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
@@ -48,7 +49,7 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
     for file, _ in files_and_deletes(table, snapshot, AlwaysTrue()):
         low, high = _instants(table, file, time_column)
         files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
-    has_dates = isinstance(column_of(table, time_column).field_type, DateType)
+    has_dates = bool(time_column) and isinstance(column_of(table, time_column).field_type, DateType)
     return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files), has_dates)
 
 
@@ -307,7 +308,9 @@ def changed_files(table: Table, snapshot: Snapshot) -> tuple[int, int]:
 
 
 def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, datetime]:
-    """Return the first and the last instant of a file in a column of dates or instants, by its bounds."""
+    """Return the first and the last instant of a file in a column of dates or instants, by its bounds; without a column, of all time."""
+    if not column:
+        return datetime.combine(EVER[0], time.min, UTC), datetime.combine(EVER[1], time.max, UTC)
     field = column_of(table, column)
     low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
     if low is None or high is None:

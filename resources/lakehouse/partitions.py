@@ -44,6 +44,7 @@ _WITHIN: dict[Chunking, tuple[type, ...]] = {
     Chunking.WEEK: (),
     Chunking.DAY: (DayTransform, MonthTransform, YearTransform),
     Chunking.HOUR: (HourTransform, DayTransform, MonthTransform, YearTransform),
+    Chunking.WHOLE: (),
 }
 """By chunking: the transforms of the day column that all rows of a chunk have one value of."""
 
@@ -66,7 +67,7 @@ def parts_of_chunks(
         name = schema.find_column_name(field.source_id) or ""
         if name == column and _is_within(field, schema, chunking):
             continue
-        is_value = division is not None and division.values and name == division.column
+        is_value = division is not None and division.has_values and name == division.column
         if is_value and isinstance(field.transform, (IdentityTransform, TruncateTransform)):
             continue
         found.append((name, str(field.transform)))
@@ -74,12 +75,14 @@ def parts_of_chunks(
 
 
 def is_divided(table: Table, division: Division) -> bool:
-    """Whether the partitions of a table's current spec say of each file in which part of a division it lies."""
+    """Whether metadata says of each new file in which part of a division it lies: by the table's current spec, of ranges by bounds."""
+    if division.bounds:
+        return True
     schema = table.schema()
     for field in _fields(table.spec()):
         if schema.find_column_name(field.source_id) != division.column:
             continue
-        if division.values and isinstance(field.transform, IdentityTransform):
+        if division.has_values and isinstance(field.transform, IdentityTransform):
             return True
         if is_in_buckets(field.transform, division):
             return True

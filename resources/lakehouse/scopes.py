@@ -1,7 +1,7 @@
 """Days of a table: what one publication may touch, and filters on a column, as Iceberg expressions.
 
-Put here how a range of days or of instants, and the values that a table is divided by, are said to Iceberg. Which files lie in it
-is `live_files`'s; whether a file lies wholly inside, `containment`'s; which part of a table one lies in, `parts`'.
+Put here how a range of days or of instants, and the values that a table is divided by, are said to Iceberg. Of a table without
+time the column of days is "", and all of its rows lie in any range. Which files lie in it is `live_files`'s; whether a file lies wholly inside, `containment`'s; which part of a table one lies in, `parts`'.
 """
 
 from __future__ import annotations
@@ -10,10 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 
-from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Or
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    NotNull,
+    Or,
+)
 
 from manifests.chunks import HOURS
-from manifests.division import Division
+from manifests.division import NULL_PART, Division, Literal
 
 DAY_MICROSECONDS = 86_400_000_000
 """Microseconds of a day, by which an instant's number says its day of UTC."""
@@ -24,7 +35,7 @@ class Scope:
     """Days of a table's day column, both inclusive: what one publication may touch.
 
     Attributes:
-        column: the day column.
+        column: the day column; "" of a table without time.
         start: the first day, from `from_hour` on.
         end: the last day, up to the end of `to_hour`.
         instants: the column holds instants (timestamptz), whose days are those of UTC, and not dates.
@@ -53,7 +64,7 @@ class Scope:
     @property
     def time_filter(self) -> BooleanExpression:
         """Its days and hours, of whatever part, as an Iceberg expression."""
-        if (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1]):
+        if not self.column or (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1]):
             return days_filter(self.column, self.start, self.end, instants=self.instants)
         return And(
             GreaterThanOrEqual(term=self.column, value=self.first.isoformat()),
@@ -63,9 +74,9 @@ class Scope:
     @property
     def filter(self) -> BooleanExpression:
         """The scope as an Iceberg expression: of buckets, which no expression can say, it selects those of other parts as well."""
-        if self.division is None or not self.parts or not self.division.values:
+        if self.division is None or not self.parts or self.division.buckets:
             return self.time_filter
-        return And(self.time_filter, In(term=self.division.column, literals=self.parts))
+        return And(self.time_filter, _parts_filter(self.division, self.parts))
 
     @property
     def whole(self) -> Scope:
@@ -73,9 +84,43 @@ class Scope:
         return Scope(self.column, self.start, self.end, self.instants)
 
     def __str__(self) -> str:
+        if not self.column:
+            return ", ".join(self.parts) or "all of it"
         is_whole = (self.from_hour, self.to_hour) == (HOURS[0], HOURS[-1])
         at = f"{self.start} to {self.end}" if is_whole else f"{self.first:%Y-%m-%dT%H} to {self.last:%Y-%m-%dT%H}"
         return at + (f" of {', '.join(self.parts)}" if self.parts else "")
+
+
+def _parts_filter(division: Division, parts: Sequence[str]) -> BooleanExpression:
+    """Rows of some values or ranges."""
+    column, found = division.column, list[BooleanExpression]()
+    if NULL_PART in parts:
+        found.append(IsNull(term=column))
+    there = [one for one in parts if one != NULL_PART]
+    if there and not division.bounds:
+        found.append(In(term=column, literals=[_said(division.literal(one)) for one in there]))
+    for low, high in _spans(division, there) if division.bounds else ():
+        first = NotNull(term=column) if low is None else GreaterThanOrEqual(term=column, value=_said(low))
+        found.append(first if high is None else And(first, LessThan(term=column, value=_said(high))))
+    return found[0] if len(found) == 1 else Or(*found)
+
+
+def _said(value: Literal) -> str | int:
+    """Return a value as an expression takes it."""
+    return value.isoformat() if isinstance(value, date) else value if isinstance(value, int) else str(value)
+
+
+def _spans(division: Division, parts: Sequence[str]) -> list[tuple[Literal, Literal]]:
+    """Return ranges from where they begin to where they end, those that follow each other as one."""
+    found: list[tuple[Literal, Literal]] = []
+    for name, (low, high) in division.ranges.items():
+        if name not in parts:
+            continue
+        if found and found[-1][1] == low and low is not None:
+            found[-1] = found[-1][0], high
+        else:
+            found.append((low, high))
+    return found
 
 
 def any_of(scopes: Sequence[Scope]) -> BooleanExpression:
@@ -91,7 +136,9 @@ def span_of(scopes: Sequence[Scope]) -> Scope:
 
 
 def days_filter(column: str, start: date, end: date, *, instants: bool) -> BooleanExpression:
-    """Rows of days, both inclusive; of a column of instants (timestamptz) those of UTC."""
+    """Rows of days, both inclusive; of a column of instants (timestamptz) those of UTC; without a column, every row."""
+    if not column:
+        return AlwaysTrue()
     first: date = datetime.combine(start, time.min, UTC) if instants else start
     last: date = datetime.combine(end, time.max, UTC) if instants else end
     return And(
@@ -100,10 +147,14 @@ def days_filter(column: str, start: date, end: date, *, instants: bool) -> Boole
 
 
 def between(column: str, start: date, end: date) -> BooleanExpression:
-    """Rows with start <= column < end: instants of a column of instants, dates of one of dates."""
+    """Rows with start <= column < end: instants of a column of instants, dates of one of dates; without a column, every row."""
+    if not column:
+        return AlwaysTrue()
     return And(GreaterThanOrEqual(term=column, value=start.isoformat()), LessThan(term=column, value=end.isoformat()))
 
 
 def before(column: str, end: date) -> BooleanExpression:
-    """Rows with column < end: an instant of a column of instants, a date of one of dates."""
+    """Rows with column < end: an instant of a column of instants, a date of one of dates; without a column, every row."""
+    if not column:
+        return AlwaysTrue()
     return LessThan(term=column, value=end.isoformat())

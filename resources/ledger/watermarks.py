@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
-from manifests.chunks import first_day
+from manifests.chunks import Chunking, first_day
 from manifests.model import Corrections
 from manifests.plan import Plan
 from resources.ledger.part import Part, Stored
@@ -63,7 +63,7 @@ def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:
     """Advance the target's watermark by a run that is being accepted, if it goes on from where the target is complete.
 
     A run that reads an older source snapshot than the watermark's, that leaves days out in between, or that does not
-    make its whole range complete (a merge of some entities, some of its values, corrections beside unchanged rows) moves nothing. Where the
+    make its whole range complete (one without time, a merge of some entities, some of its values, corrections beside unchanged rows) moves nothing. Where the
     target has no watermark, a run that holds its newest chunk sets one.
     """
     if not _completes(plan):
@@ -107,6 +107,8 @@ def withdraw(connection: sa.Connection, plan: Plan, at: datetime) -> None:
 
 
 def _completes(plan: Plan) -> bool:
+    if plan.chunking is Chunking.WHOLE:
+        return False  # no day follows
     return plan.merge is None and plan.values is None and plan.corrections is not Corrections.INSTEAD
 
 

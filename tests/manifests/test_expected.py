@@ -83,7 +83,7 @@ def test_a_digest_is_of_rows_that_readers_see() -> None:
         ({"whole": {"sums": {"amount": 12.5}}}, "is 12.5"),
         ({"whole": {"sums": {"amount": "1e3"}}}, "is '1e3'"),
         ({"whole": {"sums": {"amount": "NaN"}}}, "is 'NaN'"),
-        ({"chunks": {"March": {"rows": 1}}}, "is 'March'"),
+        ({"chunks": {"in March": {"rows": 1}}}, "is 'in March'"),
         ({"chunks": {"2012-01": {"digest": "a" * 64}}}, "is 'aaaa"),
         ([], "is a list"),
     ],

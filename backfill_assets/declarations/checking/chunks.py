@@ -17,14 +17,18 @@ from backfill_assets.declarations.checking.names import texts
 from backfill_assets.declarations.schema import lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from manifests.chunks import HOURS, Chunking, cut, hour_of, last_day
-from manifests.division import MOST_CHUNKS, Division, division_problems
+from manifests.division import DAY, MOST_CHUNKS, NUMBER, TEXT, Division, division_problems
 from manifests.errors import Problem
 
-_TEXT = ("a column of text", lambda kind: kind == pl.String)
 _COUNTED = (
     "a column of text, of whole numbers or of days",
     lambda kind: kind in {pl.String, pl.Int32, pl.Int64, pl.Date},
 )
+_COLUMNS = {
+    TEXT: ("a column of text", lambda kind: kind == pl.String),
+    NUMBER: ("a column of whole numbers", lambda kind: kind in {pl.Int32, pl.Int64}),
+    DAY: ("a column of days", lambda kind: kind == pl.Date),
+}
 
 
 def of_division(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
@@ -45,7 +49,14 @@ def of_division(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
     if not isinstance(division, Division) or not isinstance(division.column, str):
         return
     column = division.column
-    yield from of_kind(name, "chunk_values", column, name, own, _COUNTED if division.buckets else _TEXT)
+    yield from of_kind(
+        name,
+        "chunk_values",
+        column,
+        name,
+        own,
+        _COUNTED if division.buckets or division.kind not in _COLUMNS else _COLUMNS[division.kind],
+    )
     if column == target.day_column or column in lineage_columns(target.model):
         yield Problem(
             f"chunk_values names {column!r}, "

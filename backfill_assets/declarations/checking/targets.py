@@ -36,6 +36,7 @@ from backfill_assets.declarations.checking.source_tables import of_sources
 from backfill_assets.declarations.checking.sql import of_sql
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_every_table, of_name
+from backfill_assets.declarations.checking.timeless import of_time
 from backfill_assets.declarations.column_history import former_name_problems
 from backfill_assets.declarations.column_types import is_floating, is_nested
 from backfill_assets.declarations.schema import (
@@ -47,7 +48,7 @@ from backfill_assets.declarations.schema import (
     uuids,
 )
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable, TransformVersion
-from manifests.chunks import EXAMPLES, first_day
+from manifests.chunks import EXAMPLES, Chunking, first_day
 from manifests.errors import InputRefused, Problem
 from manifests.fields import NAME_PATTERN, NAME_WORDS, VERSION_PATTERN, VERSION_WORDS
 
@@ -61,6 +62,7 @@ def of_target(
     """Say what is wrong with the declaration of a target, part by part."""
     yield from of_every_table(target)
     yield from _single_texts(target)
+    yield from of_time(target)
     yield from _of_chunks(target)
     yield from _of_transform(target)
     yield from _of_versions(target)
@@ -83,7 +85,8 @@ def of_target(
         yield from _of_own_columns(target, own, columns)
     if source is not None:
         of = target.source
-        yield from of_kind(target.name, "source_time_column", target.source_time_column, of, source, DAY)
+        if target.source_time_column:
+            yield from of_kind(target.name, "source_time_column", target.source_time_column, of, source, DAY)
         yield from in_columns(target.name, "look_back_columns", texts(target.look_back_columns), of, source)
         if target.entity is not None:
             yield from in_columns(target.name, "entity", (target.entity,), of, source)
@@ -104,7 +107,7 @@ def _of_own_columns(
     yield from of_unique(name, target.model)
     yield from of_values(name, target.model, own)
     yield from former_name_problems(name, target.model)
-    yield from of_kind(name, "day_column", target.day_column, name, own, DAY)
+    yield from _of_day_column(target, own)
     yield from in_columns(name, "key", texts(target.key), name, own)
     yield from _of_lineage_in_use(target, own)
     yield from _of_key(target, own)
@@ -135,6 +138,11 @@ def _of_own_columns(
                 yield from in_columns(name, field, (origin.column,), origin.table, upstream)
     if target.corrections is not None:
         yield from _of_corrections(target)
+
+
+def _of_day_column(target: TargetTable, own: ColumnTypes) -> Iterator[Problem]:
+    if target.day_column:
+        yield from of_kind(target.name, "day_column", target.day_column, target.name, own, DAY)
 
 
 def _of_folders(name: str, own: ColumnTypes) -> Iterator[Problem]:
@@ -367,8 +375,12 @@ def _of_references(
 
 
 def _of_chunks(target: TargetTable) -> Iterator[Problem]:
+    if target.chunking is Chunking.WHOLE:
+        return
     bounds = {}
     for field in ("chunks_from", "chunks_until"):
+        if getattr(target, field) == "":
+            continue  # said of what a table with time needs
         try:
             bounds[field] = first_day(target.chunking, getattr(target, field))
         except InputRefused as refused:

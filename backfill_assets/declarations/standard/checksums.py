@@ -105,6 +105,13 @@ def _wrong(
     target: TargetTable, tables: Tables, *, gate: str, read: Any, slices: tuple[str, ...], sums: tuple[str, ...]
 ) -> Iterator[Problem]:
     where = f"{target.name}: gate {gate}"
+    if target.chunking is Chunking.WHOLE:
+        what, rule = (
+            f"{target.name} has no time",
+            "a published figure is one of a time, and is held against the rows of it",
+        )
+        yield Problem(what, rule, "leave the gate out, or write one of your own", where)
+        return
     when = [one for one in slices if one in (CHUNK, MONTH, target.day_column)]
     if len(when) != 1:
         rule = f"one of them says when: {CHUNK}, {MONTH} or {target.day_column}"

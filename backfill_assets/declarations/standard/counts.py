@@ -29,7 +29,7 @@ from backfill_assets.declarations.standard.parts import (
 )
 from backfill_assets.declarations.tallies import Tally
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
-from manifests.chunks import Chunk, time_of
+from manifests.chunks import Chunk, span, time_of
 
 ACCEPTED, SOURCE = "accepted", "source"
 _ROWS = Tally()
@@ -144,7 +144,7 @@ def _by_days(chunks: Sequence[Chunk]) -> dict[str, str]:
     for chunk in chunks:
         together.setdefault((chunk.start, chunk.end), []).append(chunk)
     return {
-        one.key: one.key if len(own) == 1 else time_of(one.key).partition("T")[0]
+        one.key: one.key if len(own) == 1 else time_of(one.key).partition("T")[0] or span([each.key for each in own])
         for own in together.values()
         for one in own
     }

@@ -30,6 +30,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
+from manifests.chunks import EVER, Chunking
 from manifests.errors import Problem
 
 _NAMED = 20
@@ -107,7 +108,7 @@ def _cases(
     kinds, key = dtypes(target.model), texts(target.key)
     beside = (*notes, *(() if absent is None else (absent,)))
     what = "those of the table" + (", and its notes" if beside else "")
-    wanted = dict.fromkeys((*key, target.day_column, *beside))
+    wanted = dict.fromkeys((*key, *filter(None, (target.day_column,)), *beside))
     problems = list(table_files.wrong_columns(file, dict.fromkeys((*kinds, *beside)), wanted, what, where))
     values = tuple(name for name in file.columns if name not in (*key, *beside))
     if not values and absent is None:
@@ -165,14 +166,15 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
     if known is None:
         raise ValueError("; ".join(one.what for one in problems))
     chunks = context.transform.chunks
-    days = [_day_of(case[target.day_column]) for case in known.cases]
+    timeless = target.chunking is Chunking.WHOLE
+    days = [EVER[0] if timeless else _day_of(case[target.day_column]) for case in known.cases]
     division = target.chunk_values
-    by_value = division is not None and division.values and all(division.column in case for case in known.cases)
+    by_value = division is not None and not division.buckets and all(division.column in case for case in known.cases)
     inside = [
         case
         for case, day in zip(known.cases, days, strict=True)
         if any(
-            one.start <= day <= one.end and (not by_value or one.part == case[division.column])  # type: ignore[union-attr]
+            one.start <= day <= one.end and (not by_value or one.part == division.part_of(case[division.column]))  # type: ignore[union-attr]
             for one in chunks
         )
     ]

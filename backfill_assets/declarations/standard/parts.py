@@ -22,6 +22,7 @@ from backfill_assets.declarations.gate_arguments import texts, unless
 from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.tallies import MOST_GROUPS, Place, Tallied
 from backfill_assets.declarations.target import Finding, ReconciliationContext, TargetTable
+from manifests.chunks import EVER, Chunking
 from manifests.errors import Problem
 
 _WHOLE = 100
@@ -189,7 +190,12 @@ def table_of(context: ReconciliationContext) -> TargetTable:
 
 
 def source_day(context: ReconciliationContext, zone: str) -> Column:
-    """Return the day of a source row in a zone; of a source that has dates, its date. The session's time zone is UTC."""
+    """Return the day of a source row in a zone; of a source that has dates, its date. The session's time zone is UTC.
+
+    Of a target without time, which is computed from all of them, the first day of its publish range.
+    """
+    if context.target is not None and context.target.chunking is Chunking.WHOLE:
+        return F.lit(EVER[0])
     name = context.source_time_column
     if isinstance(context.source.schema[name].dataType, DateType):
         return F.col(name)

@@ -37,6 +37,8 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
+from manifests.chunks import Chunking
+from manifests.errors import Problem
 
 _DAY, _VALUE, _BEFORE, _STEP = "_day", "_value", "_before", "_step"
 
@@ -152,6 +154,9 @@ def _of_series(
 
 def _of_figure(target: TargetTable, tables: Tables, *, gate: str, column: str) -> Any:
     where = f"{target.name}: gate {gate}"
+    if target.chunking is Chunking.WHOLE:
+        what, rule = f"{target.name} has no time", "the gate compares a day with the one before it"
+        yield Problem(what, rule, "leave the gate out", where)
     yield from of_kind(where, (column,), tables.get(target.name) or {}, "a number, which can be added up", is_number)
 
 

@@ -73,8 +73,9 @@ def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iter
 def _files_by_chunk(view: TableView, keys: Iterable[str]) -> tuple[dict[str, set[str]], list[str]]:
     """Return the places of the current data files by those of `keys` whose days they may hold, and those with deletes."""
     chunks, division = ChunksByTime(view.target.chunking, keys), view.target.chunk_values
-    column = column_of(view.table, view.target.day_column)
-    if not isinstance(column.field_type, (DateType, TimestamptzType)):
+    name = view.target.day_column
+    column = column_of(view.table, name) if name else None
+    if column is not None and not isinstance(column.field_type, (DateType, TimestamptzType)):
         raise wrong_type(view.table, column, "a date or timestamptz")
     present: dict[str, set[str]] = defaultdict(set)
     deleted_from = []
@@ -82,7 +83,7 @@ def _files_by_chunk(view: TableView, keys: Iterable[str]) -> tuple[dict[str, set
         path = place_of(task.file.file_path)
         if task.delete_files:
             deleted_from.append(path)
-        ends = instants_of(view.table, column.name, task.file)
+        ends = instants_of(view.table, name, task.file)
         part = None if division is None else known_part(view.table, division, task.file)
         for chunk in () if ends is None else chunks.between(*ends):
             if part is None or part_of(chunk) == part:
