@@ -230,31 +230,57 @@ def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypa
     assert verify(world.platform, data=True).everything == []
 
 
-def test_a_merge_and_corrections_go_by_value_and_are_refused_by_bucket(tmp_path: Path) -> None:
-    world = made(tmp_path, MERGED, last=date(2024, 1, 31))
+IN_WEEKS = {"chunking": ba.Chunking.WEEK, "chunks_from": "2024-W01", "chunks_until": "2024-W52"}
+DERIVED = {
+    "month and value": MERGED,
+    "month and bucket": replace(MERGED, chunk_values=ByBucket("sale", 4)),
+    "week": replace(MERGED, chunk_values=None, **IN_WEEKS),  # type: ignore[arg-type]
+    "week and bucket": replace(MERGED, chunk_values=ByBucket("sale", 3), **IN_WEEKS),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("target", DERIVED.values(), ids=DERIVED)
+def test_a_merge_and_corrections_go_by_every_division(
+    tmp_path: Path, target: TargetTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = date(2024, 2, 4)  # a Sunday
+    days = {"end": last} if target.chunking is ba.Chunking.WEEK else {"end": FEBRUARY[1]}
+    world = made(tmp_path, target, last=last)
     platform = world.platform
-    world.published(manifest("all", end=JANUARY[1]))
-    entities = [row["sale"] for row in rows_of(platform)][:4]
+    world.published(manifest("all", **days))
+    before = rows_of(platform)
+    entities = [*(row["sale"] for row in before[:4]), "s31-0", "s31-1", "nobody"]
     merge = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": entities}}
-    world.published(manifest("merged", end=JANUARY[1], version="2", target=merge))
-    assert {row["sale"] for row in rows_of(platform) if row["run_id"] == "merged"} == set(entities)
-    some = {"values": ["CA"], "publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
-    world.published(manifest("corrected", end=JANUARY[1], version="2", target=some))
+    world.validated(manifest("merged", **days, version="2", target=merge))
+    with killed_at("publishing.committed", monkeypatch):
+        publish(platform, "merged")
+    publish(platform, "merged")
+    assert [one.action for one in platform.ledger.landed("merged")] == ["publish"]
+    merged = rows_of(platform)
+    assert {row["sale"] for row in merged if row["run_id"] == "merged"} == set(entities) - {"nobody"}
+    assert [row["cents"] for row in merged] == [row["cents"] + (row["sale"] in entities) for row in before]
+    assert [row for row in merged if row["run_id"] == "all"] == [row for row in before if row["sale"] not in entities]
+    assert verify(platform, data=True).everything == []
+    some = {"publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
+    if target.parts:
+        some["values"] = list(target.parts[:1])  # type: ignore[assignment]
+    world.validated(manifest("corrected", **days, version="2", target=some))
+    with killed_at("publishing.committed", monkeypatch):
+        publish(platform, "corrected")
+    publish(platform, "corrected")
     issued = platform.lakehouse.table(CORRECTIONS).scan().to_arrow().to_pylist()
-    there = [row for row in rows_of(platform) if row["jurisdiction"] == "CA"]
-    assert {row["run_id"] for row in there} == {"corrected"}
-    assert {row["sale"] for row in issued} == {row["sale"] for row in there} - set(entities)
+    there = [row for row in rows_of(platform) if row["run_id"] == "corrected"]
+    held = platform.ledger.accepted(SALES)
+    assert {key.partition("~")[2] for key, run in held.items() if run == "corrected"} == set(target.parts[:1] or ("",))
+    assert sorted(row["sale"] for row in issued) == sorted({row["sale"] for row in there} - set(entities))
+    assert len(there) > 20
     assert verify(platform, data=True).everything == []
     assert examine(platform) == []
     rollback(platform, "corrected")
+    assert rows_of(platform) == merged
+    rollback(platform, "merged")
+    assert rows_of(platform) == before
     assert verify(platform, data=True).everything == []
-
-    bucketed = opened(
-        tmp_path / "other", replace(MERGED, chunk_values=ByBucket("sale", 4), corrections=None), spark=SPARK
-    )
-    sales.fill(bucketed, last=date(2024, 1, 31))
-    with pytest.raises(PlanRefused, match="MERGE_BY_KEY rewrites a file at a time"):
-        plan_run(bucketed, manifest("merged", end=JANUARY[1], target=merge))
 
 
 def test_a_table_of_others_says_what_keeps_it_from_being_divided(tmp_path: Path) -> None:

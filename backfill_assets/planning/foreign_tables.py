@@ -14,12 +14,11 @@ from pyiceberg.table import Table
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.divided_tables import of_divided
-from manifests.chunks import Chunking
 from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.declared_tables import metrics_problems
 from resources.lakehouse.metadata import UnreadableMetadata
-from resources.lakehouse.partitions import WRITTEN_FORMAT, is_divided, partition_problems, parts_of_chunks
+from resources.lakehouse.partitions import WRITTEN_FORMAT, is_divided, partition_problems
 from resources.lakehouse.storage import local_path
 
 
@@ -40,7 +39,7 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
             continue  # whoever reads it next says so
         problems += _out_of_reach(platform, table)
         if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
-            problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
+            problems += [*_of_format(table), *partition_problems(table)]
             problems += _of_division(table, target)
             own = {target.day_column} & set(table.schema().column_names)
             problems += [] if partition_problems(table) else metrics_problems(table, own)
@@ -70,26 +69,6 @@ def _of_format(table: Table) -> Iterator[Problem]:
             f"{_name(table)} is of Iceberg's format {table.format_version}",
             f"tables are written in the formats up to {WRITTEN_FORMAT}; those of later ones can be read as sources",
             "publish into a table of an earlier format, or wait for a version of PyIceberg that writes it",
-        )
-
-
-def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
-    """Say that a mode which rewrites a file at a time would find a chunk's rows in several partitions."""
-    rewritten = manifest.target.merge is not None and _name(table) == target.name
-    rewritten |= manifest.target.correction_events is not None and _name(table) != target.name
-    parts = parts_of_chunks(table, target.day_column, target.chunking, target.chunk_values) if rewritten else ()
-    if parts:
-        shown = ", ".join(f"{transform}({column})" for column, transform in parts)
-        yield Problem(
-            f"target.publishMode is {manifest.target.publish_mode}, and a chunk of {_name(table)} has files of several "
-            f"partitions ({shown})",
-            f"{manifest.target.publish_mode} rewrites a file at a time, and puts new rows of a chunk into one",
-            "publish with REPLACE_PARTITIONS, or "
-            + (
-                "have a table without partitions, since Iceberg has none of weeks"
-                if target.chunking is Chunking.WEEK
-                else "partition the table by its chunks alone"
-            ),
         )
 
 
