@@ -25,9 +25,9 @@ from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
-from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
+from manifests.plan import ChangedSince, ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
 from manifests.policy import Policy, Role
-from manifests.publish_mode_problems import publish_mode_problems, whole_file_problems
+from manifests.publish_mode_problems import changed_source_problems, publish_mode_problems, whole_file_problems
 from manifests.reference_pins import pin_references
 from manifests.target_problems import (
     name_problems,
@@ -268,6 +268,7 @@ def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Prob
     chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
     asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
     pins, problems = pin_sources(*asked)
+    problems += changed_source_problems(given.manifest, contract, pins)
     return pins, [*timeliness_problems(contract.source, contract.timeliness, given.first.times), *problems]
 
 
@@ -388,7 +389,12 @@ def _merge_terms(manifest: RunManifest, contract: TargetContract) -> MergeTerms 
     if merge is None or contract.entity is None:
         return None
     return MergeTerms(
-        contract.entity, merge.changed_since, merge.entities, contract.version_column, merge.on_older_version
+        contract.entity,
+        merge.changed_since,
+        merge.entities,
+        contract.version_column,
+        merge.on_older_version,
+        tuple(ChangedSince(one.table, one.changed_since) for one in merge.sources),
     )
 
 

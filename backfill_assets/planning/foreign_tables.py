@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.divided_tables import of_divided
-from manifests.errors import InputRefused, PlanRefused, Problem
+from backfill_assets.planning.merged_sources import of_changed_since
+from manifests.errors import PlanRefused, Problem
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.declared_tables import metrics_problems
 from resources.lakehouse.metadata import UnreadableMetadata
@@ -43,7 +44,7 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
             problems += _of_division(table, target)
             own = {target.day_column} & set(table.schema().column_names)
             problems += [] if partition_problems(table) else metrics_problems(table, own)
-    problems += [*_of_changed_since(platform, target, manifest), *of_divided(platform, target, manifest)]
+    problems += [*of_changed_since(platform, target, manifest), *of_divided(platform, target, manifest)]
     if problems:
         raise PlanRefused(problems)
 
@@ -83,24 +84,6 @@ def _of_division(table: Table, target: TargetTable) -> Iterator[Problem]:
         f'add the partition field (PyIceberg: `table.update_spec().add_field("{division.column}", "{division.transform}")`); files '
         "that hold several values are rewritten first, which planning says by their names",
     )
-
-
-def _of_changed_since(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
-    """Say why nobody can tell what has come into a source since a snapshot."""
-    since = None if manifest.target.merge is None else manifest.target.merge.changed_since
-    if since is None:
-        return
-    until = manifest.source.snapshot_id or platform.lakehouse.snapshot_id(target.source)
-    if until is None or not {since, until} <= platform.lakehouse.history(target.source):
-        return  # of a snapshot that is not there the planner says so
-    try:
-        platform.lakehouse.pinned_since(target.source, since, until)
-    except InputRefused as refusal:
-        yield Problem(
-            refusal.problems[0].what,
-            "what has changed since a snapshot is told from files that were appended",
-            "name the entities in the manifest instead, or compact the source first",
-        )
 
 
 def _name(table: Table) -> str:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
@@ -164,10 +164,15 @@ def entities_of(platform: Platform, plan: Plan) -> DataFrame:
     assert merge is not None
     if merge.changed_since is None:
         return spark.createDataFrame([(name,) for name in merge.entities or ()], f"{merge.entity} string")
-    appended = platform.lakehouse.pinned_since(
-        plan.source, merge.changed_since, plan.source_snapshot_id, plan.schema_of(plan.source)
-    )
-    return read(spark, appended, (merge.entity,)).distinct()
+    since = {plan.source: merge.changed_since} | {one.table: one.snapshot_id for one in merge.sources}
+    until = {
+        table: snapshot_id for table, snapshot_id in plan.source_pins if since.get(table) not in {None, snapshot_id}
+    }
+    until.setdefault(plan.source, plan.source_snapshot_id)
+    asked = [(table, since[table], now, plan.schema_of(table)) for table, now in until.items()]
+    # a source without a new row is not asked: it need not say whose its rows are
+    found = [read(spark, platform.lakehouse.pinned_since(*one), (merge.entity,)) for one in asked]
+    return reduce(DataFrame.unionByName, found).distinct()
 
 
 def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
