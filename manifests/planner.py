@@ -175,9 +175,18 @@ def _problems_of_target(given: _Given) -> list[Problem]:
         *value_problems(manifest, contract),
         *publish_mode_problems(manifest, contract, base),
         *whole_file_problems(given.publish, contract, base, manifest.target.files_across_border),
-        *live_problems(manifest, contract, source, base),
+        *live_problems(manifest, contract, source, base, _read_of_further(given)),
         *warm_up_problems(manifest, contract),
     ]
+
+
+def _read_of_further(given: _Given) -> dict[str, tuple[int | None, datetime | None]]:
+    """Return the snapshot that is read of each source beside the first, and its commit; of those that were looked up."""
+    found = {one.table: given.sources[one.table].state for one in given.contract.sources if one.table in given.sources}
+    return {
+        table: (None, None) if state is None else (state.snapshot_id, state.committed_at)
+        for table, state in found.items()
+    }
 
 
 def _scope(given: _Given) -> _Scope:
