@@ -134,7 +134,7 @@ def pin_sources(
         problems += timeliness_problems(one.table, one.timeliness, known.times)
         terms = None
         if policy is not None and known.facts is not None and known.state is not None:
-            wanted = _wanted(one, pin, known.state, manifest.target.publish_range, chunking)
+            wanted = wanted_of(pin, known.state, manifest.target.publish_range, chunking)
             terms, refused = data_terms(policy, manifest, known.facts, wanted, run_clock)
             problems += refused
         pins.append(replace(pin, data=terms, upstream=known.upstream))
@@ -189,11 +189,9 @@ def absences(
         )
 
 
-def _wanted(
-    declared: FurtherSource, pin: PinnedSource, state: SourceState, publish: DayRange, chunking: Chunking
-) -> WantedRead:
+def wanted_of(pin: PinnedSource, state: SourceState, publish: DayRange, chunking: Chunking) -> WantedRead:
     """Return what would be read of a source, as the policy asks it: what is read from ever is left out like a look-back."""
-    warm_up = declared.days_before or 0
+    warm_up = pin.days_before or 0
     inputs = DayRange.model_construct(start=days_off(publish.start, -warm_up), end=publish.end)
     begins, _ = touched_days(pin, publish.start, publish.end)
 

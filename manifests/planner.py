@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from types import MappingProxyType
 
-from manifests.chunks import cut
+from manifests.chunks import Chunking, cut
 from manifests.code_identity import CodeIdentity, code_problems
 from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRead, data_terms
 from manifests.errors import PlanRefused, Problem
@@ -258,17 +258,26 @@ def _data_terms(given: _Given, scope: _Scope) -> tuple[DataTerms | None, list[Pr
     """Return what the run may not see of its source by the policy, or why it may not be read at all."""
     if given.policy is None or given.facts is None:
         return None, []
+    contract = given.contract
+    wanted = wanted_of_first(
+        scope.inputs, scope.warm_up, contract.chunking, given.source, looks_back=contract.reads_look_back
+    )
+    return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
+
+
+def wanted_of_first(
+    inputs: DayRange, warm_up: int, chunking: Chunking, source: SourceState, *, looks_back: bool
+) -> WantedRead:
+    """Return what would be read of the first source, as the policy asks it."""
 
     def rows_before(day: date) -> int:
         return sum(
             file.rows
-            for file in given.source.files
-            if file.first_day < day
-            and (given.contract.reads_look_back or file.last_day >= scope.inputs.start - ZONE_MARGIN)
+            for file in source.files
+            if file.first_day < day and (looks_back or file.last_day >= inputs.start - ZONE_MARGIN)
         )
 
-    wanted = WantedRead(scope.inputs, scope.warm_up, ZONE_MARGIN, given.contract.chunking, rows_before)
-    return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
+    return WantedRead(inputs, warm_up, ZONE_MARGIN, chunking, rows_before)
 
 
 def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Problem]]:

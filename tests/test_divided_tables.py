@@ -522,3 +522,42 @@ def test_instants_before_the_calendar_changed_lie_in_the_chunks_of_their_days(tm
 def test_what_cannot_divide_a_table_is_refused_with_the_declaration(changes: dict[str, object], said: str) -> None:
     with pytest.raises(DeclarationRefused, match=said):
         check_products([sales.product(replace(BY_MONTH, **changes))])  # type: ignore[arg-type]
+
+
+def test_parts_that_the_source_does_not_tell_apart_are_judged_together_or_not_at_all(tmp_path: Path) -> None:
+    """The source has no column `day`: what is published of one bucket cannot be held against its rows alone."""
+    gates = (ba.record_gate(("sale",), "every_sale"),)
+    target = replace(BY_HOUR, chunk_values=ByBucket("day", 2), reconciliations=gates)
+    last = date(2024, 1, 4)
+    world = made(tmp_path, target, last=last)
+    platform = world.platform
+    world.published(manifest("first", end=last))
+    parts = {key.partition("~")[2] for key in platform.ledger.accepted(SALES)}
+    assert parts == {"b0of2", "b1of2"}
+    unlooked = {"validation": {"gates": ["all_chunks_staged"]}}
+    one = {"target": {"values": ["b0of2"]}, "version": "2"}
+    with pytest.raises(PlanRefused, match=r"bronze\.raw_sales has no column day"):
+        plan_run(platform, manifest("one", end=last, **one))  # type: ignore[arg-type]
+    world.validated(manifest("second", end=last, conflict={"onConflict": "REPLAN"}))
+    world.published(manifest("one", end=date(2024, 1, 1), **one, **unlooked))  # type: ignore[arg-type]
+    # other days stay reconciled; of those of which one bucket was made by other rules nothing can be said
+    asked = {"kind": "RECONCILIATION"}
+    with pytest.raises(PlanRefused, match=r"values of 2024-01-01T.* are published by different rules"):
+        plan_run(platform, manifest("look", end=last, **asked))  # type: ignore[arg-type]
+    rules = {"validation": {"gates": ["published_rows_pass_rules"]}}
+    plan_run(platform, manifest("look", end=last, **asked, **rules))  # type: ignore[arg-type]
+    days = manifest("rest", date(2024, 1, 2), last, **asked)  # type: ignore[arg-type]
+    record = plan_run(platform, days)
+    platform.ledger.decide(
+        record.run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash
+    )
+    assert [one.gate for one in reconcile(platform, record.run_id) if not one.passed] == []
+    # what is planned anew of a run are all parts of a time
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "second")
+    world.stage(platform.ledger.run("second"))
+    publish(platform, "second")
+    assert set(platform.ledger.accepted(SALES).values()) == {"second"}
+    judged = reconcile(platform, plan_reconciliation(platform, manifest_of(platform, target)).run_id)
+    assert [one.gate for one in judged if not one.passed] == []
+    assert verify(platform, data=True).everything == []

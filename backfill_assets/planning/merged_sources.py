@@ -6,7 +6,7 @@ rows, is `staging.compute`'s; what the mode asks of its target, `manifests.publi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
@@ -16,11 +16,18 @@ from manifests.model import RunManifest
 
 def of_changed_since(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
     """Say why nobody can tell which entities have changed since the snapshots that a merge names."""
+    newest = {one.table: one.snapshot_id for one in manifest.sources} | {target.source: manifest.source.snapshot_id}
+    until = {name: newest.get(name) or platform.lakehouse.snapshot_id(name) for name in target.every_source}
+    yield from changed_since_problems(platform, target, manifest, until)
+
+
+def changed_since_problems(
+    platform: Platform, target: TargetTable, manifest: RunManifest, until: Mapping[str, int | None]
+) -> Iterator[Problem]:
+    """Say the same of snapshots of the sources, by table: what would be read of each."""
     merge = manifest.target.merge
     if merge is None or merge.changed_since is None:
         return
-    newest = {one.table: one.snapshot_id for one in manifest.sources} | {target.source: manifest.source.snapshot_id}
-    until = {name: newest.get(name) or platform.lakehouse.snapshot_id(name) for name in target.every_source}
     yield from _of_appends(platform, target.source, merge.changed_since, until[target.source])
     for one in merge.sources:
         if one.table in until and one.table != target.source:
