@@ -237,10 +237,7 @@ class ChangedSource(Part):
 
 
 class Merge(Part):
-    """Which entities a merge recomputes: those with rows that came into the source after `changedSince`, or the named ones.
-
-    Of a target with several sources `sources` says the same of each beside the first.
-    """
+    """Which entities a merge recomputes: those with rows that came after `changedSince` (of each further source: `sources`), or named ones."""
 
     _later = frozenset({"sources"})
 
