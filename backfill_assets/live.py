@@ -7,6 +7,7 @@ the sensor (`defs.live_triggers`) and by the command. How it is planned, staged,
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -15,14 +16,15 @@ from backfill_assets import decisions
 from backfill_assets.declarations.schedules import LivePolicy
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, prefix_of
+from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, live_id
+from backfill_assets.planning.live_sources import first_days_changed, newest_of_further, read_of_further
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.publication.ending import cancel
-from manifests.chunks import aligned, first_day
+from manifests.chunks import aligned
 from manifests.errors import InputRefused, PlanRefused, Problem, Refused, TransitionRefused
-from manifests.facts import SourceState
 from manifests.lifecycle import PUBLISH, PublicationState, RunState
+from manifests.live_problems import complete_times
 from manifests.model import Kind, Mode, RunManifest
 from manifests.reading import manifest_from
 from resources import logs
@@ -167,7 +169,8 @@ def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord
         record = _planned_again(platform, record)
     policy, text = policy_of(target), record.manifest
     scope = text.target.publish_range
-    expected = _written(target, record.run_id, text.source.snapshot_id, scope.start, scope.end, text.reason)
+    further = {one.table: one.snapshot_id for one in text.sources}
+    expected = _written(target, record.run_id, text.source.snapshot_id, further, scope.start, scope.end, text.reason)
     if text != expected:
         raise TransitionRefused(
             Problem(
@@ -211,14 +214,16 @@ def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = 
         return None, f"{target.source} holds no rows at snapshot {source.snapshot_id}"
     # a day after today is a mistake of the source: it must not open chunks of the future
     known = min(max(file.last_day for file in source.files), platform.ledger.now().date())
+    further = newest_of_further(platform, target)
+    if again is not None:
+        further = {one.table: one.snapshot_id for one in again.manifest.sources}
+    now = {target.source: source.snapshot_id, **further}
     watermark = platform.ledger.watermarks.current(target.name)
-    if (
-        watermark is not None
-        and watermark.source_snapshot_id == source.snapshot_id
-        and watermark.complete_until >= known
-    ):
-        return None, f"{target.name} is complete up to {watermark.complete_until} with snapshot {source.snapshot_id}"
-    run_id, taken = _free_run_id(platform, target, source.snapshot_id) if again is None else (again.run_id, "")
+    before = {} if watermark is None else _read_then(platform, target, watermark)
+    is_same = all(before.get(table) == snapshot_id for table, snapshot_id in now.items())
+    if watermark is not None and is_same and watermark.complete_until >= known:
+        return None, f"{target.name} is complete up to {watermark.complete_until} with {_snapshots(target, now)}"
+    run_id, taken = _free_run_id(platform, target, source.snapshot_id, further) if again is None else (again.run_id, "")
     if run_id is None:
         return None, taken
     begins = _begins(platform, target, watermark)
@@ -229,54 +234,67 @@ def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = 
         return None, f"LIVE owns {target.name} from {owned} on, and {target.source} knows nothing after {known} yet"
     begins = max(min(begins, known), min(file.first_day for file in source.files))
     start, end = aligned(target.chunking, begins, known)
-    why = f"Live: {target.name} from {start} to {known}, with source snapshot {source.snapshot_id}."
-    why += _left_out(platform, target, watermark, source, start)
-    return _written(target, run_id, source.snapshot_id, start, end, why), why
+    why = f"Live: {target.name} from {start} to {known}, with source {_snapshots(target, now)}."
+    why += _left_out(platform, target, before, now, start)
+    return _written(target, run_id, source.snapshot_id, further, start, end, why), why
+
+
+def _read_then(platform: Platform, target: TargetTable, watermark: Watermark) -> dict[str, int]:
+    """Return the snapshots with which a target is complete, by source."""
+    return {target.source: watermark.source_snapshot_id, **read_of_further(platform, watermark)}
+
+
+def _snapshots(target: TargetTable, pinned: Mapping[str, int]) -> str:
+    others = ", ".join(f"{snapshot_id} of {table}" for table, snapshot_id in pinned.items() if table != target.source)
+    return f"snapshot {pinned[target.source]}" + (f" (and {others})" if others else "")
 
 
 def _begins(platform: Platform, target: TargetTable, watermark: Watermark | None) -> date | None:
     """Return the first day that live covers next: the day after the watermark, less the rewind.
 
-    Without a watermark it is the newest chunk that was accepted (before there were watermarks, or after a rollback of
-    the first), or where the policy says that LIVE begins.
+    Without a watermark it is the newest time that was accepted whole, in every part (before there were watermarks, or after a
+    rollback of the first), or where the policy says that LIVE begins.
     """
     policy = policy_of(target)
     if watermark is not None:
         follows = watermark.complete_until + timedelta(days=1)
         begins = follows - timedelta(days=policy.rewind_days)
     else:
-        accepted = platform.ledger.accepted(target.name)
-        if not accepted:
+        complete = complete_times(target.chunking, platform.ledger.accepted(target.name), target.parts)
+        if not complete:
             return policy.begins_on
-        begins = first_day(target.chunking, max(accepted))
+        begins = max(complete)
     return begins if policy.begins_on is None else max(begins, policy.begins_on)
 
 
 def _left_out(
-    platform: Platform, target: TargetTable, watermark: Watermark | None, source: SourceState, start: date
+    platform: Platform, target: TargetTable, before: Mapping[str, int], now: Mapping[str, int], start: date
 ) -> str:
-    """Say in words which days before the run got new rows, too: those are for a repair."""
-    if watermark is None or watermark.source_snapshot_id == source.snapshot_id:
+    """Say in words for which days before the run rows have come, too, source by source: those are for a repair."""
+    if not before:
         return ""
-    earliest = platform.lakehouse.first_day_added(
-        target.source, target.source_time_column, watermark.source_snapshot_id, source.snapshot_id
-    )
-    if earliest is None or earliest >= start:
-        return ""
-    return (
-        f" Rows of days back to {earliest} have come since snapshot {watermark.source_snapshot_id}: those before {start} "
-        "are not covered by this run, a repair takes them in."
-    )
+    said = ""
+    for table, earliest in first_days_changed(platform, target, before, now).items():
+        if earliest < start:
+            of = "" if table == target.source else f" of {table}"
+            since = f"since snapshot {before[table]}{of}" if table in before else f"into {table}, which had no snapshot"
+            said += (
+                f" Rows of days back to {earliest} have come {since}: those before {start} "
+                "are not covered by this run, a repair takes them in."
+            )
+    return said
 
 
-def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> tuple[str | None, str]:
-    """Return the run id of the next live run for a source snapshot, or None and why there is to be none.
+def _free_run_id(
+    platform: Platform, target: TargetTable, snapshot_id: int, further: Mapping[str, int]
+) -> tuple[str | None, str]:
+    """Return the run id of the next live run for snapshots of the sources, or None and why there is to be none.
 
     A run that lost its scope to another publication stands aside for another attempt, and so does one that a tick has ended
     before it was approved. One that a person has ended, or rolled back, was ended for a reason: LIVE goes on with the next
     snapshot.
     """
-    first = f"{prefix_of(target)}{snapshot_id}"
+    first = live_id(target, snapshot_id, further)
     for number in range(1, ATTEMPTS + 1):
         run_id = first if number == 1 else f"{first}.{number}"
         record = platform.ledger.find(run_id)
@@ -290,9 +308,15 @@ def _free_run_id(platform: Platform, target: TargetTable, snapshot_id: int) -> t
 
 
 def _written(
-    target: TargetTable, run_id: str, snapshot_id: int | None, start: date, end: date, reason: str
+    target: TargetTable,
+    run_id: str,
+    snapshot_id: int | None,
+    further: Mapping[str, int],
+    start: date,
+    end: date,
+    reason: str,
 ) -> RunManifest:
-    """Return the one manifest that the policy writes for a snapshot and a range."""
+    """Return the one manifest that the policy writes for snapshots and a range."""
     policy = policy_of(target)
     return manifest_from(
         {
@@ -301,6 +325,7 @@ def _written(
             "requestedBy": policy.requested_by,
             "reason": reason,
             "source": {"table": target.source, "snapshotId": snapshot_id},
+            "sources": [{"table": table, "snapshotId": pinned} for table, pinned in sorted(further.items())],
             "transform": {"name": target.transform, "version": policy.transform_version},
             "target": {
                 "table": target.name,

@@ -144,6 +144,8 @@ class BaseState:
         live_at: commit of the newest source snapshot that the runs accepted in the publish range were made from, if LIVE has
             ever published there; else None.
         held_at: the same, whoever has published there.
+        complete_sources, held_sources: the same commits of the sources beside the first, by table: of those that it was complete
+            with, and of those that were read for what is held in the publish range.
         present: what the kinds of runs are held against; None where nothing was looked up.
         schemas: the id of the schema of each table that the run reads or writes.
     """
@@ -160,3 +162,5 @@ class BaseState:
     held_at: datetime | None = None
     present: Present | None = None
     schemas: Mapping[str, int] = field(default_factory=dict)
+    complete_sources: Mapping[str, datetime] = field(default_factory=dict)
+    held_sources: Mapping[str, datetime] = field(default_factory=dict)

@@ -64,11 +64,11 @@ class PinnedSource:
 
         Dates, or, with a day of margin on both sides, instants.
         """
-        start = None if self.days_before is None else _days_off(first, -self.days_before)
-        end = _days_off(last, self.days_after + 1)
+        start = None if self.days_before is None else days_off(first, -self.days_before)
+        end = days_off(last, self.days_after + 1)
         if self.has_dates:
             return start, end
-        return None if start is None else _instant(_days_off(start, -1)), _instant(_days_off(end, 1))
+        return None if start is None else _instant(days_off(start, -1)), _instant(days_off(end, 1))
 
     @property
     def newest(self) -> date | None:
@@ -134,7 +134,7 @@ def pin_sources(
         problems += timeliness_problems(one.table, one.timeliness, known.times)
         terms = None
         if policy is not None and known.facts is not None and known.state is not None:
-            wanted = _wanted(one, pin, known.state, manifest.target.publish_range, chunking)
+            wanted = wanted_of(pin, known.state, manifest.target.publish_range, chunking)
             terms, refused = data_terms(policy, manifest, known.facts, wanted, run_clock)
             problems += refused
         pins.append(replace(pin, data=terms, upstream=known.upstream))
@@ -165,7 +165,7 @@ def _reads(pin: PinnedSource, state: SourceState | None, publish: DayRange) -> E
 def touched_days(pin: PinnedSource, first: date, last: date) -> tuple[date, date]:
     """Return the first and the last day of UTC, both inclusive, whose rows are read for days."""
     start, end = pin.window(first, last)
-    return date.min if start is None else _day(start), _days_off(_day(end), -1)
+    return date.min if start is None else _day(start), days_off(_day(end), -1)
 
 
 def absences(
@@ -189,12 +189,10 @@ def absences(
         )
 
 
-def _wanted(
-    declared: FurtherSource, pin: PinnedSource, state: SourceState, publish: DayRange, chunking: Chunking
-) -> WantedRead:
+def wanted_of(pin: PinnedSource, state: SourceState, publish: DayRange, chunking: Chunking) -> WantedRead:
     """Return what would be read of a source, as the policy asks it: what is read from ever is left out like a look-back."""
-    warm_up = declared.days_before or 0
-    inputs = DayRange.model_construct(start=_days_off(publish.start, -warm_up), end=publish.end)
+    warm_up = pin.days_before or 0
+    inputs = DayRange.model_construct(start=days_off(publish.start, -warm_up), end=publish.end)
     begins, _ = touched_days(pin, publish.start, publish.end)
 
     def rows_before(day: date) -> int:
@@ -204,7 +202,7 @@ def _wanted(
     return WantedRead(inputs, warm_up, margin, chunking, rows_before)
 
 
-def _days_off(day: date, days: int) -> date:
+def days_off(day: date, days: int) -> date:
     """Return a day so many days off; the calendar's first or last where there is none."""
     number = min(max(day.toordinal() + days, date.min.toordinal()), date.max.toordinal())
     return date.fromordinal(number)

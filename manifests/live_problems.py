@@ -6,8 +6,9 @@ Put here rules about runs beside LIVE. What a run of kind LIVE must be is `manif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date, timedelta
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from types import MappingProxyType
 
 from manifests.chunks import Chunking, aligned, cut, first_day, last_day
 from manifests.errors import Problem
@@ -16,9 +17,16 @@ from manifests.model import Mode, RunManifest
 
 
 def live_problems(
-    manifest: RunManifest, contract: TargetContract, source: SourceState, base: BaseState
+    manifest: RunManifest,
+    contract: TargetContract,
+    source: SourceState,
+    base: BaseState,
+    further: Mapping[str, tuple[int | None, datetime | None]] = MappingProxyType({}),
 ) -> list[Problem]:
-    """Return what keeps history and LIVE from meeting: a crossed cut line, days between them, older knowledge."""
+    """Return what keeps history and LIVE from meeting: a crossed cut line, days between them, older knowledge.
+
+    `further` has the snapshot that is read of each source beside the first, and its commit.
+    """
     problems = _gap_problems(manifest, contract, base)
     publish, cut_line = manifest.target.publish_range, manifest.cut_line
     if cut_line is not None and publish.end >= cut_line + timedelta(days=manifest.overlap_days):
@@ -49,7 +57,31 @@ def live_problems(
                 "leave source.snapshotId out, so that the current snapshot is read, or narrow the publish range",
             )
         )
-    return problems
+    return [*problems, *_older_further(manifest, contract, base, further)]
+
+
+def _older_further(
+    manifest: RunManifest,
+    contract: TargetContract,
+    base: BaseState,
+    further: Mapping[str, tuple[int | None, datetime | None]],
+) -> Iterator[Problem]:
+    """Say the same of sources beside the first: that older rows of them are read than those that are published."""
+    is_live = manifest.execution_mode is Mode.LIVE
+    if manifest.execution_mode is Mode.RECONCILIATION or not (is_live or base.live_at is not None):
+        return
+    for table, (snapshot_id, committed_at) in further.items():
+        known = [base.held_sources.get(table), base.complete_sources.get(table) if is_live else None]
+        newest = max((at for at in known if at is not None), default=None)
+        if newest is None or (committed_at is not None and committed_at >= newest):
+            continue
+        of = "none" if committed_at is None else f"of {committed_at.isoformat()}"
+        yield Problem(
+            f"the snapshot {snapshot_id} of {table} is {of}",
+            f"{contract.table} is published in this range from {table} as of {newest.isoformat()}: older knowledge never "
+            "replaces newer",
+            f"leave {table} out of sources, so that its current snapshot is read, or narrow the publish range",
+        )
 
 
 def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseState) -> list[Problem]:
@@ -63,7 +95,8 @@ def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseSta
     publish, one_day = manifest.target.publish_range, timedelta(days=1)
     stretches = []
     if series is None or series.step == 1:
-        complete = [last_day(contract.chunking, first_day(contract.chunking, key)) for key in base.accepted]
+        chunking, parts = contract.chunking, contract.parts(manifest.target.values)
+        complete = [last_day(chunking, day) for day in complete_times(chunking, base.accepted, parts)]
         since = max((day for day in complete if day < publish.start), default=None)
         if is_live and base.complete_until is not None:
             since = base.complete_until
@@ -83,6 +116,15 @@ def _gap_problems(manifest: RunManifest, contract: TargetContract, base: BaseSta
             "widen target.publishRange over them, or publish them first",
         )
         for start, end in gaps
+    ]
+
+
+def complete_times(chunking: Chunking, accepted: Collection[str], parts: Sequence[str] = ()) -> list[date]:
+    """Return the first day of each time of which every chunk is accepted: every hour of the day, and every one of some parts."""
+    begins = sorted({first_day(chunking, key) for key in accepted})
+    held = frozenset(accepted)
+    return [
+        day for day in begins if all(chunk.key in held for chunk in cut(chunking, day, last_day(chunking, day), parts))
     ]
 
 

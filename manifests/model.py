@@ -241,10 +241,20 @@ class ReferenceData(Part):
         return self
 
 
+class ChangedSource(Part):
+    """Since which snapshot of a source beside the first rows count as changed."""
+
+    table: TableName
+    changed_since: SnapshotId
+
+
 class Merge(Part):
-    """Which entities a merge recomputes: those with rows that came into the source after `changedSince`, or the named ones."""
+    """Which entities a merge recomputes: those with rows that came after `changedSince` (of each further source: `sources`), or named ones."""
+
+    _later = frozenset({"sources"})
 
     changed_since: SnapshotId | None = None
+    sources: tuple[ChangedSource, ...] = ()
     entities: (
         tuple[
             Annotated[str, Field(min_length=1, max_length=200, description="an entity is text of 1 to 200 characters")],
@@ -262,6 +272,10 @@ class Merge(Part):
             raise ValueError("entities has at least one: a merge of none changes nothing")
         if self.entities is not None and len(set(self.entities)) != len(self.entities):
             raise ValueError("an entity is named once")
+        if self.sources and self.changed_since is None:
+            raise ValueError("sources of a merge say since when rows have changed: they come with changedSince")
+        if len({one.table for one in self.sources}) != len(self.sources):
+            raise ValueError("a source of a merge is named once")
         return self
 
 

@@ -73,19 +73,32 @@ _ENTITIES_SHOWN = 5
 
 
 @dataclass(frozen=True)
+class ChangedSince:
+    """A source beside the first, and the snapshot of it after which rows count as changed."""
+
+    table: str
+    snapshot_id: int
+
+
+@dataclass(frozen=True)
 class MergeTerms:
-    """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones."""
+    """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones.
+
+    `changed_since` is of the first source; `sources` says the same of those beside it.
+    """
 
     entity: str
     changed_since: int | None
     entities: tuple[str, ...] | None
     version_column: str
     on_older_version: OlderVersion
+    sources: tuple[ChangedSince, ...] = field(default=(), metadata=LATER)
 
     def describe(self) -> list[tuple[str, str]]:
         """Say in words what is merged, and what becomes of newer rows."""
         if self.entities is None:
             which = f"each {self.entity} with source rows that came after snapshot {self.changed_since}"
+            which += "".join(f", or after snapshot {one.snapshot_id} of {one.table}" for one in self.sources)
         else:
             shown = ", ".join(self.entities[:_ENTITIES_SHOWN])
             more = f" and {len(self.entities) - _ENTITIES_SHOWN:,} more" if len(self.entities) > _ENTITIES_SHOWN else ""

@@ -26,9 +26,9 @@ from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
-from manifests.plan import ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
+from manifests.plan import ChangedSince, ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
 from manifests.policy import Policy, Role
-from manifests.publish_mode_problems import publish_mode_problems, whole_file_problems
+from manifests.publish_mode_problems import changed_source_problems, publish_mode_problems, whole_file_problems
 from manifests.reference_pins import pin_references
 from manifests.target_problems import (
     name_problems,
@@ -183,10 +183,19 @@ def _problems_of_target(given: _Given) -> list[Problem]:
         *value_problems(manifest, contract),
         *publish_mode_problems(manifest, contract, base),
         *whole_file_problems(given.publish, contract, base, manifest.target.files_across_border),
-        *live_problems(manifest, contract, source, base),
+        *live_problems(manifest, contract, source, base, _read_of_further(given)),
         *warm_up_problems(manifest, contract),
         *time_problems(manifest, contract),
     ]
+
+
+def _read_of_further(given: _Given) -> dict[str, tuple[int | None, datetime | None]]:
+    """Return the snapshot that is read of each source beside the first, and its commit; of those that were looked up."""
+    found = {one.table: given.sources[one.table].state for one in given.contract.sources if one.table in given.sources}
+    return {
+        table: (None, None) if state is None else (state.snapshot_id, state.committed_at)
+        for table, state in found.items()
+    }
 
 
 def _scope(given: _Given) -> _Scope:
@@ -258,17 +267,26 @@ def _data_terms(given: _Given, scope: _Scope) -> tuple[DataTerms | None, list[Pr
     """Return what the run may not see of its source by the policy, or why it may not be read at all."""
     if given.policy is None or given.facts is None:
         return None, []
+    contract = given.contract
+    wanted = wanted_of_first(
+        scope.inputs, scope.warm_up, contract.chunking, given.source, looks_back=contract.reads_look_back
+    )
+    return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
+
+
+def wanted_of_first(
+    inputs: DayRange, warm_up: int, chunking: Chunking, source: SourceState, *, looks_back: bool
+) -> WantedRead:
+    """Return what would be read of the first source, as the policy asks it."""
 
     def rows_before(day: date) -> int:
         return sum(
             file.rows
-            for file in given.source.files
-            if file.first_day < day
-            and (given.contract.reads_look_back or file.last_day >= scope.inputs.start - ZONE_MARGIN)
+            for file in source.files
+            if file.first_day < day and (looks_back or file.last_day >= inputs.start - ZONE_MARGIN)
         )
 
-    wanted = WantedRead(scope.inputs, scope.warm_up, ZONE_MARGIN, given.contract.chunking, rows_before)
-    return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
+    return WantedRead(inputs, warm_up, ZONE_MARGIN, chunking, rows_before)
 
 
 def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Problem]]:
@@ -277,6 +295,7 @@ def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Prob
     chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
     asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
     pins, problems = pin_sources(*asked)
+    problems += changed_source_problems(given.manifest, contract, pins)
     return pins, [*timeliness_problems(contract.source, contract.timeliness, given.first.times), *problems]
 
 
@@ -397,7 +416,12 @@ def _merge_terms(manifest: RunManifest, contract: TargetContract) -> MergeTerms 
     if merge is None or contract.entity is None:
         return None
     return MergeTerms(
-        contract.entity, merge.changed_since, merge.entities, contract.version_column, merge.on_older_version
+        contract.entity,
+        merge.changed_since,
+        merge.entities,
+        contract.version_column,
+        merge.on_older_version,
+        tuple(ChangedSince(one.table, one.changed_since) for one in merge.sources),
     )
 
 

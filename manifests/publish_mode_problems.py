@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from manifests.chunks import Chunking, aligned
 from manifests.errors import Problem
 from manifests.facts import BaseState, TargetContract
+from manifests.further_sources import PinnedSource
 from manifests.model import DayRange, FilesAcrossBorder, RunManifest, days_in_words
 
 _SHOWN_FILES = 10
@@ -46,15 +47,6 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
                     "declare `entity` in the product, or choose REPLACE_PARTITIONS",
                 )
             )
-        if contract.sources:
-            named = ", ".join(one.table for one in contract.sources)
-            problems.append(
-                Problem(
-                    f"{contract.table} is computed from {named} beside {contract.source}",
-                    "MERGE_BY_KEY finds the entities that have changed, and their rows, in one source",
-                    "choose REPLACE_PARTITIONS, or CORRECTION_EVENTS",
-                )
-            )
         if since is not None and since not in base.source_snapshots:
             problems.append(
                 Problem(
@@ -69,6 +61,36 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
                 f"{contract.table} declares no corrections table",
                 f"{target.publish_mode} are appended to the table that the product declares for them",
                 "declare `corrections` in the product, or choose another publishMode",
+            )
+        )
+    return problems
+
+
+def changed_source_problems(
+    manifest: RunManifest, contract: TargetContract, pins: Sequence[PinnedSource]
+) -> list[Problem]:
+    """Return why a merge would not compute every entity whose rows have changed in a source beside the first."""
+    merge = manifest.target.merge
+    if merge is None or merge.changed_since is None:
+        return []
+    named, further = [one.table for one in merge.sources], [one.table for one in contract.sources]
+    problems = [
+        Problem(
+            f"merge.sources names {name}",
+            f"beside {contract.source}, {contract.table} is computed from {', '.join(further) or 'no other source'}",
+            "correct the name; of the first source merge.changedSince says it",
+        )
+        for name in named
+        if name not in further
+    ]
+    # of a table without a snapshot no row can have changed
+    if missing := [one.table for one in pins if one.snapshot_id is not None and one.table not in named]:
+        problems.append(
+            Problem(
+                f"merge.changedSince is a snapshot of {contract.source}, and nothing is said of {', '.join(missing)}",
+                "every entity is computed anew whose rows have changed in any source",
+                "name each in merge.sources, with the snapshot after which its rows count; or name the entities instead "
+                "(merge.entities); or choose REPLACE_PARTITIONS",
             )
         )
     return problems

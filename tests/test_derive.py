@@ -17,6 +17,7 @@ import polars as pl
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import parse_transform
 from pyiceberg.types import (
     DecimalType,
     LongType,
@@ -35,11 +36,15 @@ from backfill_assets.worker.chunk_merge import (
     CorrectionSpec,
     Derived,
     DeriveTask,
+    MergedTask,
     MergeSpec,
     correct,
     merge,
     merge_violations,
 )
+from backfill_assets.worker.chunk_rules import PARTITION_RULE
+from backfill_assets.worker.derived_files import PartitionedBy
+from backfill_assets.worker.partitions import internal
 from manifests.model import OlderVersion
 
 Key = tuple[str, int]
@@ -76,6 +81,13 @@ CORRECTIONS = Schema(
     NestedField(9, "run_id", StringType()),
 )
 CLOCK = datetime(2024, 5, 1, 12, tzinfo=UTC)
+PARTS: list[tuple[tuple[str, str], ...]] = [
+    (),
+    (("number", "bucket[2]"),),
+    (("name", "truncate[1]"), ("note", "identity")),
+    (("amount", "truncate[50]"), ("produced_at", "day")),
+]
+"""By what files are partitioned that a merge writes; those of today are as they come, as of a table that had another spec."""
 profile = settings(max_examples=60, deadline=None)
 
 contents = st.tuples(st.integers(-3, 3), st.sampled_from([None, "", "a", 'say "b", ü']), st.integers(1, 5))
@@ -93,12 +105,13 @@ class Case:
     entities: frozenset[str]
     older: OlderVersion
     deletes_at: int | None
+    parts: tuple[tuple[str, str], ...] = ()
 
     @property
     def spec(self) -> MergeSpec:
-        return MergeSpec(
-            SCHEMA.model_dump_json(), KEY, "name", "revision", self.older, "new", deletes_at=self.deletes_at
-        )
+        by = PartitionedBy(self.parts, "part=spec-" if self.parts else "")
+        asked = SCHEMA.model_dump_json(), KEY, "name", "revision", self.older, "new"
+        return MergeSpec(*asked, deletes_at=self.deletes_at, by=by)
 
 
 def row(key: Key, content: tuple[int, str | None, int], run_id: str) -> Row:
@@ -121,8 +134,9 @@ def cases(draw: st.DrawFn) -> Case:
         files = [[] for _ in range(count)]
         for key in today:
             files[draw(st.integers(0, count - 1))].append(key)
-    older = draw(st.sampled_from(OlderVersion))
-    return Case(today, [sorted(f) for f in files if f], computed, entities, older, draw(st.sampled_from([None, 3])))
+    older, deletes_at = draw(st.sampled_from(OlderVersion)), draw(st.sampled_from([None, 3]))
+    parts = draw(st.sampled_from(PARTS))
+    return Case(today, [sorted(f) for f in files if f], computed, entities, older, deletes_at, parts)
 
 
 def frame(rows: list[Row]) -> pl.DataFrame:
@@ -183,6 +197,33 @@ def upsert(case: Case) -> list[Row]:
     return sorted(rows.values(), key=repr)
 
 
+def partition(parts: tuple[tuple[str, str], ...], one: Row) -> tuple[Any, ...]:
+    """Return the partition of a row, a value at a time, as Iceberg's library computes it."""
+    found: list[Any] = []
+    for column, how in parts:
+        value = internal(one[column])
+        apply = parse_transform(how).transform(SCHEMA.find_field(column).field_type)
+        found.append(None if value is None else apply(value))
+    return tuple(found)
+
+
+@profile
+@given(cases())
+def test_the_judge_of_a_merge_sees_a_file_of_several_partitions(case: Case) -> None:
+    with on_disk(case) as task:
+        merged = after(task, merge(case.spec, task))
+        assert list(_judged(case.spec, task, merged)) == []
+        frame([one for path in merged for one in read([path])]).write_parquet(f"{task.output}-all.parquet")
+        several = len({partition(case.parts, one) for one in upsert(case)}) > 1
+        assert (PARTITION_RULE in _judged(case.spec, task, [f"{task.output}-all.parquet"])) == several
+
+
+def _judged(spec: MergeSpec, task: DeriveTask, own: list[str]) -> set[str]:
+    merged = MergedTask(task, tuple(own), tuple(path for path in own if path not in task.base))
+    (found,) = derive.judging_merges(spec, None).do(iter([merged]))
+    return set(found.broken) & {PARTITION_RULE}
+
+
 # --- merge ------------------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +238,8 @@ def test_a_merge_is_a_naive_upsert_with_tombstones(case: Case) -> None:
             assert (rows, size) == (part.height, Path(path).stat().st_size)
             assert rows
             assert part.equals(part.sort(KEY))
+            assert len({partition(case.parts, one) for one in part.to_dicts()}) == 1
+            assert ("/part=spec-" in path) == bool(case.parts)
 
 
 @profile

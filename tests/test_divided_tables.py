@@ -46,7 +46,7 @@ from benchmarks.sales import (
     opened,
     rows_of,
 )
-from manifests.division import ByBucket, ByRange, ByValue, Division
+from manifests.division import ByBucket, ByRange, ByValue
 from manifests.errors import (
     DeclarationRefused,
     InputRefused,
@@ -231,36 +231,58 @@ def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypa
     assert verify(world.platform, data=True).everything == []
 
 
-@pytest.mark.parametrize(
-    "division", [MERGED.chunk_values, ByRange("jurisdiction", ("MA", "TX"))], ids=["value", "range"]
-)
-def test_a_merge_and_corrections_go_by_value_or_range_and_are_refused_by_bucket(
-    tmp_path: Path, division: Division
+IN_WEEKS = {"chunking": ba.Chunking.WEEK, "chunks_from": "2024-W01", "chunks_until": "2024-W52"}
+DERIVED = {
+    "month and value": MERGED,
+    "month and bucket": replace(MERGED, chunk_values=ByBucket("sale", 4)),
+    "month and range": replace(MERGED, chunk_values=ByRange("jurisdiction", ("MA", "TX"))),
+    "week": replace(MERGED, chunk_values=None, **IN_WEEKS),  # type: ignore[arg-type]
+    "week and bucket": replace(MERGED, chunk_values=ByBucket("sale", 3), **IN_WEEKS),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("target", DERIVED.values(), ids=DERIVED)
+def test_a_merge_and_corrections_go_by_every_division(
+    tmp_path: Path, target: TargetTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = made(tmp_path, replace(MERGED, chunk_values=division), last=date(2024, 1, 31))
+    last = date(2024, 2, 4)  # a Sunday
+    days = {"end": last} if target.chunking is ba.Chunking.WEEK else {"end": FEBRUARY[1]}
+    world = made(tmp_path, target, last=last)
     platform = world.platform
-    world.published(manifest("all", end=JANUARY[1]))
-    entities = [row["sale"] for row in rows_of(platform)][:4]
+    world.published(manifest("all", **days))
+    before = rows_of(platform)
+    entities = [*(row["sale"] for row in before[:4]), "s31-0", "s31-1", "nobody"]
     merge = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": entities}}
-    world.published(manifest("merged", end=JANUARY[1], version="2", target=merge))
-    assert {row["sale"] for row in rows_of(platform) if row["run_id"] == "merged"} == set(entities)
-    some = {"values": [division.part_of("CA")], "publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
-    world.published(manifest("corrected", end=JANUARY[1], version="2", target=some))
+    world.validated(manifest("merged", **days, version="2", target=merge))
+    with killed_at("publishing.committed", monkeypatch):
+        publish(platform, "merged")
+    publish(platform, "merged")
+    assert [one.action for one in platform.ledger.landed("merged")] == ["publish"]
+    merged = rows_of(platform)
+    assert {row["sale"] for row in merged if row["run_id"] == "merged"} == set(entities) - {"nobody"}
+    assert [row["cents"] for row in merged] == [row["cents"] + (row["sale"] in entities) for row in before]
+    assert [row for row in merged if row["run_id"] == "all"] == [row for row in before if row["sale"] not in entities]
+    assert verify(platform, data=True).everything == []
+    some = {"publishMode": "CORRECTION_EVENTS", "corrections": "BESIDE"}
+    if target.parts:
+        some["values"] = list(target.parts[:1])  # type: ignore[assignment]
+    world.validated(manifest("corrected", **days, version="2", target=some))
+    with killed_at("publishing.committed", monkeypatch):
+        publish(platform, "corrected")
+    publish(platform, "corrected")
     issued = platform.lakehouse.table(CORRECTIONS).scan().to_arrow().to_pylist()
-    there = [row for row in rows_of(platform) if row["jurisdiction"] == "CA"]
-    assert {row["run_id"] for row in there} == {"corrected"}
-    assert {row["sale"] for row in issued} == {row["sale"] for row in there} - set(entities)
+    there = [row for row in rows_of(platform) if row["run_id"] == "corrected"]
+    held = platform.ledger.accepted(SALES)
+    assert {key.partition("~")[2] for key, run in held.items() if run == "corrected"} == set(target.parts[:1] or ("",))
+    assert sorted(row["sale"] for row in issued) == sorted({row["sale"] for row in there} - set(entities))
+    assert len(there) > 20
     assert verify(platform, data=True).everything == []
     assert examine(platform) == []
     rollback(platform, "corrected")
+    assert rows_of(platform) == merged
+    rollback(platform, "merged")
+    assert rows_of(platform) == before
     assert verify(platform, data=True).everything == []
-
-    bucketed = opened(
-        tmp_path / "other", replace(MERGED, chunk_values=ByBucket("sale", 4), corrections=None), spark=SPARK
-    )
-    sales.fill(bucketed, last=date(2024, 1, 31))
-    with pytest.raises(PlanRefused, match="MERGE_BY_KEY rewrites a file at a time"):
-        plan_run(bucketed, manifest("merged", end=JANUARY[1], target=merge))
 
 
 def test_a_table_of_others_says_what_keeps_it_from_being_divided(tmp_path: Path) -> None:
@@ -502,3 +524,42 @@ def test_instants_before_the_calendar_changed_lie_in_the_chunks_of_their_days(tm
 def test_what_cannot_divide_a_table_is_refused_with_the_declaration(changes: dict[str, object], said: str) -> None:
     with pytest.raises(DeclarationRefused, match=said):
         check_products([sales.product(replace(BY_MONTH, **changes))])  # type: ignore[arg-type]
+
+
+def test_parts_that_the_source_does_not_tell_apart_are_judged_together_or_not_at_all(tmp_path: Path) -> None:
+    """The source has no column `day`: what is published of one bucket cannot be held against its rows alone."""
+    gates = (ba.record_gate(("sale",), "every_sale"),)
+    target = replace(BY_HOUR, chunk_values=ByBucket("day", 2), reconciliations=gates)
+    last = date(2024, 1, 4)
+    world = made(tmp_path, target, last=last)
+    platform = world.platform
+    world.published(manifest("first", end=last))
+    parts = {key.partition("~")[2] for key in platform.ledger.accepted(SALES)}
+    assert parts == {"b0of2", "b1of2"}
+    unlooked = {"validation": {"gates": ["all_chunks_staged"]}}
+    one = {"target": {"values": ["b0of2"]}, "version": "2"}
+    with pytest.raises(PlanRefused, match=r"bronze\.raw_sales has no column day"):
+        plan_run(platform, manifest("one", end=last, **one))  # type: ignore[arg-type]
+    world.validated(manifest("second", end=last, conflict={"onConflict": "REPLAN"}))
+    world.published(manifest("one", end=date(2024, 1, 1), **one, **unlooked))  # type: ignore[arg-type]
+    # other days stay reconciled; of those of which one bucket was made by other rules nothing can be said
+    asked = {"kind": "RECONCILIATION"}
+    with pytest.raises(PlanRefused, match=r"values of 2024-01-01T.* are published by different rules"):
+        plan_run(platform, manifest("look", end=last, **asked))  # type: ignore[arg-type]
+    rules = {"validation": {"gates": ["published_rows_pass_rules"]}}
+    plan_run(platform, manifest("look", end=last, **asked, **rules))  # type: ignore[arg-type]
+    days = manifest("rest", date(2024, 1, 2), last, **asked)  # type: ignore[arg-type]
+    record = plan_run(platform, days)
+    platform.ledger.decide(
+        record.run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash
+    )
+    assert [one.gate for one in reconcile(platform, record.run_id) if not one.passed] == []
+    # what is planned anew of a run are all parts of a time
+    with pytest.raises(PublicationDeferred, match="planned anew"):
+        publish(platform, "second")
+    world.stage(platform.ledger.run("second"))
+    publish(platform, "second")
+    assert set(platform.ledger.accepted(SALES).values()) == {"second"}
+    judged = reconcile(platform, plan_reconciliation(platform, manifest_of(platform, target)).run_id)
+    assert [one.gate for one in judged if not one.passed] == []
+    assert verify(platform, data=True).everything == []

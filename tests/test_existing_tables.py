@@ -209,17 +209,67 @@ def test_weeks_and_years_are_launched_from_dagster_by_their_keys(tmp_path: Path,
     assert platform.ledger.run("launched").state is RunState.VALIDATED
 
 
-@pytest.mark.parametrize("changes", [{"merge": {"entities": ["customer-1"]}, "publishMode": "MERGE_BY_KEY"}])
-def test_what_rewrites_files_one_at_a_time_is_refused_when_planned_where_a_chunk_has_several_partitions(
-    tmp_path: Path, changes: dict[str, Any]
+MERGED = {
+    name: SPECS[name] for name in ("month and bucket", "identity", "truncated decimal", "bucket of an instant", "day")
+}
+
+
+@pytest.mark.parametrize("parts", MERGED.values(), ids=MERGED)
+def test_entities_are_merged_whatever_a_table_is_partitioned_by(
+    tmp_path: Path, parts: tuple[tuple[str, str], ...]
 ) -> None:
     platform = opened(tmp_path / "home", replace(TARGET, entity="customer"), spark=SPARK)
-    foreign(platform, spec_of(("ordered_on", "month"), ("customer", "bucket[3]")))
+    foreign(platform, spec_of(*parts))
     orders.fill(platform)
+    merged_and_undone(World(platform, tmp_path / "home"), parts)
+
+
+def test_entities_are_merged_in_files_that_were_written_by_partitions_the_table_had_before(tmp_path: Path) -> None:
+    platform = opened(tmp_path / "home", replace(TARGET, entity="customer"), spark=SPARK)
+    foreign(platform, spec_of(("ordered_on", "month")))
+    orders.fill(platform)
+    with platform.lakehouse.table(ORDERS).update_spec() as update:
+        update.add_field("customer", "bucket[3]")
+        update.add_identity("region")
+    merged_and_undone(World(platform, tmp_path / "home"), (("customer", "bucket[3]"), ("region", "identity")))
+
+
+def merged_and_undone(world: World, parts: tuple[tuple[str, str], ...]) -> None:
+    """Merge two customers of February, hold what readers get against a naive merge, and take it back."""
+    platform, before = world.platform, rows_of(world.platform)
+    chosen = ("customer-1", "customer-14")
     days = {"start": date(2024, 2, 1), "end": date(2024, 2, 29)}
-    text = {"kind": "REPAIR", "target": {"table": ORDERS, "publishRange": days, **changes}}
-    with pytest.raises(PlanRefused, match=r"files of several partitions \(bucket\[3\]\(customer\)\)"):
-        plan_run(platform, manifest("merged", days["start"], days["end"], **text))
+    merge = {"publishMode": "MERGE_BY_KEY", "merge": {"entities": list(chosen)}}
+    text = {"kind": "REPAIR", "target": {"table": ORDERS, "publishRange": days, **merge}}
+    world.published(manifest("merged", days["start"], days["end"], **text))
+    after = rows_of(platform)
+    own = {
+        row["order_id"]
+        for row in before
+        if row["customer"] in chosen and days["start"] <= row["ordered_on"] <= days["end"]
+    }
+    assert len(own) > 5
+    assert {row["order_id"] for row in after if row["run_id"] == "merged"} == own
+    assert [row["price"] for row in after] == [row["price"] + (row["order_id"] in own) for row in before]
+    assert [row for row in after if row["order_id"] not in own] == [row for row in before if row["order_id"] not in own]
+    # a reader who asks by what the table is partitioned by gets each row: no file has a partition that is not its rows'
+    table = platform.lakehouse.table(ORDERS)
+    inside = [row for row in after if row["order_id"] in own]
+    for column in {column for column, _ in parts}:
+        for value in {row[column] for row in inside if row[column] is not None}:
+            said = (
+                f"'{value}'"
+                if isinstance(value, str)
+                else f"'{value.isoformat()}'"
+                if hasattr(value, "isoformat")
+                else value
+            )
+            found = table.scan(row_filter=f"{column} == {said}").to_arrow()["order_id"].to_pylist()
+            assert sorted(found) == [row["order_id"] for row in after if row[column] == value], value
+    assert verify(platform, data=True).everything == []
+    rollback(platform, "merged")
+    assert rows_of(platform) == before
+    assert verify(platform, data=True).everything == []
 
 
 def test_a_partition_that_no_row_could_be_written_by_is_refused_by_init_and_plan(tmp_path: Path) -> None:

@@ -136,6 +136,17 @@ def _pins(platform: Platform, plan: Plan) -> list[Condition]:
         for one in plan.sources
         if one.snapshot_id is not None
     ]
+    columns = {one.table: one for one in plan.sources}
+    found += [
+        _pin(
+            platform,
+            one.table,
+            one.snapshot_id,
+            Cause.SOURCE_DATA,
+            before(columns[one.table].time_column, read_until(plan, columns[one.table])),
+        )
+        for one in (() if plan.merge is None else plan.merge.sources)
+    ]
     for pin in plan.references:
         version = f" ({pin.version})" if pin.version else ""
         condition = _pin(platform, pin.table, pin.snapshot_id, Cause.REFERENCE_DATA, None, version)

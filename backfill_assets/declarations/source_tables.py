@@ -6,7 +6,7 @@ pinned one, `manifests.further_sources`'. Imported by Spark's Python workers: ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ EVERYTHING_UNTIL_END = Window(before=None)
 
 
 Reader = Callable[["DataFrame"], "DataFrame"]
-"""From the rows of one version to the same columns as the newest version means them."""
+"""From the rows of one version to the same columns as the newest version means them: each row once, with the time that it has."""
 
 
 @said_at_once
@@ -64,10 +64,19 @@ class Readers:
         Raises:
             TransformRefused: if a reader returns other columns, or other types.
         """
-        parts, kinds = [], {one.name: one.dataType for one in rows.schema.fields}
+        return reduce(lambda one, other: one.unionByName(other), [found for _, _, found in self.by_reader(rows)])
+
+    def by_reader(self, rows: DataFrame) -> Iterator[tuple[str | int | None, DataFrame, DataFrame]]:
+        """Yield each version with the rows that its reader is given, and those that it returns.
+
+        Raises:
+            TransformRefused: if a reader returns other columns, or other types.
+        """
+        kinds = {one.name: one.dataType for one in rows.schema.fields}
         for version, reader in self.by_version.items():
             said = rows[self.column]
-            found = reader(rows.where(said.isNull() if version is None else said == version))
+            given = rows.where(said.isNull() if version is None else said == version)
+            found = reader(given)
             there = {one.name: one.dataType for one in found.schema.fields}
             wrong = [name for name, kind in kinds.items() if there.get(name) != kind]
             if wrong:
@@ -81,8 +90,7 @@ class Readers:
                         "have it return every column of the table, each of its own type",
                     )
                 )
-            parts.append(found.select(*kinds))
-        return reduce(lambda one, other: one.unionByName(other), parts)
+            yield version, given, found.select(*kinds)
 
 
 def as_it_is(rows: DataFrame) -> DataFrame:

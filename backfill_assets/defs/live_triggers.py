@@ -95,7 +95,7 @@ def live_sensor(target: TargetTable, policy: LivePolicy, job: UnresolvedAssetJob
         minimum_interval_seconds=SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=(
-            f"On each new snapshot of {target.source}: plans the next live run of {target.name} from its watermark, has it "
+            f"On each new snapshot of {' or '.join(target.every_source)}: plans the next live run of {target.name} from its watermark, has it "
             f"approved by {policy.approved_by}, and launches it. The publish sensor publishes it."
         ),
     )

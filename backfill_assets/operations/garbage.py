@@ -245,6 +245,7 @@ def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRec
             needed |= {snapshot_id for _, snapshot_id in plan.source_pins}
             needed |= {pin.snapshot_id for pin in plan.references}
             needed.add(plan.merge.changed_since if plan.merge else None)
+            needed |= {one.snapshot_id for one in (plan.merge.sources if plan.merge else ())}
         for entry in platform.ledger.publications(record.run_id):
             needed |= {entry.base_snapshot_id, entry.snapshot_id}
     needed |= {mark.source_snapshot_id for mark in platform.ledger.repairs.open_watermarks()}

@@ -6,7 +6,8 @@ of `manifests`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
@@ -16,6 +17,7 @@ from manifests.facts import BaseState
 from manifests.kinds import Holder, Present
 from manifests.lifecycle import ACCEPT, PUBLISH, ROLLBACK, RunState
 from manifests.model import DayRange, Kind, Mode
+from manifests.plan import Plan
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY
 from resources.lakehouse.lineage import Past, past_before
 from resources.ledger.facade import PublicationRecord
@@ -47,7 +49,10 @@ def base_state(
     was_live = any(touches(one.manifest.target.publish_range, scope) for one in live)
     of_scope = [key for key in holders if touches(days[key], scope) and (values is None or part_of(key) in values)]
     newest = max((made_by[key].source_committed_at for key in of_scope), default=None)
+    complete = None if watermark is None else platform.ledger.run(watermark.run_id).plan
     return BaseState(
+        complete_sources=_newest_of_further([] if complete is None else [complete]),
+        held_sources=_newest_of_further([made_by[key] for key in of_scope]),
         complete_until=None if watermark is None else watermark.complete_until,
         complete_at=None if watermark is None else watermark.source_at,
         accepted=frozenset(accepted),
@@ -66,6 +71,15 @@ def base_state(
             live_has_begun=bool(live),
         ),
     )
+
+
+def _newest_of_further(plans: Sequence[Plan]) -> dict[str, datetime]:
+    """Return when the newest snapshot was committed that plans have read of each source beside the first."""
+    found: dict[str, datetime] = {}
+    for one in (one for plan in {id(plan): plan for plan in plans}.values() for one in plan.sources):
+        if one.committed_at is not None:
+            found[one.table] = max(one.committed_at, found.get(one.table, one.committed_at))
+    return found
 
 
 def _days(target: TargetTable, key: str) -> DayRange:

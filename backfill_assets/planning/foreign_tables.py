@@ -14,12 +14,12 @@ from pyiceberg.table import Table
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.divided_tables import of_divided
-from manifests.chunks import Chunking
-from manifests.errors import InputRefused, PlanRefused, Problem
+from backfill_assets.planning.merged_sources import of_changed_since
+from manifests.errors import PlanRefused, Problem
 from manifests.model import Mode, RunManifest
 from resources.lakehouse.declared_tables import metrics_problems
 from resources.lakehouse.metadata import UnreadableMetadata
-from resources.lakehouse.partitions import WRITTEN_FORMAT, is_divided, partition_problems, parts_of_chunks
+from resources.lakehouse.partitions import WRITTEN_FORMAT, is_divided, partition_problems
 from resources.lakehouse.storage import local_path
 
 
@@ -40,13 +40,13 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
             continue  # whoever reads it next says so
         problems += _out_of_reach(platform, table)
         if name in changed and manifest.execution_mode is not Mode.RECONCILIATION:
-            problems += [*_of_format(table), *partition_problems(table), *_of_partitions(table, target, manifest)]
+            problems += [*_of_format(table), *partition_problems(table)]
             problems += _of_division(table, target)
             division = target.chunk_values
             named = {target.day_column} | ({division.column} if division is not None and division.bounds else set())
             own = named & set(table.schema().column_names)
             problems += [] if partition_problems(table) else metrics_problems(table, own)
-    problems += [*_of_changed_since(platform, target, manifest), *of_divided(platform, target, manifest)]
+    problems += [*of_changed_since(platform, target, manifest), *of_divided(platform, target, manifest)]
     if problems:
         raise PlanRefused(problems)
 
@@ -75,26 +75,6 @@ def _of_format(table: Table) -> Iterator[Problem]:
         )
 
 
-def _of_partitions(table: Table, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
-    """Say that a mode which rewrites a file at a time would find a chunk's rows in several partitions."""
-    rewritten = manifest.target.merge is not None and _name(table) == target.name
-    rewritten |= manifest.target.correction_events is not None and _name(table) != target.name
-    parts = parts_of_chunks(table, target.day_column, target.chunking, target.chunk_values) if rewritten else ()
-    if parts:
-        shown = ", ".join(f"{transform}({column})" for column, transform in parts)
-        yield Problem(
-            f"target.publishMode is {manifest.target.publish_mode}, and a chunk of {_name(table)} has files of several "
-            f"partitions ({shown})",
-            f"{manifest.target.publish_mode} rewrites a file at a time, and puts new rows of a chunk into one",
-            "publish with REPLACE_PARTITIONS, or "
-            + (
-                "have a table without partitions, since Iceberg has none of weeks"
-                if target.chunking is Chunking.WEEK
-                else "partition the table by its chunks alone"
-            ),
-        )
-
-
 def _of_division(table: Table, target: TargetTable) -> Iterator[Problem]:
     """Say that a table's metadata does not say in which value or bucket its new files lie."""
     division = target.chunk_values
@@ -106,24 +86,6 @@ def _of_division(table: Table, target: TargetTable) -> Iterator[Problem]:
         f'add the partition field (PyIceberg: `table.update_spec().add_field("{division.column}", "{division.transform}")`); files '
         "that hold several values are rewritten first, which planning says by their names",
     )
-
-
-def _of_changed_since(platform: Platform, target: TargetTable, manifest: RunManifest) -> Iterator[Problem]:
-    """Say why nobody can tell what has come into a source since a snapshot."""
-    since = None if manifest.target.merge is None else manifest.target.merge.changed_since
-    if since is None:
-        return
-    until = manifest.source.snapshot_id or platform.lakehouse.snapshot_id(target.source)
-    if until is None or not {since, until} <= platform.lakehouse.history(target.source):
-        return  # of a snapshot that is not there the planner says so
-    try:
-        platform.lakehouse.pinned_since(target.source, since, until)
-    except InputRefused as refusal:
-        yield Problem(
-            refusal.problems[0].what,
-            "what has changed since a snapshot is told from files that were appended",
-            "name the entities in the manifest instead, or compact the source first",
-        )
 
 
 def _name(table: Table) -> str:

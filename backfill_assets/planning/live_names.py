@@ -6,23 +6,27 @@ Put here what a person's manifest or decision may not be called. Which rights LI
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from manifests.canonical import sha256_of
 from manifests.errors import Problem
 from manifests.model import MAX_RUN_ID, Kind, RunManifest
 from manifests.policy import OF_A_POLICY, names_group, same_name
 
 ATTEMPTS = 5
 """Live runs for one source snapshot: each after the first stands in for one that lost its scope to somebody else."""
+_DIGEST = 8
+"""Digits of the hash that stands for the snapshots of sources beside the first."""
 
 
 def prefix_of(target: TargetTable) -> str:
     """Return what the ids of the target's live runs begin with; a snapshot id and an attempt have room behind it."""
     name = target.name.replace(".", "-")
-    room = MAX_RUN_ID - len("live--") - len(f"{2**63}.{ATTEMPTS}")
+    room = MAX_RUN_ID - len("live--") - len(f"{2**63}.{ATTEMPTS}") - (_DIGEST + 1 if target.sources else 0)
     if len(name) > room:
         name = f"{name[: room - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
     return f"live-{name}-"
@@ -31,7 +35,18 @@ def prefix_of(target: TargetTable) -> str:
 def is_live_id(run_id: str, target: TargetTable) -> bool:
     """Whether a run id is one that the target's live runs have."""
     prefix = prefix_of(target)
-    return run_id.startswith(prefix) and run_id.removeprefix(prefix).partition(".")[0].isdigit()
+    if not run_id.startswith(prefix):
+        return False
+    snapshot, _, further = run_id.removeprefix(prefix).partition(".")[0].partition("-")
+    return snapshot.isdigit() and (not further or (bool(target.sources) and len(further) == _DIGEST))
+
+
+def live_id(target: TargetTable, snapshot_id: int, further: Mapping[str, int]) -> str:
+    """Return the id of the target's first live run for a snapshot of its first source, and for those of the others, by table."""
+    first = f"{prefix_of(target)}{snapshot_id}"
+    if not further:
+        return first
+    return f"{first}-{sha256_of(sorted(further.items()))[:_DIGEST]}"
 
 
 def name_problems(platform: Platform, by: str) -> list[Problem]:

@@ -26,6 +26,8 @@ def pins_of(plans: Iterable[Plan]) -> dict[str, set[int]]:
             found.setdefault(table, set()).add(snapshot_id)
         if plan.merge is not None and plan.merge.changed_since is not None:
             found[plan.source].add(plan.merge.changed_since)
+            for one in plan.merge.sources:
+                found.setdefault(one.table, set()).add(one.snapshot_id)
         for pin in plan.references:
             found.setdefault(pin.table, set()).add(pin.snapshot_id)
     return found

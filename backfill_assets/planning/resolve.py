@@ -22,15 +22,14 @@ from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.foreign_tables import require_usable_tables
-from backfill_assets.planning.further_sources import found_sources, repinned
+from backfill_assets.planning.further_sources import found_sources
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.reference_tables import PinnedRows, reference_states
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
-from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of
-from backfill_assets.run_context import RunContext
+from backfill_assets.planning.upstream import require_policy_of_upstream
 from manifests.chunks import aligned, cut, key_of
 from manifests.division import parts_of
 from manifests.draft_figures import DraftFigures
@@ -307,37 +306,16 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, 
         else (),
         refs=lakehouse.refs(target.name),
         source_snapshots=lakehouse.history(target.source) if wanted.merge is not None else frozenset(),
-        corrections_snapshot_id=_corrections_snapshot(platform, target)
+        corrections_snapshot_id=corrections_snapshot(platform, target)
         if wanted.correction_events is not None
         else None,
         schemas=pinned_schemas(platform, target, manifest),
     )
 
 
-def _corrections_snapshot(platform: Platform, target: TargetTable) -> int | None:
+def corrections_snapshot(platform: Platform, target: TargetTable) -> int | None:
+    """Return the current snapshot of a target's corrections table; None where it has none."""
     return None if target.corrections is None else platform.lakehouse.snapshot_id(target.corrections.name)
-
-
-def replanned(run: RunContext) -> Plan:
-    """Return a plan on the tables as they are now: newest base and source, everything else as it was approved."""
-    platform, target, plan = run.platform, run.target, run.plan
-    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
-    source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
-    manifest = platform.ledger.run(plan.run_id).manifest
-    newest = pinned_schemas(platform, target, manifest)
-    read = {plan.source, *(one.table for one in plan.sources)}
-    schemas = tuple(replace(one, schema_id=newest[one.table]) if one.table in read else one for one in plan.schemas)
-    return replace(
-        plan,
-        schemas=schemas,
-        base_snapshot_id=base_snapshot_id,
-        corrections_base_snapshot_id=_corrections_snapshot(platform, target) if plan.corrections is not None else None,
-        source_snapshot_id=source.snapshot_id,
-        source_committed_at=source.committed_at,
-        sources=repinned(platform, target, manifest, plan, source),
-        upstream=upstream_of(platform, plan.source, source.snapshot_id, *days_read(plan)[plan.source]),
-        run_clock=platform.ledger.now(),
-    )
 
 
 def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefused:

@@ -53,7 +53,8 @@ def _of_plan(change: Change, plan: Plan, keys: list[str]) -> Iterator[Problem]:
     wanted = manifest.target
     known = base_state(change.platform, target, wanted.publish_range, keys=keys, values=wanted.values)
     source = SourceState(target.source, plan.source_snapshot_id, plan.source_committed_at, ())
-    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)
+    further = {one.table: (one.snapshot_id, one.committed_at) for one in plan.sources}
+    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known, further)
     present = known.present
     if manifest.kind in FIRST_OUTPUT and present is not None and present.holders:
         # whether LIVE has begun elsewhere was asked when it was planned

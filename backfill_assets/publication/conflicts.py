@@ -13,7 +13,7 @@ from typing import NoReturn
 from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.pinned_snapshots import pins_of
-from backfill_assets.planning.resolve import replanned
+from backfill_assets.planning.replanning import replanned
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, held_by_others_since
 from manifests.chunks import in_words

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
@@ -25,7 +25,6 @@ from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import files_below, parts_of
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
-    building,
     computed_rows,
     context_of,
     in_time,
@@ -36,6 +35,7 @@ from backfill_assets.staging.rows import (
     sources_by_name,
 )
 from backfill_assets.staging.unsteady import require_steady
+from backfill_assets.staging.versions_read import Reading, as_read, whole_as_read
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import MergeTerms, Plan, PlannedChunk
@@ -64,11 +64,15 @@ def _ignore_read(_part: str, _read: PinnedRead) -> None:
 
 
 def pinned_inputs(
-    run: RunContext, chunks: Sequence[PlannedChunk], on_read: Callable[[str, PinnedRead], None] = _ignore_read
+    run: RunContext,
+    chunks: Sequence[PlannedChunk],
+    on_read: Callable[[str, PinnedRead], None] = _ignore_read,
+    reading: Reading = as_read,
 ) -> Inputs:
     """Return the input frames of a batch: its input range, and the look-back columns of everything earlier.
 
-    `on_read` is told of each (`range`, `look_back`, the name of a further source) what is read for it.
+    `on_read` is told of each (`range`, `look_back`, the name of a further source) what is read for it; `reading` has the readers of
+    a source say what its rows mean.
     """
     spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
     time_column = target.window_column
@@ -89,18 +93,9 @@ def pinned_inputs(
         look_back,
         lambda rows: allowed(run, in_time(rows, time_column, plan.newest)),
     )
-    inputs = replace(inputs, source=_as_read(run, plan.source, inputs.source))
+    inputs = replace(inputs, source=reading(run, plan.source, inputs.source))
     first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
-    return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read)))
-
-
-def _as_read(run: RunContext, table: str, rows: DataFrame) -> DataFrame:
-    """Return rows of a source as the newest of its versions means them."""
-    readers = run.target.readers_of(table)
-    if readers is None:
-        return rows
-    with building(run.plan):
-        return readers.read(rows)
+    return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read, reading=reading)))
 
 
 def further_sources(
@@ -111,6 +106,7 @@ def further_sources(
     *,
     from_ever: bool = False,
     whole: bool = False,
+    reading: Reading = as_read,
 ) -> dict[str, DataFrame]:
     """Return the rows of each further source that a plan reads for days, both inclusive; with `from_ever`, all before as well.
 
@@ -126,7 +122,7 @@ def further_sources(
         on_read(pin.table, scan)
         rows = in_window(read(run.spark, scan), pin.time_column, start, end)
         seen = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)
-        found[pin.table] = seen if whole else _as_read(run, pin.table, seen)
+        found[pin.table] = seen if whole else reading(run, pin.table, seen)
     return found
 
 
@@ -164,10 +160,15 @@ def entities_of(platform: Platform, plan: Plan) -> DataFrame:
     assert merge is not None
     if merge.changed_since is None:
         return spark.createDataFrame([(name,) for name in merge.entities or ()], f"{merge.entity} string")
-    appended = platform.lakehouse.pinned_since(
-        plan.source, merge.changed_since, plan.source_snapshot_id, plan.schema_of(plan.source)
-    )
-    return read(spark, appended, (merge.entity,)).distinct()
+    since = {plan.source: merge.changed_since} | {one.table: one.snapshot_id for one in merge.sources}
+    until = {
+        table: snapshot_id for table, snapshot_id in plan.source_pins if since.get(table) not in {None, snapshot_id}
+    }
+    until.setdefault(plan.source, plan.source_snapshot_id)
+    asked = [(table, since[table], now, plan.schema_of(table)) for table, now in until.items()]
+    # a source without a new row is not asked: it need not say whose its rows are
+    found = [read(spark, platform.lakehouse.pinned_since(*one), (merge.entity,)) for one in asked]
+    return reduce(DataFrame.unionByName, found).distinct()
 
 
 def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
@@ -180,7 +181,7 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
     rows = in_window(read(run.spark, scan), time_column, None, plan.read_until)
     if not whole:
-        rows = _as_read(run, plan.source, allowed(run, in_time(rows, time_column, plan.newest)))
+        rows = as_read(run, plan.source, allowed(run, in_time(rows, time_column, plan.newest)))
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")
 
 
@@ -207,7 +208,7 @@ def compute_batch(
             of it names what is not there, or a value is none of a UUID or a map.
     """
     platform, target, plan = run.platform, run.target, run.plan
-    inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read))
+    inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read, whole_as_read))
     context = transform_context(run, chunks)
     table = platform.lakehouse.table(target.name)
     schema, parts = table.schema(), parts_of(table, target)

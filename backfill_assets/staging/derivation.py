@@ -14,6 +14,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_folder
+from backfill_assets.staging.folders import Parts, parts_of
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_merge import (
@@ -25,6 +26,7 @@ from backfill_assets.worker.chunk_merge import (
     deriving,
     judging_merges,
 )
+from backfill_assets.worker.derived_files import ONE_PARTITION, PartitionedBy
 from backfill_assets.worker.gate_tasks import GateSpec, GateTask
 from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.sums import value_columns
@@ -90,7 +92,8 @@ def _tasks(
 
 def _spec(run: RunContext) -> MergeSpec | CorrectionSpec:
     platform, target, plan = run.platform, run.target, run.plan
-    schema = platform.lakehouse.table(publishes_to(target, plan)).schema().model_dump_json()
+    table = platform.lakehouse.table(publishes_to(target, plan))
+    schema, by = table.schema().model_dump_json(), _partitioned_by(parts_of(table, target))
     if plan.merge is not None:
         column = plan.merge.version_column
         return MergeSpec(
@@ -102,11 +105,16 @@ def _spec(run: RunContext) -> MergeSpec | CorrectionSpec:
             plan.run_id,
             deletes_at=lineage(plan).get(column),
             lineage=lineage_columns(target.model),
+            by=by,
         )
     values = value_columns(tuple(dtypes(target.model)), target.key, lineage_columns(target.model))
     reason = platform.ledger.run(plan.run_id).manifest.reason
     base = platform.lakehouse.table(target.name).schema().model_dump_json()
-    return CorrectionSpec(schema, target.name, target.key, values, reason, lineage(plan), base)
+    return CorrectionSpec(schema, target.name, target.key, values, reason, lineage(plan), base, by)
+
+
+def _partitioned_by(parts: Parts) -> PartitionedBy:
+    return PartitionedBy(parts.by, parts.folder) if parts else ONE_PARTITION
 
 
 def derive_batch(
@@ -197,7 +205,10 @@ def _judge_corrections(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[s
     target, plan = run.target, run.plan
     assert target.corrections is not None
     model = import_path_of(target.corrections.model)
-    spec = GateSpec(model, ("correction_id",), target.day_column, lineage(plan), None, division=target.chunk_values)
+    parts = parts_of(run.platform.lakehouse.table(publishes_to(target, plan)), target).by
+    spec = GateSpec(
+        model, ("correction_id",), target.day_column, lineage(plan), None, parts=parts, division=target.chunk_values
+    )
     tasks = [
         GateTask(
             chunk.chunk,

@@ -26,6 +26,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_of, pinned_inputs, transform_context
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import computed_rows, running, sources_by_name
+from backfill_assets.staging.versions_read import read_elsewhere
 from manifests.plan import PlannedChunk
 from resources.lakehouse.facade import PinnedRead
 from resources.ledger.facade import ChunkRecord
@@ -71,7 +72,7 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
     schema = run.platform.lakehouse.table(target.name).schema()
     names = [name for name in dtypes(target.model) if name not in lineage_columns(target.model)]
     with computing_otherwise(spark):
-        found = pinned_inputs(run, [chunk])
+        found = pinned_inputs(run, [chunk], reading=read_elsewhere)
         mine = partial(_arranged, run, part)
         # rows of further sources belong to no one entity: they are there in other order, and all of them
         further = {name: _shuffled(one) for name, one in found.sources.items()}

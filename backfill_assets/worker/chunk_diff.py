@@ -1,8 +1,7 @@
 """One chunk before and after a run, compared row by row by its key. Runs in Spark's workers.
 
-Put here what is done to the files of one chunk and what is kept of it: counts, sums, a bounded number of rows, and a
-file with every changed row where one is asked for. Which files are before and which after is `review.diff`'s to say. Imports
-neither Dagster nor PySpark's SQL.
+Put here what is done to the files of one chunk and what is kept of it: counts, sums, a bounded number of rows, and a file with every
+changed row where one is asked for. Which files are before and which after is `review.diff`'s. Imports neither Dagster nor PySpark's SQL.
 
 A chunk is compared with itself only, so that no row leaves the worker that has read it. Where a table's key is without
 its day, a row that moved to another chunk is one removed there and one added here. Memory is one chunk before and
@@ -28,8 +27,9 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.column_types import is_floating
-from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED, rows_between
+from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
 from backfill_assets.worker.columns import UNREADABLE, rows_of, scan_file, table_of
+from backfill_assets.worker.key_order import rows_between
 from backfill_assets.worker.nested import as_text, differs
 from backfill_assets.worker.sums import difference, exact, numeric, plus, sum_of, sums_of
 from backfill_assets.worker.violations import shown_row

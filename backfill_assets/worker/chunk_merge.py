@@ -12,29 +12,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import uuid4
+from typing import Any
 
 import polars as pl
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.declarations.tallies import Tally
 from backfill_assets.worker.chunk_gate import merged_measures
-from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
-from backfill_assets.worker.key_order import by_key
+from backfill_assets.worker.chunk_rules import PARTITION_RULE
+from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.derived_files import (
+    ONE_PARTITION,
+    Partition,
+    PartitionedBy,
+    Unreadable,
+    by_partition,
+    misplaced,
+    read,
+    reading,
+    rows_of,
+    write,
+)
+from backfill_assets.worker.key_order import by_key, rows_between
 from backfill_assets.worker.nested import as_text as value_as_text
 from backfill_assets.worker.nested import differs, in_one_form
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.tallying import Counted
-from backfill_assets.worker.violations import Violation, shown_row, shown_value, unreadable
+from backfill_assets.worker.violations import Violation, shown_row, shown_value
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 from resources.files.fingerprints import Fingerprint, fingerprint
@@ -48,15 +56,14 @@ MERGED_RULE = "rows of the merged entities are the computed ones"
 MERGED_KEY_RULE = "unique key after the merge"
 ISSUED_RULE = "a correction is issued once"
 _SAMPLE = 5
-Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 
 @dataclass(frozen=True)
 class MergeSpec:
     """How rows are merged: `schema` is the target's Iceberg schema as JSON; the rest as the plan has it.
 
-    `lineage` are the columns that say whose a row is, and nothing of what it says.
-    `clock` is the version of a deletion where `version_column` is the run clock's column, else None: it always wins.
+    `lineage` are the columns that say whose a row is, and nothing of what it says. `by` is how files of the target are partitioned.
+    `deletes_at` is the version of a deletion where `version_column` is the run clock's column, else None: it always wins.
     """
 
     schema: str
@@ -67,13 +74,15 @@ class MergeSpec:
     run_id: str
     deletes_at: Any = None
     lineage: tuple[str, ...] = LINEAGE_COLUMNS
+    by: PartitionedBy = ONE_PARTITION
 
 
 @dataclass(frozen=True)
 class CorrectionSpec:
     """How corrections are made: `schema` is the corrections table's as JSON, `values` the columns that are compared.
 
-    `base` is the schema of the table that is corrected, as JSON: by it today's rows are read.
+    `base` is the schema of the table that is corrected, as JSON: by it today's rows are read. `by` is how files of the
+    corrections table are partitioned.
     """
 
     schema: str
@@ -83,6 +92,7 @@ class CorrectionSpec:
     reason: str
     lineage: Mapping[str, Any]
     base: str = ""
+    by: PartitionedBy = ONE_PARTITION
 
 
 @dataclass(frozen=True)
@@ -140,63 +150,84 @@ class JudgedMerge:
     tallies: dict[str, Any] = field(default_factory=dict)
 
 
-class Unreadable(Exception):  # noqa: N818 - what was found, not what went wrong here
-    """A file that could not be read, and why."""
-
-    def __init__(self, path: str, error: Exception) -> None:
-        super().__init__(f"{path}: {error}")
-        self.violation = unreadable(path, error)
-
-
 # --- merge ------------------------------------------------------------------------------------------------------------
 
 
 def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     """Copy each file that holds rows of a merged entity, with the computed rows in their place.
 
-    A computed row goes into the last such file that begins at or before it; where no file holds the entities the rows
-    get a file of their own. A file without a row of a merged entity is not read beyond that column.
+    A computed row goes into the last such file of its partition that begins at or before it; where no file of its partition holds
+    the entities the rows get a file of their own. A file without a row of a merged entity is not read beyond a few columns.
     """
-    entities = _read(task.entities)
-    computed = _rows(task.computed)
-    touched: list[tuple[tuple[Any, ...], str]] = []
-    for path in task.base:
-        with _reading(path):
-            scan = pl.scan_parquet(path, hive_partitioning=False)
-            if scan.select(spec.entity).join(entities.lazy(), on=spec.entity, how="semi").head(1).collect().height:
-                touched.append((scan.select(spec.key).head(1).collect().row(0), path))
-    touched.sort()
-    derived = Derived(task.chunk, [], [path for _, path in touched])
+    entities = read(task.entities)
+    computed = rows_of(task.computed)
+    touched = _touched(spec, task.base, entities)
+    derived = Derived(task.chunk, [], [one.path for one in touched])
     counts = {"replaced": 0, "deleted": 0, "kept_newer": 0, "inserted": 0}
-    if not touched:
-        if computed is not None:
-            counts["inserted"] = computed.height
-            derived.files.append(_write(computed.sort(spec.key), spec.schema, task.output))
-        derived.counts.update(counts)
-        return derived
+    fresh = computed
+    if computed is not None and (newer := _newer_keys(spec, derived.replaced, entities, computed)) is not None:
+        fresh = computed.join(newer, on=spec.key, how="anti")
+    mine, without_file = _placed(spec, fresh, touched)
     matched = 0
-    newer = _newer_keys(spec, [path for _, path in touched], entities, computed)
-    for number, (_, path) in enumerate(touched):
-        begins = touched[number][0] if number else None
-        ends = touched[number + 1][0] if number + 1 < len(touched) else None
-        mine = None if computed is None else rows_between(computed, spec.key, begins, ends)
-        base = _read(path, spec.schema)
+    for one in touched:
+        base = read(one.path, spec.schema)
         rest, old = _parted(spec, base, entities)
         kept = _newer(spec, old, computed)
-        merged = [rest, kept]
-        if mine is not None:
-            merged.append(mine if newer is None else mine.join(newer, on=spec.key, how="anti"))
         found = 0 if computed is None else old.join(computed.select(spec.key), on=spec.key, how="semi").height
         matched += found
         counts["replaced"] += found
         counts["deleted"] += old.height - found
         counts["kept_newer"] += kept.height
-        derived.files.append(
-            _write(pl.concat([frame.select(base.columns) for frame in merged]).sort(spec.key), spec.schema, task.output)
-        )
+        merged = pl.concat([frame.select(base.columns) for frame in (rest, kept, *mine[one.path])]).sort(spec.key)
+        derived.files.extend(write(merged, spec.schema, spec.by, task.output))
+    for rows in without_file:
+        derived.files.extend(write(rows, spec.schema, spec.by, task.output))
     counts["inserted"] = (0 if computed is None else computed.height) - matched
     derived.counts.update(counts)
-    return Derived(task.chunk, [file for file in derived.files if file[1]], derived.replaced, derived.counts)
+    return derived
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """A file of today with rows of a merged entity: its first key, and the partitions that its rows lie in by the spec of today."""
+
+    first: tuple[Any, ...]
+    path: str
+    partitions: frozenset[Partition]
+
+
+def _touched(spec: MergeSpec, paths: Sequence[str], entities: pl.DataFrame) -> list[_Touched]:
+    """Return the files that hold rows of merged entities, in the order of their first keys."""
+    found = []
+    columns = list(dict.fromkeys((*spec.key, *(column for column, _ in spec.by.parts))))
+    for path in paths:
+        with reading(path):
+            scan = scan_file(path, spec.schema, [spec.entity])
+            if not scan.join(entities.lazy(), on=spec.entity, how="semi").head(1).collect().height:
+                continue
+            rows = scan_file(path, spec.schema, columns)
+            first = rows.select(spec.key).head(1).collect().row(0)
+            partitions = by_partition(rows.collect(), spec.schema, spec.by) if spec.by.parts else ((),)
+            found.append(_Touched(first, path, frozenset(partitions)))
+    return sorted(found, key=lambda one: (one.first, one.path))
+
+
+def _placed(
+    spec: MergeSpec, computed: pl.DataFrame | None, touched: Sequence[_Touched]
+) -> tuple[dict[str, list[pl.DataFrame]], list[pl.DataFrame]]:
+    """Return the computed rows that go into each touched file, and those of partitions of which no file is touched."""
+    mine: dict[str, list[pl.DataFrame]] = {one.path: [] for one in touched}
+    without_file = []
+    parted = {} if computed is None else by_partition(computed.sort(spec.key), spec.schema, spec.by)
+    for partition, rows in parted.items():
+        homes = [one for one in touched if partition in one.partitions]
+        if not homes:
+            without_file.append(rows)
+        for number, one in enumerate(homes):
+            begins = one.first if number else None
+            ends = homes[number + 1].first if number + 1 < len(homes) else None
+            mine[one.path].append(rows_between(rows, spec.key, begins, ends))
+    return mine, without_file
 
 
 def _parted(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -212,11 +243,11 @@ def _newer_keys(
     spec: MergeSpec, paths: Sequence[str], entities: pl.DataFrame, computed: pl.DataFrame | None
 ) -> pl.DataFrame | None:
     """Return the keys of today's rows that win over computed ones; None where none can."""
-    if spec.on_older_version is not OlderVersion.KEEP:
+    if spec.on_older_version is not OlderVersion.KEEP or not paths:
         return None
     columns = [*spec.key, spec.version_column]
-    read = (_read(path, spec.schema, [*{*columns, spec.entity}]) for path in paths)
-    old = (frame.join(entities, on=spec.entity, how="semi") for frame in read)
+    today = (read(path, spec.schema, [*{*columns, spec.entity}]) for path in paths)
+    old = (frame.join(entities, on=spec.entity, how="semi") for frame in today)
     return pl.concat([_newer(spec, frame, computed).select(spec.key) for frame in old])
 
 
@@ -243,11 +274,11 @@ def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -
     Raises:
         Unreadable: naming the first file that cannot be read.
     """
-    entities = _read(task.entities)
-    computed = _rows(task.computed)
+    entities = read(task.entities)
+    computed = rows_of(task.computed)
     computed = None if computed is None else in_one_form(computed)
-    before = [in_one_form(_read(path, spec.schema)) for path in task.base]
-    after = [in_one_form(_read(path, spec.schema)) for path in merged]
+    before = [in_one_form(read(path, spec.schema)) for path in task.base]
+    after = [in_one_form(read(path, spec.schema)) for path in merged]
     return _broken(spec, entities, computed, before, after)
 
 
@@ -341,30 +372,13 @@ def _fingerprint(frame: pl.DataFrame) -> int:
     return int(high) * 2**64 + int(low) + frame.height * 2**128
 
 
-def rows_between(rows: Frame, key: Sequence[str], begins: Any, ends: Any) -> Frame:
-    """Return rows with begins <= key < ends; None stands for no limit."""
-    chosen = pl.lit(True)
-    if begins is not None:
-        chosen = chosen & ~_below(key, begins)
-    if ends is not None:
-        chosen = chosen & _below(key, ends)
-    return rows.filter(chosen)
-
-
-def _below(key: Sequence[str], limit: Sequence[Any]) -> pl.Expr:
-    below = pl.lit(False)
-    for column, value in reversed(list(zip(key, limit, strict=True))):
-        below = (pl.col(column) < pl.lit(value)) | ((pl.col(column) == pl.lit(value)) & below)
-    return below
-
-
 # --- corrections ------------------------------------------------------------------------------------------------------
 
 
 def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
     """Write one correction for each key whose row was added, changed or removed against today's rows."""
     columns = [*spec.key, *spec.values]
-    new, old = _rows(task.computed), _rows(task.base, spec.base)
+    new, old = rows_of(task.computed), rows_of(task.base, spec.base)
     if new is None and old is None:
         return Derived(task.chunk, [], [])
     known = new if new is not None else old
@@ -392,8 +406,7 @@ def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
         *(pl.lit(value).alias(name) for name, value in spec.lineage.items()),
     ).sort("correction_id")
     counts["issued_before"] = _issued(changed, task.issued)
-    files = [_write(changed, spec.schema, task.output)] if changed.height else []
-    return Derived(task.chunk, files, [], counts)
+    return Derived(task.chunk, write(changed, spec.schema, spec.by, task.output), [], counts)
 
 
 def _as_json(names: Sequence[str], kinds: Mapping[str, pl.DataType], suffix: str) -> pl.Expr:
@@ -411,42 +424,11 @@ def _correction_id(spec: CorrectionSpec, row: Mapping[str, Any]) -> str:
 def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
     if not issued or not changed.height:
         return 0
-    known = pl.concat([_read(path, columns=["correction_id"]) for path in issued])
+    known = pl.concat([read(path, columns=["correction_id"]) for path in issued])
     return changed.join(known, on="correction_id", how="semi").height
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except UNREADABLE as error:
-        raise Unreadable(path, error) from error
-
-
-def _read(path: str, schema: str = "", columns: Sequence[str] | None = None) -> pl.DataFrame:
-    with _reading(path):
-        return scan_file(path, schema, columns).collect()
-
-
-def _rows(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
-    """Return the rows of some files, as a table's schema has them if one is given; None where there is no file."""
-    frames = [_read(path, schema) for path in paths]
-    if len({tuple(frame.columns) for frame in frames}) > 1:
-        frames = [frame.select(frames[0].columns) for frame in frames]
-    return pl.concat(frames) if frames else None
-
-
-def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]:
-    """Write rows as an Iceberg data file of a schema (its field ids in it) under a name never used before."""
-    table = table_of(rows, Schema.model_validate_json(schema))
-    path = f"{folder}/part-{uuid4().hex}.parquet"
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
-    pq.write_table(table, name, filesystem=filesystem, compression="zstd")
-    return path, rows.height, filesystem.get_file_info(name).size
+# --- in workers --------------------------------------------------------------------------------------------------------
 
 
 def deriving(spec: MergeSpec | CorrectionSpec) -> ChunkWork[DeriveTask, Derived | Violation]:
@@ -469,6 +451,15 @@ def judging_merges(
     return ChunkWork(partial(_judge_merges, spec, measure, tuple(tallies)), MergedTask, JudgedMerge)
 
 
+def _in_several_partitions(spec: MergeSpec, own: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return which files of a merge have rows of several partitions, by the rule that each lies in one."""
+    if not spec.by.parts:
+        return {}
+    columns = [column for column, _ in spec.by.parts]
+    found = [one for path in own for one in misplaced(read(path, spec.schema, columns), spec.schema, spec.by)]
+    return {PARTITION_RULE: found[:_SAMPLE]} if found else {}
+
+
 def _judge_merges(
     spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], tasks: Iterable[MergedTask]
 ) -> Iterator[JudgedMerge]:
@@ -476,7 +467,7 @@ def _judge_merges(
         counted = Counted(tallies)
         own: Sequence[str] = task.own
         try:
-            broken = merge_violations(spec, task.derived, task.merged)
+            broken = merge_violations(spec, task.derived, task.merged) | _in_several_partitions(spec, own)
         except Unreadable as error:
             broken, own = {error.violation.rule: error.violation.sample}, ()
         slices: pl.DataFrame | None = None

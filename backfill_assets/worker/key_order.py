@@ -6,12 +6,14 @@ Put here how they are brought into it. What the order is used for is for the dig
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.violations import Violation, add_unreadable
+
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 
 def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str, Violation]) -> list[str]:
@@ -68,3 +70,20 @@ def one_order(frames: Iterable[pl.DataFrame], key: Sequence[str]) -> Iterator[pl
 def rank(values: Iterable[Any]) -> list[tuple[bool, Any]]:
     """Make a key comparable where one of its values is NULL: these come first, as Polars sorts them."""
     return [(value is not None, value) for value in values]
+
+
+def rows_between(rows: Frame, key: Sequence[str], begins: Any, ends: Any) -> Frame:
+    """Return rows with begins <= key < ends; None stands for no limit."""
+    chosen = pl.lit(True)
+    if begins is not None:
+        chosen = chosen & ~_below(key, begins)
+    if ends is not None:
+        chosen = chosen & _below(key, ends)
+    return rows.filter(chosen)
+
+
+def _below(key: Sequence[str], limit: Sequence[Any]) -> pl.Expr:
+    below = pl.lit(False)
+    for column, value in reversed(list(zip(key, limit, strict=True))):
+        below = (pl.col(column) < pl.lit(value)) | ((pl.col(column) == pl.lit(value)) & below)
+    return below

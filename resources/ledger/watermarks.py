@@ -6,6 +6,7 @@ accepts a run or undoes it, and nowhere else. A row is never changed but ended, 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import ClassVar
@@ -62,7 +63,7 @@ class Watermarks(Part):
 def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:
     """Advance the target's watermark by a run that is being accepted, if it goes on from where the target is complete.
 
-    A run that reads an older source snapshot than the watermark's, that leaves days out in between, or that does not
+    A run that reads an older snapshot of a source than the watermark's, that leaves days out in between, or that does not
     make its whole range complete (one without time, a merge of some entities, some of its values, corrections beside unchanged rows) moves nothing. Where the
     target has no watermark, a run that holds its newest chunk sets one.
     """
@@ -74,8 +75,14 @@ def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:
     else:
         follows = plan.publish_range.start <= present.complete_until + timedelta(days=1)
         further = until > present.complete_until
-        same_days_newer_source = until == present.complete_until and plan.source_committed_at > present.source_at
-        is_newer = plan.source_committed_at >= present.source_at
+        # of each source; one that the target is not known to have been computed from is new
+        then = _read_at(connection, present) | {plan.source: present.source_at}
+        now = {one.table: one.committed_at for one in plan.sources} | {plan.source: plan.source_committed_at}
+        committed = [(at, then.get(table)) for table, at in now.items() if at is not None]
+        is_newer = all(was is None or at >= was for at, was in committed)
+        same_days_newer_source = until == present.complete_until and any(
+            was is None or at > was for at, was in committed
+        )
         moves = follows and is_newer and (further or same_days_newer_source)
     if moves:
         connection.execute(
@@ -124,6 +131,17 @@ def _current(connection: sa.Connection, target: str) -> Watermark | None:
         return None
     source_at = datetime.fromisoformat(row.source_at).astimezone(UTC)
     return Watermark(target, row.run_id, row.complete_until, row.source_snapshot_id, source_at, row.at)
+
+
+def _read_at(connection: sa.Connection, present: Watermark) -> dict[str, datetime]:
+    """Return when the snapshots were committed that a target is complete with, of its sources beside the first."""
+    query = sa.select(said(runs.c.plan, "sources")).where(runs.c.run_id == present.run_id)
+    text = connection.execute(query).scalar()
+    return {
+        one["table"]: datetime.fromisoformat(one["committed_at"]).astimezone(UTC)
+        for one in json.loads(text or "[]")
+        if one["committed_at"] is not None
+    }
 
 
 def _holds_later_chunks(connection: sa.Connection, plan: Plan) -> bool:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import a_contract, a_manifest, a_plan, a_source, monthly_files, publishing
 
-from manifests.errors import PlanRefused
+from manifests.canonical import plain
+from manifests.errors import ManifestRefused, PlanRefused
 from manifests.estimates import Estimate
-from manifests.facts import FurtherSource
+from manifests.facts import BaseState, FurtherSource
 from manifests.further_sources import FoundSource, PinnedSource, UpstreamRun, touched_days
-from manifests.plan import Plan, plan_from_json
+from manifests.plan import ChangedSince, Plan, plan_from_json
 from manifests.timeliness import FoundTimes, OnFuture, OnLate, Timeliness, newest_in_time
 
 RATES = "bronze.rates"
@@ -119,10 +120,36 @@ def test_a_manifest_names_snapshots_of_declared_sources_once_each() -> None:
         a_plan(twice, contract=a_contract(sources=(declared(),)))
 
 
-def test_a_merge_finds_entities_in_one_source() -> None:
-    merge = QUARTER | {"publishMode": "MERGE_BY_KEY", "merge": {"entities": ["c-1"]}}
-    with pytest.raises(PlanRefused, match=r"computed from bronze\.rates beside"):
-        a_plan(a_manifest(target=merge), contract=a_contract(sources=(declared(),), entity="case_id"))
+def merging(merge: dict[str, Any], found: FoundSource | None = None) -> Plan:
+    target = QUARTER | {"publishMode": "MERGE_BY_KEY", "merge": merge}
+    contract = a_contract(sources=(declared(may_be_empty=True),), entity="case_id")
+    base = BaseState(source_snapshots=frozenset({7}))
+    sources = {
+        RATES: found
+        or FoundSource(a_source(monthly_files(date(2011, 1, 1), 24), table=RATES, snapshot_id=21, has_dates=True))
+    }
+    return a_plan(a_manifest(target=target), contract=contract, base=base, sources=sources)
+
+
+def test_a_merge_of_what_has_changed_says_of_each_source_since_when() -> None:
+    assert merging({"entities": ["c-1"]}).merge is not None
+    with pytest.raises(PlanRefused, match=r"nothing is said of bronze\.rates"):
+        merging({"changedSince": 7})
+    assert merging({"changedSince": 7}, FoundSource(None)).merge is not None  # no row of it can have changed
+    with pytest.raises(PlanRefused, match=r"merge\.sources names bronze\.other"):
+        merging({"changedSince": 7, "sources": [{"table": "bronze.other", "changedSince": 20}]})
+    plan = merging({"changedSince": 7, "sources": [{"table": RATES, "changedSince": 20}]})
+    assert plan.merge is not None
+    assert plan.merge.sources == (ChangedSince(RATES, 20),)
+    assert plan_from_json(plan.to_json()) == plan
+    assert "after snapshot 20 of bronze.rates" in dict(plan.merge.describe())["merges"]
+    assert "sources" not in plain(merging({"entities": ["c-1"]}).merge)
+    for wrong in (
+        {"entities": ["c-1"], "sources": [{"table": RATES, "changedSince": 20}]},
+        {"changedSince": 7, "sources": [{"table": RATES, "changedSince": 20}, {"table": RATES, "changedSince": 19}]},
+    ):
+        with pytest.raises(ManifestRefused):
+            merging(wrong)
 
 
 def test_rows_that_are_not_in_time_are_refused_where_the_target_declares_it() -> None:

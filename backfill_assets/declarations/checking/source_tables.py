@@ -61,13 +61,6 @@ def of_sources(target: TargetTable, columns: Mapping[str, ColumnTypes | None]) -
         if (theirs := columns.get(one.table)) is not None:
             yield from of_kind(target.name, field, one.time_column, one.table, theirs, DAY)
         yield from _of_readers(one.readers, columns.get(one.table), one.table, f"{where}.readers")
-    if target.sources and target.live is not None:
-        yield Problem(
-            f"{target.name} has {len(target.sources)} source(s) beside {target.source}, and LIVE",
-            "LIVE follows one source: its watermark, its late rows and its next run go by the snapshots of that",
-            "have runs of people, or of a schedule of your own, keep the table; or join the sources into one table first",
-            f"{target.name}: live",
-        )
 
 
 def _wrong_fields(one: SourceTable, where: str) -> Iterator[Problem]:
