@@ -8,7 +8,6 @@ Unknown keys are refused everywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -185,18 +184,6 @@ class DayRange(Part):
 
 ALL_TIME = DayRange.model_construct(start=EVER[0], end=EVER[1])
 """The publish range of a target without time: its manifests name none."""
-
-
-def days_in_words(days: DayRange) -> str:
-    """Say which days are meant; of a target without time, that nothing is left out."""
-    return "all of it" if days == ALL_TIME else f"{days.start} to {days.end}"
-
-
-def scope_in_words(days: DayRange, values: Sequence[str] | None) -> str:
-    """Say which part of a target may change: days, and values or buckets where not all of them may."""
-    if days == ALL_TIME and values is not None:
-        return ", ".join(values)
-    return days_in_words(days) + ("" if values is None else f" of {', '.join(values)}")
 
 
 class Source(Part):

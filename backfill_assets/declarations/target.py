@@ -314,8 +314,7 @@ class TargetTable:
         owners: users or teams, as Dagster writes them.
         column_origins: column lineage. A column of one origin is a copy of it to the policy: its mask is its, in what is shown.
         configuration: constants of the product that its transform gets; `chunks_per_run` the most chunks one Dagster run takes.
-        entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole; None: it cannot be merged into.
-            Neither it nor the key may be nullable.
+        entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole, never nullable, nor is the key then; None: no merge.
         version_column: which of two rows of a key is newer.
         corrections: the table for CORRECTION_EVENTS; None: there are none.
         live: what LIVE may do to it; None for a table that has no LIVE.
