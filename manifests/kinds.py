@@ -12,8 +12,7 @@ from datetime import date
 
 from manifests.chunks import in_words, part_of
 from manifests.errors import Problem
-from manifests.model import Kind, RunManifest
-from manifests.scope_words import scope_in_words
+from manifests.model import Kind, RunManifest, scope_in_words
 
 FIRST_OUTPUT = frozenset({Kind.BACKFILL, Kind.BOOTSTRAP, Kind.MIGRATION, Kind.REPLAY})
 """Kinds that never replace what was accepted by something else."""

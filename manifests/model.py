@@ -8,6 +8,7 @@ Unknown keys are refused everywhere.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -19,6 +20,7 @@ from manifests.division import MOST_VALUES
 from manifests.expected import Expected
 from manifests.fields import MOST_DAYS, Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
 from manifests.limits import Limits, Safety
+from manifests.source_pins import ChangedSource, FurtherPin
 from manifests.steps import Progressive, Sample, Series
 
 RUN_ID_RULE = (
@@ -186,19 +188,24 @@ ALL_TIME = DayRange.model_construct(start=EVER[0], end=EVER[1])
 """The publish range of a target without time: its manifests name none."""
 
 
+def days_in_words(days: DayRange) -> str:
+    """Say which days are meant; of a target without time, that nothing is left out."""
+    return "all of it" if days == ALL_TIME else f"{days.start} to {days.end}"
+
+
+def scope_in_words(days: DayRange, values: Sequence[str] | None) -> str:
+    """Say which part of a target may change: days, and values or buckets where not all of them may."""
+    if days == ALL_TIME and values is not None:
+        return ", ".join(values)
+    return days_in_words(days) + ("" if values is None else f" of {', '.join(values)}")
+
+
 class Source(Part):
     """What is read. Without `snapshotId` the planner pins the current snapshot; without `range` it reads what it needs."""
 
     table: TableName
     snapshot_id: SnapshotId | None = None
     range: DayRange | None = None
-
-
-class FurtherPin(Part):
-    """At which snapshot a source beside the first is read; without it the planner pins the current one."""
-
-    table: TableName
-    snapshot_id: SnapshotId
 
 
 class Transform(Part):
@@ -226,13 +233,6 @@ class ReferenceData(Part):
         if self.semantics in {Semantics.CORRECTED_TRUTH, Semantics.CURRENT_ACCEPTED} and named:
             raise ValueError(f"{self.semantics} says itself which snapshot it means; to name one, use AS_DECIDED")
         return self
-
-
-class ChangedSource(Part):
-    """Since which snapshot of a source beside the first rows count as changed."""
-
-    table: TableName
-    changed_since: SnapshotId
 
 
 class Merge(Part):

@@ -12,8 +12,7 @@ from manifests.chunks import Chunking, aligned
 from manifests.errors import Problem
 from manifests.facts import BaseState, TargetContract
 from manifests.further_sources import PinnedSource
-from manifests.model import DayRange, FilesAcrossBorder, RunManifest
-from manifests.scope_words import days_in_words
+from manifests.model import DayRange, FilesAcrossBorder, RunManifest, days_in_words
 
 _SHOWN_FILES = 10
 

@@ -18,9 +18,8 @@ from manifests.chunks import Chunking, cell_of, in_words
 from manifests.errors import Refused
 from manifests.expected import Expected
 from manifests.lifecycle import RunState
-from manifests.model import Freeze, Mode
+from manifests.model import Freeze, Mode, days_in_words
 from manifests.plan import Plan
-from manifests.scope_words import days_in_words
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
 from resources.ledger.launches import STOPPED
