@@ -178,12 +178,16 @@ def plan(
         *([("policy", planned.policy)] if planned.policy is not None else []),
         ("plan hash", planned.hash),
     ]
-    stages = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    stages.add_column(justify="right", style="dim")
-    stages.add_column()
+    return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), _stages(program))
+
+
+def _stages(program: Sequence[Stage]) -> Table:
+    found = Table(title="stages", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    found.add_column(justify="right", style="dim")
+    found.add_column()
     for number, stage in enumerate(program, start=1):
-        stages.add_row(str(number), stage.describe())
-    return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), stages)
+        found.add_row(str(number), stage.describe())
+    return found
 
 
 def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
