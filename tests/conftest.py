@@ -11,6 +11,7 @@ from pathlib import Path
 import durations
 import exhaustive
 import pytest
+from hypothesis import settings
 from launches import CONTEXT
 from servers import NoServerError, Postgres, postgres
 from worlds import World, keep, make_world
@@ -31,6 +32,9 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _NEEDED:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 # pytest's processes hand on a width of 80; no test is about the terminal that started it
 os.environ.pop("COLUMNS", None)
+# no test is about how long an example takes: a busy machine would fail it
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 # there is one server in a test process that others are forked from, whoever asks for it first: what it has imported
 CONTEXT.set_forkserver_preload(
     [
