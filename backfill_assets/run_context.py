@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def as_planned(target: TargetTable, plan: Plan) -> TargetTable:
+    """Return a target divided as it was when a plan of it was made: its declaration may name other values or bounds by now."""
+    if plan.division is None or plan.division == target.chunk_values:
+        return target
+    return replace(target, chunk_values=plan.division)
+
+
 @dataclass(frozen=True)
 class RunContext:
     """A plan of a run, its target and the installation that it is in.
@@ -26,13 +33,17 @@ class RunContext:
 
     Attributes:
         platform: the installation.
-        target: the run's target.
+        target: the run's target, divided as it was when the plan was made.
         plan: the plan.
     """
 
     platform: Platform
     target: TargetTable
     plan: Plan
+
+    def __post_init__(self) -> None:
+        """Take the division of the plan: its chunks are named by that, whatever is declared since."""
+        object.__setattr__(self, "target", as_planned(self.target, self.plan))
 
     @classmethod
     def of(cls, platform: Platform, record: RunRecord) -> RunContext:

@@ -368,7 +368,7 @@ MENDS = (
             ),
             Edit(
                 ASKED_AGAIN,
-                "    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known)\n",
+                "    yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known, further)\n",
                 "",
             ),
         ),

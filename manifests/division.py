@@ -31,6 +31,8 @@ MOST_VALUES, MOST_BUCKETS = 1_000, 1_024
 MOST_CHUNKS = 200_000
 """Of a table that is divided: Dagster's launch dialog lists every key."""
 _MOST_LETTERS = 64
+_WHOLE_TEXT = 15
+"""Letters of a text that Iceberg's bounds of a file always have whole, and tell apart: it cuts them at 16."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 _RULE = (
     "a value is part of a chunk's key, of paths and of addresses: 1 to 64 letters of ASCII, digits, '.', '_' and '-', the first a "
@@ -93,7 +95,7 @@ class Division:
         if text == NULL_PART:
             return None
         if self.kind == NUMBER:
-            return -int(text.removeprefix(MINUS)) if text.startswith(MINUS) else int(text)
+            return _number_of(text)
         return date.fromisoformat(text) if self.kind == DAY else text
 
     def part_of(self, value: Any) -> str | None:
@@ -110,6 +112,10 @@ class Division:
         if self.bounds:
             return f"{self.column}, in {len(self.bounds) + 1} ranges"
         return f"{self.column}, in {self.buckets} buckets" if self.buckets else f"{self.column}, by value"
+
+
+def _number_of(text: str) -> int:
+    return -int(text.removeprefix(MINUS)) if text.startswith(MINUS) else int(text)
 
 
 def parts_of(division: Division | None, values: Iterable[str] | None) -> tuple[str, ...]:
@@ -205,12 +211,20 @@ def division_problems(division: Any, where: str) -> Iterator[Problem]:
         yield Problem("chunk_values names no column", f"it is {example}", "say it so", where)
         return
     said, what = (division.bounds, "bounds") if division.bounds else (division.values, "values")
-    if not isinstance(said, tuple) or not all(isinstance(one, str) for one in said):
+    if not isinstance(said, tuple) or division.kind == MIXED or not all(isinstance(one, str) for one in said):
         yield Problem(
             f"the {what} of chunk_values are no tuple of texts, of whole numbers or of days",
             f"it is {example}",
             f"give {what} of one kind",
             where,
+        )
+        return
+    if type(division.nulls) is not bool:
+        yield Problem(f"nulls of chunk_values is {division.nulls!r}", "it is True or False", "say it so", where)
+        return
+    if division.kind == NUMBER and (far := [one for one in said if not -(2**63) <= _number_of(one) < 2**63]):
+        yield Problem(
+            f"chunk_values has {', '.join(far)}", "a whole number of a column has 64 bits", "choose another", where
         )
         return
     if division.buckets or not (said or division.nulls):
@@ -244,6 +258,24 @@ def _range_problems(division: Division, where: str) -> Iterator[Problem]:
                 where,
             )
             return
+    long = [one for one in division.bounds if division.kind == TEXT and len(one) > _WHOLE_TEXT]
+    if long:
+        yield Problem(
+            f"chunk_values has the bound(s) {', '.join(long)}",
+            f"bounds that are texts have up to {_WHOLE_TEXT} letters: Iceberg knows of a file's longer texts how they begin, which "
+            "does not say on which side of such a bound they lie",
+            "choose shorter bounds, or divide it by buckets of the column (ba.ByBucket)",
+            where,
+        )
+        return
+    if len(division.ranges) <= len(division.bounds):
+        yield Problem(
+            f"two ranges of chunk_values have one name: {', '.join(division.ranges)}",
+            "a range is named by its bounds: below-B, A-to-B, from-A",
+            "choose other bounds",
+            where,
+        )
+        return
     names = [name.lower() for name in division.ranges]
     for name in division.ranges:
         if len(name) > _MOST_LETTERS or names.count(name.lower()) > 1:

@@ -124,7 +124,7 @@ class Publish:
         who = "when somebody says so" if self.manual else "by `backfill run` or the sensor, once every gate has passed"
         alone = "" if self.values is None else f", of {', '.join(self.values)} alone,"
         if (self.start, self.end) == EVER:
-            days = ", all of it," if self.values is None else alone
+            days = ", all of it" if self.values is None else alone.removesuffix(",")
         else:
             days = f" from {self.start} to {self.end}{alone}"
         return f"publish {self.target}{days} ({self.mode}) {in_commits(self.commits)}; {who}"

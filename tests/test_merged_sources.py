@@ -119,6 +119,14 @@ def test_what_does_not_say_whose_its_rows_are_or_was_not_only_appended_to_is_ref
     fees = platform.lakehouse.snapshot_id(FEES)
     assert fees is not None
     plan_run(platform, manifest("whose", target=world.merge(**{FEES: fees})))  # nothing of it has changed since
+    limits = platform.lakehouse.snapshot_id(LIMITS)
+    world.load(LIMITS, {"account": None, "valid_from": date(2024, 1, 15), "cents": 900})
+    with pytest.raises(PlanRefused, match=r"rows of bronze\.limits that came after snapshot \d+ have no account"):
+        plan_run(platform, manifest("anybody", target=world.merge(**{FEES: fees})))
+    now = platform.lakehouse.snapshot_id(LIMITS)
+    assert now is not None
+    assert limits is not None
+    plan_run(platform, manifest("anybody", target=world.merge(**{FEES: fees, LIMITS: now})))
     platform.lakehouse.table(LIMITS).delete("account = 'a1'")
     with pytest.raises(PlanRefused, match=r"of bronze\.limits at snapshot \d+ are gone"):
         plan_run(platform, manifest("deleted", target=world.merge(**{FEES: fees})))

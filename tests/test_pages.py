@@ -107,7 +107,9 @@ def test_a_decision_says_who_when_and_why_apart_and_every_table_has_its_times(pl
     assert "<th>Dagster run<th>" in shown  # of Attempts; no column is without a name
     assert "<th><th>error" not in shown
     plan = platform.ledger.run("first").plan
-    assert f"<td>transform<td>{plan.transform} {plan.transform_version}<" in shown
+    assert (
+        f"<td>transform<td>{plan.transform} {plan.transform_version}; its output is checked at staging only<" in shown
+    )
     assert len(TIME.findall(page(platform, "/backfill"))) == 2  # planned, last change
 
 

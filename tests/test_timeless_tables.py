@@ -22,6 +22,7 @@ from backfill_assets.declarations.finding import check_products
 from backfill_assets.declarations.target import Product, TargetTable
 from backfill_assets.defs.launch import announce_approval, initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key
+from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.resolve import plan_run, plan_series
 from backfill_assets.publication.publisher import publish
@@ -89,6 +90,29 @@ def test_runs_over_disjoint_values_stand_beside_each_other(tmp_path: Path) -> No
         rollback(platform, "all")
     assert verify(platform, data=True).everything == []
     assert BY_JURISDICTION.parts == JURISDICTIONS
+
+
+def test_a_run_that_waits_while_its_table_is_declared_otherwise_is_published_as_it_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunks are named by the bounds of its plan: before the commit, after it, and when it is taken back."""
+    world = made(tmp_path, BY_NUMBERS)
+    world.published(manifest("first"))
+    before = rows_of(world.platform)
+    below = world.validated(manifest("below", "2", ["below-10"]))
+    between = world.validated(manifest("between", "2", ["10-to-20"]))
+    with killed_at("publishing.committed", monkeypatch):
+        publish(world.platform, between.run_id)
+    declared = replace(BY_NUMBERS, chunk_values=ba.ByRange("customer", (10, 15, 20)))
+    product = Product("customers", (INPUT,), (declared,), code=("benchmarks.customers",))
+    platform = Platform.of(world.platform.settings, [product])
+    publish(platform, below.run_id)
+    publish(platform, between.run_id)
+    assert platform.ledger.accepted(CUSTOMERS) == {"below-10": "below", "10-to-20": "between", "from-20": "first"}
+    rollback(platform, "between")
+    rollback(platform, "below")
+    assert rows_of(platform) == before
+    assert verify(world.platform, data=True).everything == []
 
 
 def test_everything_that_goes_by_days_is_refused_by_name_where_a_table_without_time_is_declared() -> None:
@@ -246,7 +270,7 @@ def test_nothing_that_is_shown_of_a_table_without_time_speaks_of_days(tmp_path: 
         ["diff", "york"],
         ["explain", CUSTOMERS, "--key", "customer=1"],
         ["runbook", "york"],
-        ["report", "york"],
+        ["report", "york", "--output", str(page := tmp_path / "york.html")],
         ["metrics"],
         ["verify", "york", "--data"],
     ):
@@ -257,8 +281,9 @@ def test_nothing_that_is_shown_of_a_table_without_time_speaks_of_days(tmp_path: 
             assert str(day) not in done.output, (arguments, done.output)
     assert "NY" in said["status"]
     assert "all of its rows" in said["explain"]
-    page = (world.home / "report-york.html") if (world.home / "report-york.html").exists() else None
-    assert page is None or str(EVER[1]) not in page.read_text()
+    assert "RESTATEMENT of <code>silver.customers</code>, NY." in page.read_text()
+    head = page.read_text().partition("<h2>Manifest")[0]
+    assert str(EVER[1]) not in head.partition("Plan")[0]
 
 
 def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

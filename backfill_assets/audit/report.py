@@ -32,6 +32,7 @@ from backfill_assets.evidence.refusals import in_words, refused
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
 from manifests.canonical import completed, plain, sha256_of
+from manifests.chunks import EVER
 from manifests.lifecycle import ENDED, DecisionKind, PublicationState, RunState
 from manifests.plan import Plan
 from manifests.stages import in_commits
@@ -197,6 +198,7 @@ def _facts(
         "manifest": manifest,
         "manifest_text": yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True),
         "plan": plan,
+        "ever": [day.isoformat() for day in EVER],
         "table": {"name": table.name, "description": table.description, "owners": table.owners},
         "decisions": _decisions(rows, records),
         "transitions": list(rows["transitions"].values()),

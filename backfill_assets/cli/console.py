@@ -328,7 +328,7 @@ def published(done: Published, verb: str) -> Table:
             ("files", f"{done.files_added:,} added, {done.files_removed:,} removed"),
             ("evidence root", done.evidence_root),
         ],
-        f"{done.run_id}: {verb}" + ("" if done.new else " before; nothing was done again"),
+        f"{done.run_id}: {verb}" + ("" if done.new else " before; the table was not changed again"),
     )
 
 

@@ -98,9 +98,7 @@ def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]
                 wrong.append(f"{len(differ):,}{' or more' if len(found) > LIMIT else ''} row(s) of {name} are others")
                 rows += differ
     details = {"computed_again": again}
-    summary = (
-        f"in other surroundings {', '.join(again)} computed again: {'; '.join(wrong) or 'the rows that are staged'}"
-    )
+    summary = f"computed again in other surroundings: {', '.join(again)}; {'; '.join(wrong) or 'the rows are those that are staged'}"
     listed = partial(exception_rows, stretches[0][0].spark, rows) if rows else None
     return Finding(not wrong, summary, details, compared=len(again), disagreeing=len(wrong), exceptions=listed)
 

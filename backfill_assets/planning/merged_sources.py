@@ -28,7 +28,7 @@ def changed_since_problems(
     merge = manifest.target.merge
     if merge is None or merge.changed_since is None:
         return
-    yield from _of_appends(platform, target.source, merge.changed_since, until[target.source])
+    yield from _of_appends(platform, target, target.source, merge.changed_since, until[target.source])
     for one in merge.sources:
         if one.table in until and one.table != target.source:
             yield from _of_further(platform, target, one.table, one.changed_since, until[one.table])
@@ -60,18 +60,31 @@ def _of_further(
             "choose REPLACE_PARTITIONS, since any of them may have; or name the entities in the manifest instead (merge.entities)",
         )
         return
-    yield from _of_appends(platform, table, since, until)
+    yield from _of_appends(platform, target, table, since, until)
 
 
-def _of_appends(platform: Platform, table: str, since: int, until: int | None) -> Iterator[Problem]:
-    """Say why nobody can tell what has come into a source since a snapshot."""
+def _of_appends(
+    platform: Platform, target: TargetTable, table: str, since: int, until: int | None
+) -> Iterator[Problem]:
+    """Say why nobody can tell what has come into a source since a snapshot, and of which entities."""
     if until is None or not {since, until} <= platform.lakehouse.history(table):
         return  # of a snapshot that is not there the planner says so
+    entity = target.entity
+    if entity is None or entity not in platform.lakehouse.table(table).schema().column_names:
+        return  # which is refused by itself
     try:
-        platform.lakehouse.pinned_since(table, since, until)
+        without = platform.lakehouse.files_with_nulls_since(table, since, until, entity)
     except InputRefused as refusal:
         yield Problem(
             refusal.problems[0].what,
             "what has changed since a snapshot is told from files that were appended",
             "name the entities in the manifest instead, or compact the source first",
         )
+    else:
+        if without:
+            yield Problem(
+                f"rows of {table} that came after snapshot {since} have no {entity}, or may have none: {without[0]}"
+                + (f" and {len(without) - 1:,} more files" if len(without) > 1 else ""),
+                f"which entities of {target.name} have changed is told by that column, and such a row may be any entity's",
+                "choose REPLACE_PARTITIONS; or name the entities in the manifest instead (merge.entities)",
+            )

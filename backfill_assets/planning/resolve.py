@@ -154,8 +154,8 @@ class _Refusals:
             self.add(refusal)
 
     def as_one(self) -> Refused:
-        """Return the only refusal as it is, or one with every reason of all of them, each once."""
-        if len(self._found) == 1:
+        """Return the first refusal as it is where the others say nothing else, or one with every reason of all of them, each once."""
+        if set(self.problems) == set(self._found[0].problems):
             return self._found[0]
         return PlanRefused(self.problems)
 

@@ -13,6 +13,7 @@ from backfill_assets.declarations.products import Products
 from backfill_assets.installation import Platform
 from backfill_assets.publication import correction_events, move_references, replace_files
 from backfill_assets.publication.change import Change, Options, PublishStrategy, Strategies
+from backfill_assets.run_context import as_planned
 from manifests import stages
 from manifests.model import PublishMode
 from manifests.plan import Plan
@@ -58,5 +59,6 @@ def publication_in_words(products: Products, plan: Plan) -> str:
 
 def change_of(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord], token: int | None = None) -> Change:
     """Return the change that a run makes with these chunks; `token` is of the lease that it is committed under."""
-    target, plans = platform.products.target(record.target), platform.ledger.plans(record)
+    plans = platform.ledger.plans(record)
+    target = as_planned(platform.products.target(record.target), record.plan)
     return Change(platform, target, record, chunks, plans, strategy_of(record.plan), token)

@@ -18,7 +18,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, Options, held_by_others_since
-from manifests.chunks import time_of
+from manifests.chunks import Chunking, time_of
 from manifests.errors import Problem, PublicationRefused
 from manifests.lifecycle import PUBLISH
 from manifests.plan import Plan
@@ -45,7 +45,8 @@ class TableByTable:
 
     def commits(self, target: TargetTable) -> tuple[TableCommit, ...]:
         """Return what a publication commits to which table, in that order."""
-        return (TableCommit(target.name, f"replaces the files of these days in {target.name}"),)
+        which = "parts" if target.chunking is Chunking.WHOLE else "days"
+        return (TableCommit(target.name, f"replaces the files of these {which} in {target.name}"),)
 
     def candidate(self, _target: TargetTable, _run_id: str) -> PrepareCandidate | None:
         """Return nothing: readers see everything at once."""

@@ -151,7 +151,9 @@ def _value_or_range(division: Division, column: Column) -> Column:
     if division.bounds:
         part, names = F.lit(list(division.ranges)[-1]), list(division.ranges)
         for name, bound in reversed(list(zip(names, division.bounds, strict=False))):
-            part = F.when(column < F.lit(division.literal(bound)), F.lit(name)).otherwise(part)
+            end = division.literal(bound)
+            below = column < (at(end) if isinstance(end, date) else F.lit(end))
+            part = F.when(below, F.lit(name)).otherwise(part)
     elif division.kind == NUMBER:
         said = column.cast("string")
         part = F.when(column < 0, F.concat(F.lit(MINUS), F.substring(said, 2, MOST_DIGITS))).otherwise(said)

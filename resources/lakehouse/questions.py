@@ -253,6 +253,14 @@ class Questions(Tables):
         """
         return reads.pinned_since(self.table(name), name, since, until, schema_id)
 
+    def files_with_nulls_since(self, name: str, since: int, until: int, column: str) -> list[str]:
+        """Return the files that were appended to a table after snapshot `since`, up to `until`, and may have NULL in a column.
+
+        Raises:
+            InputRefused: as `pinned_since` does.
+        """
+        return reads.files_with_nulls_since(self.table(name), name, since, until, column)
+
     def unread(
         self, name: str, snapshot_id: int, row_filter: BooleanExpression | None = None
     ) -> tuple[list[str], list[str]]:

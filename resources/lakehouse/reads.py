@@ -20,7 +20,7 @@ from pyiceberg.types import NestedField, PrimitiveType
 
 from manifests.errors import InputRefused, Problem
 from resources.lakehouse.live_files import all_files, files_and_deletes, pinned_snapshot
-from resources.lakehouse.metadata import readable_metadata, readable_rows
+from resources.lakehouse.metadata import column_of, readable_metadata, readable_rows
 from resources.lakehouse.storage import ask_each
 
 
@@ -85,17 +85,34 @@ def pinned_since(table: Table, name: str, since: int, until: int, schema_id: int
     Raises:
         InputRefused: if files of `since` are gone by then: the table was not only appended to.
     """
+    came = _since(table, name, since, until)
+    return PinnedRead(name, until, _schema(table, name, schema_id), tuple(sorted(file.file_path for file in came)))
+
+
+def files_with_nulls_since(table: Table, name: str, since: int, until: int, column: str) -> list[str]:
+    """Return the files that were appended to a table after a snapshot and may have NULL in a column.
+
+    Raises:
+        InputRefused: as `pinned_since` does.
+    """
+    of = column_of(table, column).field_id
+    return sorted(
+        file.file_path for file in _since(table, name, since, until) if (file.null_value_counts or {}).get(of) != 0
+    )
+
+
+def _since(table: Table, name: str, since: int, until: int) -> list[DataFile]:
     before = {file.file_path for file in all_files(table, pinned_snapshot(table, since))}
-    after = {file.file_path for file in all_files(table, pinned_snapshot(table, until))}
-    if before - after:
+    after = {file.file_path: file for file in all_files(table, pinned_snapshot(table, until))}
+    if before - after.keys():
         raise InputRefused(
             Problem(
-                f"{len(before - after)} file(s) of {name} at snapshot {since} are gone at {until}",
+                f"{len(before - after.keys())} file(s) of {name} at snapshot {since} are gone at {until}",
                 "what has changed since a snapshot is told from files that were appended",
                 "name the entities in the manifest instead",
             )
         )
-    return PinnedRead(name, until, _schema(table, name, schema_id), tuple(sorted(after - before)))
+    return [file for path, file in after.items() if path not in before]
 
 
 def unread(table: Table, snapshot_id: int, row_filter: BooleanExpression | None = None) -> tuple[list[str], list[str]]:

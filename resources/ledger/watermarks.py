@@ -14,7 +14,7 @@ from typing import ClassVar
 import sqlalchemy as sa
 
 from manifests.chunks import Chunking, first_day
-from manifests.model import Corrections
+from manifests.model import Corrections, Mode
 from manifests.plan import Plan
 from resources.ledger.part import Part, Stored
 from resources.ledger.plans import said
@@ -64,7 +64,9 @@ def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:
     """Advance the target's watermark by a run that is being accepted, if it goes on from where the target is complete.
 
     A run that reads an older snapshot of a source than the watermark's, that leaves days out in between, or that does not
-    make its whole range complete (one without time, a merge of some entities, some of its values, corrections beside unchanged rows) moves nothing. Where the
+    make its whole range complete (one without time, a merge of some entities, some of its values, corrections beside unchanged rows) moves nothing; nor does
+    one of a newer source that ends where the target is complete already, if it is not LIVE's and begins later than the run that
+    brought it there. Where the
     target has no watermark, a run that holds its newest chunk sets one.
     """
     if not _completes(plan):
@@ -80,8 +82,10 @@ def advance(connection: sa.Connection, plan: Plan, at: datetime) -> None:
         now = {one.table: one.committed_at for one in plan.sources} | {plan.source: plan.source_committed_at}
         committed = [(at, then.get(table)) for table, at in now.items() if at is not None]
         is_newer = all(was is None or at >= was for at, was in committed)
-        same_days_newer_source = until == present.complete_until and any(
-            was is None or at > was for at, was in committed
+        # LIVE begins where its policy rewinds to; what another run does not cover of the days before, it does not know either
+        covers = plan.mode is Mode.LIVE or plan.publish_range.start <= _begins(connection, present.run_id)
+        same_days_newer_source = (
+            covers and until == present.complete_until and any(was is None or at > was for at, was in committed)
         )
         moves = follows and is_newer and (further or same_days_newer_source)
     if moves:
@@ -142,6 +146,12 @@ def _read_at(connection: sa.Connection, present: Watermark) -> dict[str, datetim
         for one in json.loads(text or "[]")
         if one["committed_at"] is not None
     }
+
+
+def _begins(connection: sa.Connection, run_id: str) -> date:
+    """Return the first day of a run's publish range."""
+    text = connection.execute(sa.select(said(runs.c.plan, "publish_range")).where(runs.c.run_id == run_id)).scalar()
+    return date.fromisoformat(json.loads(text or "{}")["start"])
 
 
 def _holds_later_chunks(connection: sa.Connection, plan: Plan) -> bool:

@@ -39,17 +39,42 @@ class EventLog:
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self._file) as descriptor:
-            _cut_torn_line(descriptor)
-            offset = 0
-            for event in _events(self._file):
-                if (event["runId"], event["action"]) == (told.run_id, told.action):
-                    return
-                offset += 1
+            told_before = [(event["runId"], event["action"]) for event in _events(self._file)]
+            told_before += self._finished(descriptor, len(told_before))
+            if (told.run_id, told.action) in told_before:
+                return
+            offset = len(told_before)
             line = json.dumps({"topic": self._topic, "offset": offset, "event": json.loads(json_of(told))})
             os.lseek(descriptor, 0, os.SEEK_END)
             _write(descriptor, f"{line}\n".encode())
             os.fsync(descriptor)
         _sync_folder(self._file.parent)
+
+    def _finished(self, descriptor: int, offset: int) -> list[tuple[str, str]]:
+        """Put in order what a killed writer has left behind the last whole line; return the event that it is, if it is one.
+
+        A whole event lacks its line end, and gets it; of a torn one no reader has seen anything, and it counts as not told.
+
+        Raises:
+            SinkRefused: if it is nothing that a writer of this topic leaves: it is somebody else's, or was edited.
+        """
+        end = _end_of_lines(descriptor)
+        left = os.pread(descriptor, os.fstat(descriptor).st_size - end, end)
+        if (event := _event_in(left, offset)) is not None:
+            os.lseek(descriptor, 0, os.SEEK_END)
+            _write(descriptor, b"\n")
+            return [(event["runId"], event["action"])]
+        head = json.dumps({"topic": self._topic, "offset": offset})[:-1].encode()
+        if not (left.startswith(head) or head.startswith(left)):
+            raise SinkRefused(
+                Problem(
+                    f"the end of {self._file} is no event that a writer was killed in",
+                    "a topic's file holds the events that were told, each a line of its own, and nobody else's text",
+                    "restore the file from a backup; if it is not this topic's, move it away",
+                )
+            )
+        os.ftruncate(descriptor, end)
+        return []
 
 
 def events_of(file: Path) -> list[dict[str, Any]]:
@@ -66,13 +91,8 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(lines):
             if not line.endswith(b"\n"):
                 return  # the writer was killed in the middle of it: the next one cuts it off, and tells it again
-            try:
-                entry = json.loads(line)
-                event: dict[str, Any] = entry["event"]
-                sound = entry["offset"] == number and {"runId", "action"} <= event.keys()
-            except (ValueError, LookupError, TypeError, AttributeError):
-                sound = False
-            if not sound:
+            event = _event_in(line, number)
+            if event is None:
                 raise SinkRefused(
                     Problem(
                         f"line {number + 1} of {file} is no event with offset {number}",
@@ -83,9 +103,19 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
             yield event
 
 
+def _event_in(line: bytes, offset: int) -> dict[str, Any] | None:
+    """Return the event that a line has at an offset; None of any other line."""
+    try:
+        entry = json.loads(line)
+        event: dict[str, Any] = entry["event"]
+        return event if entry["offset"] == offset and {"runId", "action"} <= event.keys() else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 @contextmanager
 def _locked(file: Path) -> Iterator[int]:
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -93,19 +123,16 @@ def _locked(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _cut_torn_line(descriptor: int) -> None:
-    """Remove what a killed writer has left behind the last whole line: no reader has seen it, and it counts as not told."""
-    size = os.fstat(descriptor).st_size
-    position = size
+def _end_of_lines(descriptor: int) -> int:
+    """Return where the last whole line ends."""
+    position = os.fstat(descriptor).st_size
     while position > 0:
         begin = max(0, position - 65_536)
         end = os.pread(descriptor, position - begin, begin).rfind(b"\n")
         if end >= 0:
-            position = begin + end + 1
-            break
+            return begin + end + 1
         position = begin
-    if position < size:
-        os.ftruncate(descriptor, position)
+    return 0
 
 
 def _write(descriptor: int, raw: bytes) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import urllib.request
+from typing import Any
 from urllib.parse import urlsplit
 
 from manifests.errors import Problem, SinkRefused
@@ -17,6 +18,16 @@ from resources.sinks.declared import Told, json_of
 WEBHOOK_TIMEOUT_SECONDS = 10
 _ANSWER_SHOWN = 300
 """Characters of what a receiver answered."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for the error that it is: followed, a POST becomes a GET at a host that nobody named, token and all."""
+
+    def redirect_request(self, *_given: Any) -> None:
+        """Return no other request."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class Webhook:
@@ -55,7 +66,7 @@ class Webhook:
             self._url, data=body, headers=headers, method="POST"
         )
         try:
-            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS):  # noqa: S310
+            with _OPENER.open(request, timeout=WEBHOOK_TIMEOUT_SECONDS):
                 return
         except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
             answer = words_of(error).replace(self._url, REDACTED)[:_ANSWER_SHOWN]

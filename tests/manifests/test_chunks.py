@@ -301,7 +301,12 @@ def test_hours_and_parts_are_said_as_people_say_them() -> None:
         (ByRange("tenant", (2, 1)), "chunk_values has the bound 1 after 2"),
         (ByRange("tenant", (1, 1)), "chunk_values has the bound 1 after 1"),
         (ByRange("tenant", ("a/b",)), "the bound 'a/b' cannot"),
-        (ByRange("tenant", ("A" * 60,)), "cannot be part of a chunk's key"),
+        (ByRange("tenant", ("A" * 16,)), "chunk_values has the bound(s) AAAAAAAAAAAAAAAA"),
+        (ByRange("tenant", ("from", "g", "to-g")), "two ranges of chunk_values have one name"),
+        (ByRange("tenant", (2**63,)), "chunk_values has 9223372036854775808"),
+        (ByValue("tenant", (-(2**63) - 1, 4)), "chunk_values has minus9223372036854775809"),
+        (ByRange("tenant", (Chunking.DAY,)), "the bounds of chunk_values are no tuple of texts"),
+        (ByRange("tenant", (1,), nulls="no"), "nulls of chunk_values is 'no'"),  # type: ignore[arg-type]
         (ByValue(None, ("CA",)), "chunk_values names no column"),
         (ByBucket("tenant", 1), "chunk_values has 1 buckets"),
         (ByBucket("tenant", True), "chunk_values has True buckets"),

@@ -68,6 +68,39 @@ def test_a_line_that_a_killed_writer_left_behind_is_cut_off_and_told_again(tmp_p
     assert file.read_bytes().startswith(whole)
 
 
+def test_a_whole_last_event_without_its_end_of_line_stays_told(tmp_path: Path) -> None:
+    """Whoever has edited the file has lost its last character: a run that was told of stays told of."""
+    file, log = topic(tmp_path)
+    log.send(told("first"))
+    log.send(told("second"))
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    log.send(told("third"))
+    assert names(file) == [("first", "publish"), ("second", "publish"), ("third", "publish")]
+
+
+@pytest.mark.parametrize(
+    "text", ["a letter of somebody's", '{"topic": "others", "offset": 0', '{"topic": "meters", "offset": 7, ']
+)
+def test_a_file_that_is_no_topic_keeps_every_byte(tmp_path: Path, text: str) -> None:
+    file, log = topic(tmp_path)
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(SinkRefused, match="is no event that a writer was killed in"):
+        log.send(told("first"))
+    assert file.read_text() == text
+
+
+def test_a_link_in_place_of_a_topic_is_not_followed(tmp_path: Path) -> None:
+    file, log = topic(tmp_path)
+    file.parent.mkdir()
+    theirs = tmp_path / "letter"
+    theirs.write_text("of somebody's")
+    file.symlink_to(theirs)
+    with pytest.raises(OSError, match="symbolic links"):
+        log.send(told("first"))
+    assert theirs.read_text() == "of somebody's"
+
+
 def test_a_torn_first_line_is_cut_off(tmp_path: Path) -> None:
     file, log = topic(tmp_path)
     file.parent.mkdir()

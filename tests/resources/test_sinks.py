@@ -353,6 +353,22 @@ def test_the_webhook_posts_what_was_done_with_what_recognises_a_repetition(recei
     assert body == {"runId": RUN, "action": "publish", "at": "2024-05-01T12:00:00Z", "details": {"snapshot_id": 5}}
 
 
+def test_a_redirect_is_not_followed(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followed, it would be a GET without the record at a host that nobody named, with the token in its header."""
+    elsewhere = f"http://127.0.0.1:{receiver.server_address[1]}/elsewhere"
+    ends = Receiver.end_headers
+
+    def end_headers(self: Receiver) -> None:
+        self.send_header("Location", elsewhere)
+        ends(self)
+
+    monkeypatch.setattr(Receiver, "end_headers", end_headers)
+    receiver.answer = 302
+    with pytest.raises(SinkRefused, match="302"):
+        Webhook(url_of(receiver), "token").send(told(RUN, "publish", AT, {}))
+    assert [path for path, *_ in receiver.received] == ["/breaches"]
+
+
 @pytest.mark.parametrize("answer", [400, 401, 404, 500, 503])
 def test_a_receiver_that_answers_with_an_error_is_told_of(receiver: Any, answer: int) -> None:
     receiver.answer = answer
@@ -441,7 +457,7 @@ def test_an_answer_is_shown_in_part_and_never_the_address(receiver: Any, monkeyp
     def answers(request: Any, timeout: float) -> None:
         raise OSError(f"{request.full_url} says " + "no " * 1000)
 
-    monkeypatch.setattr(module.urllib.request, "urlopen", answers)
+    monkeypatch.setattr(module._OPENER, "open", answers)
     with pytest.raises(SinkRefused) as refused:
         hook.send(told(RUN, "publish", AT, {}))
     assert "token-of-ours" not in str(refused.value)

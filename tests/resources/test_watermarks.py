@@ -86,7 +86,9 @@ def test_a_run_that_leaves_days_out_or_lies_behind_moves_nothing(ledger: Ledger)
 
 def test_the_same_days_with_a_newer_source_move_it_and_with_an_older_one_nothing_does(ledger: Ledger) -> None:
     published(ledger, "first", "2012-01-01", "2012-03-31")
-    published(ledger, "newer", "2012-03-01", "2012-03-31", at=NEWER)
+    published(ledger, "part", "2012-03-01", "2012-03-31", at=NEWER)
+    assert mark(ledger) == ("first", date(2012, 3, 31), 11)  # nobody has looked at January with the newer source
+    published(ledger, "newer", "2012-01-01", "2012-03-31", at=NEWER)
     assert mark(ledger) == ("newer", date(2012, 3, 31), 12)
     published(ledger, "older", "2012-03-01", "2012-04-30", at=OLDER)
     assert mark(ledger) == ("newer", date(2012, 3, 31), 12)
