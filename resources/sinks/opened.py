@@ -6,12 +6,14 @@ test of an adapter. Whether a sink may be opened is decided by `resources.sinks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from inspect import getattr_static
 from threading import Thread
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, quote_plus
 
 from manifests.errors import Problem, Refused, SinkRefused
 from manifests.text import words_of
@@ -131,14 +133,25 @@ def _held(sink: SinkDeclaration, secrets: tuple[str, ...], what: str, work: Call
 def _sayable(sink: SinkDeclaration, secrets: tuple[str, ...], error: BaseException) -> Exception:
     """Return what was raised, as it can go on record: without values of settings, and ending nothing but the attempt."""
     said = words_of(error)
-    parts = [said]
+    secrets = tuple(form for secret in secrets if len(secret) >= _SHORTEST_SECRET for form in _forms_of(secret))
+    parts = [said, type(error).__name__]
     if isinstance(error, Refused):
         parts += [text for one in error.problems for text in (one.what, one.rule, one.fix)]
-    quoted = any(secret in part for secret in secrets if len(secret) >= _SHORTEST_SECRET for part in parts)
+    quoted = any(secret in part for secret in secrets for part in parts)
     if isinstance(error, Exception) and not quoted:
         return error
     first = error.problems[0].what if isinstance(error, Refused) and error.problems else said
+    kind = type(error).__name__
     for secret in sorted(secrets, key=len, reverse=True):
-        first = first.replace(secret, REDACTED) if len(secret) >= _SHORTEST_SECRET else first
-    what = f"the sink {sink.name} raised {type(error).__name__}" + (f": {first}" if first else "")
+        first, kind = first.replace(secret, REDACTED), kind.replace(secret, REDACTED)
+    what = f"the sink {sink.name} raised {kind}" + (f": {first}" if first else "")
     return SinkRefused(Problem(what, "an adapter says that it has not told by raising an error", _AGAIN))
+
+
+def _forms_of(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, and as addresses, JSON and Python write it."""
+    yield secret
+    yield quote(secret)
+    yield quote_plus(secret)
+    yield json.dumps(secret)[1:-1]
+    yield repr(secret)[1:-1]

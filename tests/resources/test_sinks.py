@@ -7,11 +7,12 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sink_receivers import OF_CLASS
@@ -27,6 +28,7 @@ from resources.sinks import policy as sink_policy
 from resources.sinks import webhooks as module
 from resources.sinks.adapters import Sinks
 from resources.sinks.declared import PLATFORM_SINKS, SinkClass, SinkDeclaration, Told, ToTable, tables_of
+from resources.sinks.opened import open_own
 from resources.sinks.policy import Decision, judge
 from resources.sinks.records_table import RecordsTable
 from resources.sinks.webhooks import Webhook
@@ -351,6 +353,35 @@ def test_the_webhook_posts_what_was_done_with_what_recognises_a_repetition(recei
     ((path, content_type, body),) = receiver.received
     assert (path, content_type) == ("/breaches", "application/json")
     assert body == {"runId": RUN, "action": "publish", "at": "2024-05-01T12:00:00Z", "details": {"snapshot_id": 5}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda secret: secret,
+        quote,
+        lambda secret: json.dumps({"token": secret}),
+        lambda secret: repr({"token": secret}),
+    ],
+)
+def test_what_an_adapter_raises_has_no_secret_in_any_form(said: Callable[[str], str]) -> None:
+    secret = "pass word/with'\"\u00e9"
+    sink = SinkDeclaration("chat", SinkClass.NOTIFICATION, "x", ("team:x",), "some:Adapter", settings=("token",))
+
+    class Adapter:
+        sink_class = SinkClass.NOTIFICATION
+
+        def __init__(self, settings: Mapping[str, str]) -> None:
+            self.token = settings["token"]
+
+        def send(self, told: Told) -> None:
+            raise ValueError(f"no answer for {said(self.token)}, {told.run_id}")
+
+    opened = open_own(sink, lambda: Adapter, {"token": secret})
+    with pytest.raises(SinkRefused, match=f"raised ValueError: no answer for .*, {RUN}") as refused:
+        opened.send(told(RUN, "publish", AT, {}))
+    assert said(secret) not in str(refused.value)
+    assert "word" not in str(refused.value)
 
 
 def test_a_redirect_is_not_followed(receiver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
