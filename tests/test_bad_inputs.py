@@ -254,7 +254,7 @@ BAD_MANIFESTS = [
     Case("a-folder", ("plan", "{files}"), ("{files}", "Is a directory")),
     manifest("unknown-key", "colour: is an unknown key", colour="red"),
     manifest("unknown-nested-key", "limits.maxMemory: is an unknown key", limits={"maxMemory": 1}),
-    manifest("missing-field", "target.publishRange: is missing", target={"table": "silver.case_sla_daily"}),
+    manifest("missing-field", "target.publishRange is missing", target={"table": "silver.case_sla_daily"}),
     manifest("unknown-kind", "'FIX'", "one of BACKFILL, REPROCESSING, RESTATEMENT", kind="FIX"),
     manifest("mode-of-another-kind", "RESTATEMENT", "BACKFILL or DRY_RUN, not LIVE", mode="LIVE"),
     manifest("run-id-with-blank", "runId", "'Bad Run'", "a-z, 0-9", run_id="Bad Run"),
