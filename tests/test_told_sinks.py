@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from unittest import mock
 import pytest
 import sink_receivers
 from click.testing import CliRunner
+from servers import receiving
 from small_worlds import copy_of
 
 import backfill_assets as ba
@@ -126,14 +126,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server: Any = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
-    server.received, server.answer = [], 200
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with receiving(Receiver) as server:
+        yield server
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from servers import receiving
 from sink_receivers import OF_CLASS
 from support import a_manifest, planned
 
@@ -333,14 +334,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server: Any = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
-    server.received, server.answer = [], 200
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with receiving(Receiver) as server:
+        yield server
 
 
 def url_of(receiver: Any, userinfo: str = "") -> str:
