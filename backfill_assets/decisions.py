@@ -18,9 +18,11 @@ from backfill_assets.evidence.record_writing import catch_up
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import name_problems
+from backfill_assets.planning.read_models import decommissioned
 from backfill_assets.publication import accepting, ending, publisher, undoing
 from backfill_assets.publication.announcements import Published, changes_on_record
 from backfill_assets.publication.heads import keep
+from backfill_assets.publication.topic_publishing import publish_events
 from backfill_assets.staging.executor import require_not_expired
 from backfill_assets.who_decides import (
     in_the_name_of,
@@ -38,7 +40,7 @@ from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, check_transition
 from manifests.model import SHORTEST_REASON, Mode
 from manifests.policy import Policy, Role, Rule, same_name
 from manifests.text import seen
-from manifests.who_may import break_glass_problems, role_problems
+from manifests.who_may import break_glass_problems, proposal_problems, role_problems
 from resources import actors
 from resources.actors import Actor, Proof
 from resources.ledger import approvals
@@ -89,26 +91,36 @@ def approve(
 
 @_with_head_kept
 def approve_by_policy(platform: Platform, run_id: str, *, by: str, comment: str) -> RunRecord:
-    """Approve a planned run in the name of its target's policy: a live run that a tick has written, or a reconciliation.
+    """Approve a planned run in the name of its target's policy: a live run that a tick has written, a reconciliation, or a proposal.
 
     Raises:
-        TransitionRefused: if it is neither, or as for `approve`.
+        TransitionRefused: if it is none of them, or as for `approve`; of a proposal, if the rule of its table leaves it to a person.
     """
-    mode = platform.ledger.run(run_id).plan.mode
-    if mode not in {Mode.LIVE, Mode.RECONCILIATION}:
+    record = platform.ledger.run(run_id)
+    mode, is_proposal = record.plan.mode, platform.ledger.ticks.has_proposed(record.manifest)
+    if mode not in {Mode.LIVE, Mode.RECONCILIATION} and not is_proposal:
         raise TransitionRefused(
             Problem(
                 f"run '{run_id}' has mode {mode}",
-                "policies approve what LIVE's tick has written, and what changes nothing",
+                "policies approve what LIVE's tick has written, what changes nothing, and what the platform has proposed",
                 f"`backfill approve {run_id} --by NAME`",
             )
         )
     with actors.acting(Actor(by, actors.current().channel, Proof.PLATFORM)):
-        return _approve(platform, run_id, by=by, comment=comment)
+        if is_proposal:
+            require_none(proposal_problems(run_and_rule(platform, run_id)[2], run_id, len(record.plan.chunks)))
+        return _approve(platform, run_id, by=by, comment=comment, by_rule=is_proposal)
 
 
 def _approve(
-    platform: Platform, run_id: str, *, by: str, comment: str, plan_hash: str | None = None, break_glass: str = ""
+    platform: Platform,
+    run_id: str,
+    *,
+    by: str,
+    comment: str,
+    plan_hash: str | None = None,
+    break_glass: str = "",
+    by_rule: bool = False,
 ) -> RunRecord:
     record, policy, rule = run_and_rule(platform, run_id)
     check_transition(run_id, record.state, RunState.APPROVED)
@@ -116,7 +128,8 @@ def _approve(
     if break_glass:
         problems += break_glass_problems(policy, rule, by, break_glass, record.target)
     else:
-        problems += role_problems(policy, rule, Role.APPROVER, by, record.target)
+        # the rule itself approves a proposal, whoever the people are that it names
+        problems += [] if by_rule else role_problems(policy, rule, Role.APPROVER, by, record.target)
         problems += review_problems(platform, record, rule, by)
     require_none(problems)
     require_not_expired(platform, record)
@@ -276,7 +289,9 @@ def rollback(
         published = undoing.up_to_date(platform, run_id, ROLLBACK).state is RunState.PUBLISHED
         after = changes_on_record(platform, run_id)
         with _decided(platform, run_id, approvals.ROLLBACK, person, comment, break_glass, wanted=published):
-            return undoing.rollback(platform, run_id, after=after)
+            done = undoing.rollback(platform, run_id, after=after)
+        publish_events(platform, run_id)
+        return done
 
 
 def reinstate(
@@ -291,7 +306,9 @@ def reinstate(
         rolled_back = undoing.up_to_date(platform, run_id, REINSTATE).state is RunState.ROLLED_BACK
         after = changes_on_record(platform, run_id)
         with _decided(platform, run_id, approvals.REINSTATE, person, comment, break_glass, wanted=rolled_back):
-            return undoing.reinstate(platform, run_id, after=after)
+            done = undoing.reinstate(platform, run_id, after=after)
+        publish_events(platform, run_id)
+        return done
 
 
 def accept(
@@ -323,7 +340,8 @@ def _decided(
         return
     record, policy, rule = run_and_rule(platform, run_id)
     alone = rule.publisher_differs_from_approver and decision != approvals.ROLLBACK
-    require_none(publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone))
+    problems = publisher_problems(platform, record, policy, rule, by, break_glass, not_the_approver=alone)
+    require_none(problems + decommissioned(platform, record.target))
     _record_publisher(platform, record, policy, decision, by, comment, break_glass)
     try:
         yield

@@ -16,8 +16,9 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.publisher import prepare, publish
+from backfill_assets.publication.topic_publishing import publish_events
 from backfill_assets.staging.executor import Listener, Staged, ignore_progress, stage_chunks
-from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, RunGates, Stage, Step
+from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, PublishEvents, RunGates, Stage, Step
 
 Handler = Callable[[Sequence[Any]], None]
 """Executes stages of one class that follow one another."""
@@ -63,6 +64,7 @@ class Execution:
             RunGates: self._judge,
             PrepareCandidate: self._prepare,
             Publish: self._publish,
+            PublishEvents: self._publish_events,
             **(handlers or {}),
         }
 
@@ -106,6 +108,10 @@ class Execution:
     def _publish(self, _publications: Sequence[Publish]) -> None:
         """Make the commits of the publication."""
         self.published = publish(self._platform, self._run_id)
+
+    def _publish_events(self, _topics: Sequence[PublishEvents]) -> None:
+        """Write to each topic what it lacks of the run's changes."""
+        publish_events(self._platform, self._run_id)
 
 
 _REFUSED_BY: Mapping[Step, type] = {Step.COMPUTE: ComputeBatch, Step.PUBLISH: Publish}

@@ -21,8 +21,8 @@ from resources.ledger.policy_in_force import InForce
 from resources.settings import Settings
 
 if TYPE_CHECKING:
+    from backfill_assets.declarations.product import Product
     from backfill_assets.declarations.products import Products
-    from backfill_assets.declarations.target import Product
     from manifests.code_identity import CodeIdentity
     from resources.code.sources import Sources
     from resources.lakehouse.facade import Lakehouse

@@ -14,15 +14,9 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schema import Published, iceberg_schema
-from backfill_assets.declarations.target import (
-    Inputs,
-    InputTable,
-    Product,
-    TargetTable,
-    TransformContext,
-    TransformVersion,
-)
+from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from manifests.chunks import Chunking

@@ -38,16 +38,9 @@ from rich.console import Console
 from rich.table import Table
 
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schema import Instant, Published
-from backfill_assets.declarations.target import (
-    PURITY_GATE,
-    Inputs,
-    InputTable,
-    Product,
-    TargetTable,
-    TransformContext,
-    TransformVersion,
-)
+from backfill_assets.declarations.target import PURITY_GATE, Inputs, TargetTable, TransformContext, TransformVersion
 from backfill_assets.gates.judging import gate_chunks, gate_run
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise

@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as arrow
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from backfill_assets import decisions, live
+from backfill_assets import decisions
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import accepting, ending, undoing
 from backfill_assets.publication.publisher import publish
+from backfill_assets.schedules import live
 from benchmarks.small_table import READINGS, load_events, manifest_data, planned, staged, take_load_back
 from benchmarks.stopped_actors import collect
 from manifests.errors import PublicationDeferred

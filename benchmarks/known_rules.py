@@ -15,7 +15,6 @@ from functools import cached_property, partial
 
 from pyiceberg.table import Table
 
-from backfill_assets import live
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.installation import Platform
@@ -23,6 +22,7 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.publication import ending
 from backfill_assets.publication.publisher import publish
+from backfill_assets.schedules import live
 from benchmarks.known_acts import OPEN, PAST, World, brought_on
 from benchmarks.small_table import READINGS, Reading, events_at, load_events, seen, staged
 from manifests.errors import Refused

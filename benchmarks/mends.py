@@ -153,8 +153,8 @@ MENDS = (
         (
             Edit(
                 LOADS,
-                "new = _load_once(tables, name, properties, lambda table: commit_append(table, files, said))\n",
-                "retry(tables, name, lambda table: commit_append(table, files, said), table)\n"
+                "new = _load_once(tables, name, properties, lambda table: commit_append(table, files, said, token))\n",
+                "retry(tables, name, lambda table: commit_append(table, files, said, token), table)\n"
                 "    new = landed(tables, name, LOAD_PROPERTY, properties[LOAD_PROPERTY])\n",
             ),
         ),

@@ -36,8 +36,9 @@ from rich.console import Console
 from rich.table import Table
 
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
-from backfill_assets.declarations.target import CHUNK_GATE, Product, TargetTable, TransformVersion
+from backfill_assets.declarations.target import CHUNK_GATE, TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
@@ -184,8 +185,11 @@ class Tally:
     longest: float = 0.0
 
 
-def publish_in_a_loop(name: str, settings: dict[str, Any], seconds: float, start: Any, told: Any) -> None:
-    """Publish run after run of one scope until the time is over; tell the tally at the end."""
+def publish_in_a_loop(name: str, settings: dict[str, Any], seconds: float, start: Any, meet: Any, told: Any) -> None:
+    """Publish run after run of one scope until the time is over; tell the tally at the end.
+
+    Those of a shared scope meet before their first publication, so that they collide however slow the machine is.
+    """
     tally = Tally(name)
     try:
         platform = opened(settings)
@@ -194,10 +198,14 @@ def publish_in_a_loop(name: str, settings: dict[str, Any], seconds: float, start
         number = 0
         while time.monotonic() < until:
             number += 1
-            _publish_one(platform, validated(platform, f"{name}-{number}", *PUBLISHERS[name]), until, tally)
+            record = validated(platform, f"{name}-{number}", *PUBLISHERS[name])
+            if number == 1 and PUBLISHERS[name] == SHARED:
+                meet.wait()
+            _publish_one(platform, record, until, tally)
     except Exception as error:  # noqa: BLE001 - told to the parent, which fails
         tally.failure = f"{type(error).__name__}: {error}"
         start.abort()
+        meet.abort()
     told.put(tally)
 
 
@@ -308,8 +316,10 @@ def measure(settings: dict[str, Any], seconds: float) -> tuple[list[Tally], list
     initialise(platform)
     context = multiprocessing.get_context("forkserver")
     start, told = context.Barrier(len(PUBLISHERS)), context.Queue()
+    meet = context.Barrier(list(PUBLISHERS.values()).count(SHARED))
     processes = [
-        context.Process(target=publish_in_a_loop, args=(name, settings, seconds, start, told)) for name in PUBLISHERS
+        context.Process(target=publish_in_a_loop, args=(name, settings, seconds, start, meet, told))
+        for name in PUBLISHERS
     ]
     for process in processes:
         process.start()

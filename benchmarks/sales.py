@@ -15,12 +15,11 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schema import Corrections, Instant, Published, iceberg_schema
 from backfill_assets.declarations.target import (
     CorrectionsTable,
     Inputs,
-    InputTable,
-    Product,
     TargetTable,
     TransformContext,
     TransformVersion,

@@ -25,18 +25,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType, TimestamptzType
 
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.schedules import LivePolicy
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Corrections, Published, dtypes, iceberg_schema
 from backfill_assets.declarations.sources import sources_of
-from backfill_assets.declarations.target import (
-    CorrectionsTable,
-    Finding,
-    Outline,
-    Product,
-    TargetTable,
-    TransformVersion,
-)
+from backfill_assets.declarations.target import CorrectionsTable, Finding, Outline, TargetTable, TransformVersion
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger

@@ -13,6 +13,7 @@ from datetime import date, datetime
 from manifests.chunks import Chunking
 from manifests.division import Division, parts_of
 from manifests.kinds import Present
+from manifests.merge_policy import MergePolicy
 from manifests.timeliness import AS_OTHERS, Timeliness
 
 
@@ -20,7 +21,7 @@ from manifests.timeliness import AS_OTHERS, Timeliness
 class FurtherSource:
     """What a target declares of a source beside the first: which of its rows a chunk needs, and whether there may be none.
 
-    `days_before` is None where everything before is read.
+    `days_before` is None where everything before is read. `for_gates`: whether gates alone look at it, and no transform.
     """
 
     table: str
@@ -29,6 +30,15 @@ class FurtherSource:
     days_after: int
     may_be_empty: bool
     timeliness: Timeliness = AS_OTHERS
+    for_gates: bool = False
+
+
+@dataclass(frozen=True)
+class DeclaredStart:
+    """What a target declares of the states that its runs may start from: their table, and its versions that fit each of its own."""
+
+    table: str
+    fits: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,9 @@ class TargetContract:
         rows_say_why: whether its rows have the reason of their run.
         first_chunk: key of the first chunk it can have, and `last_chunk` of the last; None for no limit.
         division: what it is divided by beside time; None where it is not.
+        merge_policy: what becomes of history that meets what LIVE wrote; None where it declares none. `live_from` is the first day
+            that LIVE owns, where that is declared.
+        start: the states that its runs may start from; None where they begin with the first row.
     """
 
     table: str
@@ -76,6 +89,9 @@ class TargetContract:
     division: Division | None = None
     sources: tuple[FurtherSource, ...] = ()
     timeliness: Timeliness = AS_OTHERS
+    merge_policy: MergePolicy | None = None
+    live_from: date | None = None
+    start: DeclaredStart | None = None
 
     def parts(self, values: Sequence[str] | None) -> tuple[str, ...]:
         """Return the parts that each time is cut into: those of a manifest's `values`, or all; none where there are no parts."""

@@ -45,6 +45,8 @@ class PinnedSource:
         data: what the run may not see of it; None: it may see everything.
         upstream: where it is a target itself, the runs that held the chunks that are read.
         leaves_out_future: whether rows with a time after the commit are not read.
+        day: the one day that is read of it, whichever chunk is computed, of states that the run starts from; None of every other.
+        for_gates: whether gates alone look at it, and no transform.
     """
 
     table: str
@@ -58,12 +60,16 @@ class PinnedSource:
     data: DataTerms | None = field(default=None, metadata=LATER)
     upstream: tuple[UpstreamRun, ...] = field(default=(), metadata=LATER)
     leaves_out_future: bool = field(default=False, metadata=LATER)
+    day: date | None = field(default=None, metadata=LATER)
+    for_gates: bool = field(default=False, metadata=LATER)
 
     def window(self, first: date, last: date) -> tuple[date | None, date]:
         """Return from when (inclusive; None: from ever) and until when (exclusive) rows are read for days, both inclusive.
 
         Dates, or, with a day of margin on both sides, instants.
         """
+        if self.day is not None:
+            return self.day, days_off(self.day, 1)
         start = None if self.days_before is None else days_off(first, -self.days_before)
         end = days_off(last, self.days_after + 1)
         if self.has_dates:
@@ -80,11 +86,13 @@ class PinnedSource:
     def describe(self) -> str:
         """Say in words what is read of it."""
         pinned = "no snapshot yet, no rows" if self.snapshot_id is None else f"snapshot {self.snapshot_id}"
-        before = "everything before" if self.days_before is None else f"{self.days_before:,} days before"
         made = "".join(f"; {in_words(list(one.chunks))} by run '{one.run_id}'" for one in self.upstream)
+        if self.day is not None:
+            return f"{pinned}, the state of {self.day} to start from: {self.reads.rows:,} rows, {self.reads.files:,} files{made}"
+        before = "everything before" if self.days_before is None else f"{self.days_before:,} days before"
         return (
             f"{pinned}, by {self.time_column}, {before} and {self.days_after:,} after: up to {self.reads.rows:,} rows, "
-            f"{self.reads.files:,} files{', none of the future' if self.leaves_out_future else ''}{made}"
+            f"{self.reads.files:,} files{', none of the future' if self.leaves_out_future else ''}{', for gates' if self.for_gates else ''}{made}"
         )
 
 
@@ -153,6 +161,7 @@ def pin_of(declared: FurtherSource, state: SourceState | None) -> PinnedSource:
         days_after=declared.days_after,
         reads=Estimate(0, 0, 0),
         leaves_out_future=declared.timeliness.future is OnFuture.LEAVE_OUT,
+        for_gates=declared.for_gates,
     )
 
 

@@ -16,7 +16,7 @@ from manifests.model import Kind, RunManifest, scope_in_words
 
 FIRST_OUTPUT = frozenset({Kind.BACKFILL, Kind.BOOTSTRAP, Kind.MIGRATION, Kind.REPLAY})
 """Kinds that never replace what was accepted by something else."""
-_FILLS = frozenset({Kind.BOOTSTRAP, Kind.MIGRATION})
+FILLS = frozenset({Kind.BOOTSTRAP, Kind.MIGRATION})
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def kind_problems(
             begun = f"LIVE has published into {table}"
             return [_is(kind, Kind.BACKFILL, begun, f"a {kind} fills a new target, before LIVE begins")]
         case Kind.BOOTSTRAP | Kind.MIGRATION if others := sorted(
-            {holder.kind for holder in present.holders.values()} - _FILLS
+            {holder.kind for holder in present.holders.values()} - FILLS
         ):
             others_said = f"{table} is in use: it holds chunks of runs of kind {', '.join(others)}"
             return [_is(kind, Kind.BACKFILL, others_said, f"a {kind} fills a new target")]

@@ -1,7 +1,7 @@
 """What keeps history and LIVE from meeting: a crossed cut line, days that no run would cover, older knowledge.
 
 Put here rules about runs beside LIVE. What a run of kind LIVE must be is `manifests.model`'s; when the next one is due,
-`backfill_assets.live`'s.
+`backfill_assets.schedules.live`'s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The run manifest: the contract of one run, as its author writes it.
 
 Put here what can be judged from the text alone: fields, and the rules between them. Types that fields share are in
-`fields`, how text becomes a manifest is `reading`'s. What needs a table, a catalog or a clock is judged by the planner.
-Unknown keys are refused everywhere.
+`fields`, how text becomes a manifest is `reading`'s. What needs a table, a catalog or a clock, the planner judges. Unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from manifests.division import MOST_VALUES
 from manifests.expected import Expected
 from manifests.fields import MOST_DAYS, Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
 from manifests.limits import Limits, Safety
-from manifests.source_pins import ChangedSource, FurtherPin
+from manifests.merge_policy import StricterPolicy
+from manifests.source_pins import ChangedSource, FurtherPin, SourceLog, StartFrom
 from manifests.steps import Progressive, Sample, Series
 
 RUN_ID_RULE = (
@@ -201,11 +201,14 @@ def scope_in_words(days: DayRange, values: Sequence[str] | None) -> str:
 
 
 class Source(Part):
-    """What is read. Without `snapshotId` the planner pins the current snapshot; without `range` it reads what it needs."""
+    """What is read: without `snapshotId` the current snapshot, without `range` what is needed, without `log` all that was landed of one."""
 
     table: TableName
     snapshot_id: SnapshotId | None = None
     range: DayRange | None = None
+    start_from: StartFrom | None = None
+    log: SourceLog | None = None
+    _later = frozenset({"start_from", "log"})
 
 
 class Transform(Part):
@@ -235,11 +238,15 @@ class ReferenceData(Part):
         return self
 
 
+VersionName = Annotated[str, Field(pattern=r"^v[0-9]{1,6}$", description="a version of the target is named v1, v2, …")]
+
+
 class Merge(Part):
     """Which entities a merge recomputes: those with rows that came after `changedSince` (of each further source: `sources`), or named ones."""
 
-    _later = frozenset({"sources"})
+    _later = frozenset({"sources", "policy"})
 
+    policy: StricterPolicy | None = None
     changed_since: SnapshotId | None = None
     sources: tuple[ChangedSource, ...] = ()
     entities: (
@@ -282,12 +289,7 @@ class Target(Part):
     )
 
     merge: Merge | None = None
-    version: (
-        Annotated[
-            str, Field(pattern=r"^v[0-9]{1,6}$", description="a version of the target is named v1, v2, and so on")
-        ]
-        | None
-    ) = None
+    version: VersionName | None = None
     acceptance: Acceptance | None = None
     corrections: Corrections | None = None
     files_across_border: FilesAcrossBorder = FilesAcrossBorder.REFUSE
@@ -394,10 +396,8 @@ class Evidence(Part):
 class RunManifest(Part):
     """The contract of one run: what, why, by whom, from which input, with which code, allowed to change what."""
 
-    _later = frozenset(
-        {"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days", "purpose", "evidence"}
-        | {"sources"}
-    )
+    _later = frozenset({"conflict", "freeze", "sample", "progressive", "series", "cut_line", "overlap_days", "purpose"})
+    _later |= {"evidence", "sources"}
 
     api_version: Literal["backfill/v1"] = "backfill/v1"
     run_id: Annotated[str, Field(description=RUN_ID_RULE)]

@@ -21,6 +21,8 @@ from manifests.data_terms import DataTerms
 from manifests.division import Division
 from manifests.estimates import Estimate
 from manifests.further_sources import PinnedSource, UpstreamRun
+from manifests.log_pins import PinnedLog
+from manifests.merge_policy import MergePolicy
 from manifests.model import (
     Acceptance,
     Corrections,
@@ -32,6 +34,7 @@ from manifests.model import (
     Semantics,
     scope_in_words,
 )
+from manifests.planned_topics import PlannedTopic
 from manifests.timeliness import newest_in_time
 
 
@@ -84,7 +87,8 @@ class ChangedSince:
 class MergeTerms:
     """What a merge recomputes: the entities with source rows that came after a snapshot, or the named ones.
 
-    `changed_since` is of the first source; `sources` says the same of those beside it.
+    `changed_since` is of the first source; `sources` says the same of those beside it. `policy` says what becomes of history that
+    meets what LIVE wrote, whose days begin with `cut_line`; None where the target declares none, and of LIVE itself.
     """
 
     entity: str
@@ -93,6 +97,8 @@ class MergeTerms:
     version_column: str
     on_older_version: OlderVersion
     sources: tuple[ChangedSince, ...] = field(default=(), metadata=LATER)
+    policy: MergePolicy | None = field(default=None, metadata=LATER)
+    cut_line: date | None = field(default=None, metadata=LATER)
 
     def describe(self) -> list[tuple[str, str]]:
         """Say in words what is merged, and what becomes of newer rows."""
@@ -109,7 +115,8 @@ class MergeTerms:
             OlderVersion.OVERWRITE: "that row is overwritten",
         }
         newer = f"{older[self.on_older_version]} ({self.on_older_version})"
-        return [("merges", which), (f"where a row has a newer {self.version_column}", newer)]
+        said = [("merges", which), (f"where a row has a newer {self.version_column}", newer)]
+        return said if self.policy is None else [*said, ("where history meets LIVE", self.policy.describe())]
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,10 @@ class Plan:
     """Whether rows of the first source have days, and no instants."""
     output_checked: bool = field(default=False, metadata=LATER)
     """Whether the transform was asked, when the plan was made, if it returns the declared columns in types that fit."""
+    logs: tuple[PinnedLog, ...] = field(default=(), metadata=LATER)
+    """Of the sources that are logs, the positions that are read."""
+    topics: tuple[PlannedTopic, ...] = field(default=(), metadata=LATER)
+    """The topics that its published rows go to as events."""
 
     @cached_property
     def hash(self) -> str:
@@ -219,6 +230,10 @@ class Plan:
     def schema_of(self, table: str) -> int | None:
         """Return the schema that a table had when the plan was made; None if it is not on record."""
         return next((one.schema_id for one in self.schemas if one.table == table), None)
+
+    def log_of(self, table: str) -> PinnedLog | None:
+        """Return what is read of a source that is a log; None of any other."""
+        return next((one for one in self.logs if one.table == table), None)
 
     def at(self, instant: datetime) -> date:
         """Return an instant at midnight as the first source's time column has it: the instant, or its date."""
@@ -243,6 +258,17 @@ class Plan:
         """Every source with its pinned snapshot, the first one first; without those that had none."""
         further = [(one.table, one.snapshot_id) for one in self.sources if one.snapshot_id is not None]
         return [(self.source, self.source_snapshot_id), *further]
+
+    @property
+    def start(self) -> PinnedSource | None:
+        """The states that it starts from, among its sources; None of a plan that begins with the first row."""
+        return next((one for one in self.sources if one.day is not None), None)
+
+    @property
+    def made_of(self) -> list[tuple[str, int]]:
+        """The same without the states that it starts from: those have been made of the first source."""
+        states = None if self.start is None else self.start.table
+        return [(table, snapshot_id) for table, snapshot_id in self.source_pins if table != states]
 
     @property
     def reference_versions(self) -> str:

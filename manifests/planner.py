@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
+from typing import Any
 
 from manifests.chunks import Chunking, cut
 from manifests.code_identity import CodeIdentity, code_problems
@@ -25,11 +26,20 @@ from manifests.facts import BaseState, ReferenceState, SourceState, TargetContra
 from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
+from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs
+from manifests.merge_policy import MERGE_DECISIONS_GATE, stricter
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
 from manifests.plan import ChangedSince, ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
+from manifests.planned_topics import GrantedTopic, PlannedTopic, topic_problems
 from manifests.policy import Policy, Role
-from manifests.publish_mode_problems import changed_source_problems, publish_mode_problems, whole_file_problems
+from manifests.publish_mode_problems import (
+    changed_source_problems,
+    first_day_of_live,
+    publish_mode_problems,
+    whole_file_problems,
+)
 from manifests.reference_pins import pin_references
+from manifests.starts import FoundStart, pin_of_start, start_problems
 from manifests.target_problems import (
     name_problems,
     scope_problems,
@@ -57,6 +67,9 @@ def make_plan(
     facts: SourceFacts | None = None,
     uncommitted: Mapping[str, Sequence[str]] = MappingProxyType({}),
     sources: Mapping[str, FoundSource] = MappingProxyType({}),
+    start: FoundStart | None = None,
+    logs: Mapping[str, FoundLog] = MappingProxyType({}),
+    topics: Sequence[GrantedTopic] = (),
 ) -> Plan:
     """Resolve `manifest` against the tables as they are.
 
@@ -72,6 +85,9 @@ def make_plan(
         code: the identity of the running code.
         uncommitted: the files in which it is not what its commit says, by the product's name, or "" for the platform's.
         sources: what is known of each source beside the first, by its name; and more of the first.
+        start: what is known of the states that the manifest has the run start from.
+        logs: what is known of each source that is a log, by its name.
+        topics: the topics that its rows would go to by the sinks that the manifest grants.
         configuration_hash: hash of the settings that can change the output.
         run_clock: the instant the run takes for "now".
 
@@ -79,7 +95,7 @@ def make_plan(
         PlanRefused: with every reason at once.
     """
     asked = manifest, contract, source, references, base_snapshot_id, code, configuration_hash, run_clock
-    given = _Given(*asked, base, policy, facts, uncommitted, sources)
+    given = _Given(*asked, base, policy, facts, uncommitted, sources, start, logs, topics)
     problems = _problems_of_target(given)
     scope = _scope(given)
     pins, pin_problems = pin_references(manifest, contract, references)
@@ -88,7 +104,8 @@ def make_plan(
     problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
-    further, source_problems = _further_sources(given)
+    further, source_problems = _further_sources(given, scope)
+    source_problems += log_problems(manifest, contract, given.logs, [(chunk.key, chunk.end) for chunk in chunks])
     if problems := [*problems, *data_problems, *source_problems]:
         raise PlanRefused(problems)
     return _plan(given, scope, pins, chunks, terms, further)
@@ -142,6 +159,14 @@ class _Given:
     facts: SourceFacts | None
     uncommitted: Mapping[str, Sequence[str]]
     sources: Mapping[str, FoundSource]
+    start: FoundStart | None
+    logs: Mapping[str, FoundLog]
+    topics: Sequence[GrantedTopic]
+
+    @cached_property
+    def pinned_logs(self) -> tuple[PinnedLog, ...]:
+        """What is read of the sources that are logs."""
+        return pinned_logs(self.manifest, self.source.table, self.logs)
 
     @property
     def first(self) -> FoundSource:
@@ -186,6 +211,7 @@ def _problems_of_target(given: _Given) -> list[Problem]:
         *live_problems(manifest, contract, source, base, _read_of_further(given)),
         *warm_up_problems(manifest, contract),
         *time_problems(manifest, contract),
+        *topic_problems(manifest, given.topics),
     ]
 
 
@@ -289,13 +315,16 @@ def wanted_of_first(
     return WantedRead(inputs, warm_up, ZONE_MARGIN, chunking, rows_before)
 
 
-def _further_sources(given: _Given) -> tuple[tuple[PinnedSource, ...], list[Problem]]:
-    """Return how the sources beside the first are pinned, or why they may not be read."""
+def _further_sources(given: _Given, scope: _Scope) -> tuple[tuple[PinnedSource, ...], list[Problem]]:
+    """Return how the sources beside the first, and states to start from, are pinned, or why they may not be read."""
     contract, publish = given.contract, given.publish
     chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
     asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
     pins, problems = pin_sources(*asked)
     problems += changed_source_problems(given.manifest, contract, pins)
+    problems += start_problems(given.manifest, contract, given.start, scope.inputs)
+    if (states := given.manifest.source.start_from) is not None and given.start is not None and not problems:
+        pins = (*pins, pin_of_start(states, given.start))
     return pins, [*timeliness_problems(contract.source, contract.timeliness, given.first.times), *problems]
 
 
@@ -328,7 +357,7 @@ def _plan(
         read_from=_midnight(scope.inputs.start) - ZONE_MARGIN,
         read_until=_midnight(scope.inputs.end + timedelta(days=1)) + ZONE_MARGIN,
         reads=scope.reads,
-        look_back=_look_back(contract, scope),
+        look_back=_look_back(given, scope),
         references=pins,
         transform=contract.transform,
         transform_version=manifest.transform.version,
@@ -349,7 +378,7 @@ def _plan(
         corrections=manifest.target.correction_events,
         corrections_base_snapshot_id=None if given.base is None else given.base.corrections_snapshot_id,
         conflict=_conflict_terms(manifest.conflict),
-        source_ends=_source_ends(contract, source, given.publish),
+        source_ends=_source_ends(given),
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
         schemas=_schemas(given.base or BaseState()),
@@ -359,6 +388,8 @@ def _plan(
         sources=further,
         upstream=given.first.upstream,
         source_has_dates=source.has_dates,
+        logs=given.pinned_logs,
+        topics=tuple(PlannedTopic(one.sink, one.topic) for one in given.topics),
     )
 
 
@@ -375,11 +406,17 @@ def _midnight(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
 
 
-def _look_back(contract: TargetContract, scope: _Scope) -> Estimate | None:
-    """Return what is read of the days before the warm-up and its margin, where the transform looks back at all."""
-    if not contract.reads_look_back:
+def _look_back(given: _Given, scope: _Scope) -> Estimate | None:
+    """Return what is read of the days before the warm-up and its margin, where the transform looks back at all.
+
+    Where the run starts from a state, of the days after that, and the margin.
+    """
+    if not given.contract.reads_look_back:
         return None
-    return scope.files.touched(date.min, scope.inputs.start - ZONE_MARGIN - timedelta(days=1))
+    states = given.manifest.source.start_from
+    return scope.files.touched(
+        date.min if states is None else states.day, scope.inputs.start - ZONE_MARGIN - timedelta(days=1)
+    )
 
 
 def _gates(manifest: RunManifest, contract: TargetContract, terms: Sequence[DataTerms | None]) -> tuple[str, ...]:
@@ -395,6 +432,8 @@ def _gates(manifest: RunManifest, contract: TargetContract, terms: Sequence[Data
         gates = (*gates, EXPECTED_FIGURES_GATE)
     if any(one is not None and one.leaves_out_rows for one in terms):
         gates = (*gates, OLD_DATA_GATE)
+    if (merge := _merge_terms(manifest, contract)) is not None and merge.policy is not None:
+        gates = (*gates, MERGE_DECISIONS_GATE)
     declared = (contract.timeliness, *(one.timeliness for one in contract.sources))
     return (*gates, FUTURE_GATE) if any(one.future is OnFuture.LEAVE_OUT for one in declared) else gates
 
@@ -422,7 +461,16 @@ def _merge_terms(manifest: RunManifest, contract: TargetContract) -> MergeTerms 
         contract.version_column,
         merge.on_older_version,
         tuple(ChangedSince(one.table, one.changed_since) for one in merge.sources),
+        **_policy_terms(manifest, contract),
     )
+
+
+def _policy_terms(manifest: RunManifest, contract: TargetContract) -> dict[str, Any]:
+    """Return the policy under which a merge of history meets LIVE, and LIVE's first day; nothing of LIVE itself."""
+    merge, declared = manifest.target.merge, contract.merge_policy
+    if merge is None or declared is None or manifest.execution_mode is Mode.LIVE:
+        return {}
+    return {"policy": stricter(declared, merge.policy), "cut_line": first_day_of_live(manifest, contract)}
 
 
 def _conflict_terms(conflict: Conflict) -> ConflictTerms | None:
@@ -431,9 +479,13 @@ def _conflict_terms(conflict: Conflict) -> ConflictTerms | None:
     return ConflictTerms(conflict.on_conflict, conflict.max_replans, conflict.wait_minutes)
 
 
-def _source_ends(contract: TargetContract, source: SourceState, publish: DayRange) -> date | None:
-    """Return the last day that the source knows, where the publish range goes on after it; None without time."""
-    if contract.chunking is Chunking.WHOLE:
+def _source_ends(given: _Given) -> date | None:
+    """Return the last day that the sources know, where the publish range goes on after it; None without time.
+
+    Of a log whose declaration says how late records come, the last day that is complete; the one before the range where none is.
+    """
+    if given.contract.chunking is Chunking.WHOLE:
         return None
-    ends = max(file.last_day for file in source.files)
-    return ends if ends < publish.end else None
+    ends = max(file.last_day for file in given.source.files)
+    ends = last_complete(given.pinned_logs, given.publish.start, ends)
+    return ends if ends < given.publish.end else None

@@ -107,6 +107,13 @@ class MaxAge(Part):
     since_approval: Annotated[float, Field(gt=0, le=3_650, strict=True)] | None = None
 
 
+class Proposals(Part):
+    """What the platform may approve of the restatements that it has proposed itself, without a person."""
+
+    approved_up_to_chunks: Annotated[int, Field(ge=1, le=10_000, strict=True)]
+    """The most chunks that such a run may change; a person approves larger ones."""
+
+
 class Rule(Part):
     """Who may do what to runs of some tables and kinds.
 
@@ -115,7 +122,7 @@ class Rule(Part):
     for is held to all of them: see `Policy.rule_for`.
     """
 
-    _later = frozenset({"authenticated"})
+    _later = frozenset({"authenticated", "proposals"})
 
     tables: tuple[Glob, ...] = Field(default=("*",), min_length=1)
     kinds: tuple[Kind, ...] | None = None
@@ -133,6 +140,8 @@ class Rule(Part):
     max_age_days: MaxAge = MaxAge()
     authenticated: bool = False
     """Decisions are made by people whom something else than their word shows: the UI's proxy, or what `identity` says."""
+    proposals: Proposals | None = None
+    """What of proposed restatements is approved by this rule, whoever the approvers are; None: nothing, a person approves them."""
 
     def of(self, role: Role) -> tuple[str, ...] | None:
         """Return who may act in a role; None for anybody."""
@@ -317,6 +326,7 @@ class Policy(Part):
             publisher_differs_from_approver=any(rule.publisher_differs_from_approver for rule in rules),
             reviews_required=max(rule.reviews_required for rule in rules),
             authenticated=any(rule.authenticated for rule in rules),
+            proposals=_smallest([rule.proposals for rule in rules]),
             max_age_days=MaxAge.model_construct(
                 since_planning=min((one.since_planning for one in ages if one.since_planning), default=None),
                 since_approval=min((one.since_approval for one in ages if one.since_approval), default=None),
@@ -438,6 +448,12 @@ def _unfit(value: Any, field: str, key: str = "") -> Iterator[tuple[str, str, bo
     elif isinstance(value, list):
         for one in value:
             yield from _unfit(one, field, key)
+
+
+def _smallest(allowed: Sequence[Proposals | None]) -> Proposals | None:
+    """Return what every rule approves of proposals; None where one approves nothing."""
+    given = [one for one in allowed if one is not None]
+    return min(given, key=lambda one: one.approved_up_to_chunks) if len(given) == len(allowed) else None
 
 
 def _any(globs: Sequence[str], name: str) -> bool:

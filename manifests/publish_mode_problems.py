@@ -7,12 +7,14 @@ Put here what a mode asks of its target, and files that cannot be replaced whole
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 from manifests.chunks import Chunking, aligned
 from manifests.errors import Problem
 from manifests.facts import BaseState, TargetContract
 from manifests.further_sources import PinnedSource
-from manifests.model import DayRange, FilesAcrossBorder, RunManifest, days_in_words
+from manifests.merge_policy import merge_policy_problems
+from manifests.model import DayRange, FilesAcrossBorder, Mode, RunManifest, days_in_words
 
 _SHOWN_FILES = 10
 
@@ -55,6 +57,10 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
                     "see the table's snapshots",
                 )
             )
+    if manifest.execution_mode is not Mode.LIVE:
+        asked = None if target.merge is None else target.merge.policy
+        cut_line = first_day_of_live(manifest, contract)
+        problems += merge_policy_problems(contract.table, contract.merge_policy, asked, cut_line, publish.end)
     if target.correction_events is not None and not contract.has_corrections:
         problems.append(
             Problem(
@@ -66,6 +72,11 @@ def publish_mode_problems(manifest: RunManifest, contract: TargetContract, base:
     return problems
 
 
+def first_day_of_live(manifest: RunManifest, contract: TargetContract) -> date | None:
+    """Return the day from which on rows are LIVE's: the manifest's cut line, or the day on which LIVE begins, whichever is earlier."""
+    return min((day for day in (manifest.cut_line, contract.live_from) if day is not None), default=None)
+
+
 def changed_source_problems(
     manifest: RunManifest, contract: TargetContract, pins: Sequence[PinnedSource]
 ) -> list[Problem]:
@@ -73,7 +84,8 @@ def changed_source_problems(
     merge = manifest.target.merge
     if merge is None or merge.changed_since is None:
         return []
-    named, further = [one.table for one in merge.sources], [one.table for one in contract.sources]
+    named = [one.table for one in merge.sources]
+    further = [one.table for one in contract.sources if not one.for_gates]
     problems = [
         Problem(
             f"merge.sources names {name}",
@@ -84,7 +96,7 @@ def changed_source_problems(
         if name not in further
     ]
     # of a table without a snapshot no row can have changed
-    if missing := [one.table for one in pins if one.snapshot_id is not None and one.table not in named]:
+    if missing := [one.table for one in pins if _changes_rows(one) and one.table not in named]:
         problems.append(
             Problem(
                 f"merge.changedSince is a snapshot of {contract.source}, and nothing is said of {', '.join(missing)}",
@@ -94,6 +106,11 @@ def changed_source_problems(
             )
         )
     return problems
+
+
+def _changes_rows(pin: PinnedSource) -> bool:
+    """Return whether a row that is computed may be another with other rows of a source: it has some, and the transform is given them."""
+    return pin.snapshot_id is not None and not pin.for_gates
 
 
 def whole_file_problems(

@@ -130,7 +130,20 @@ class Publish:
         return f"publish {self.target}{days} ({self.mode}) {in_commits(self.commits)}; {who}"
 
 
-Stage = ComputeBatch | GateChunks | RunGates | PrepareCandidate | Reconcile | Publish
+@dataclass(frozen=True)
+class PublishEvents:
+    """The rows that the publication has shown, written to a topic as events, in transactions, and read back."""
+
+    step: ClassVar[Step] = Step.PUBLISH
+    sink: str
+    topic: str
+
+    def describe(self) -> str:
+        """Say in one line what this stage does."""
+        return f"write the published rows to the topic {self.topic} as events, in transactions, and read them back (sink {self.sink})"
+
+
+Stage = ComputeBatch | GateChunks | RunGates | PrepareCandidate | Reconcile | Publish | PublishEvents
 _NUMBERS = {2: "two", 3: "three"}
 
 
@@ -172,6 +185,7 @@ def stages_of(plan: Plan, commits: Sequence[TableCommit], candidate: PrepareCand
                 plan.publish_mode, plan.target, days.start, days.end, tuple(commits), plan.manual_publish, plan.values
             )
         )
+        stages += [PublishEvents(one.sink, one.topic) for one in plan.topics]
     return stages
 
 

@@ -49,6 +49,23 @@ def break_glass_problems(policy: Policy, rule: Rule, by: str, reason: str, table
     return problems
 
 
+def proposal_problems(rule: Rule, run_id: str, chunks: int) -> list[Problem]:
+    """Say why the rule of a table leaves a proposed restatement of so many chunks to a person; nothing if it approves it."""
+    most = 0 if rule.proposals is None else rule.proposals.approved_up_to_chunks
+    if chunks <= most:
+        return []
+    tables = ", ".join(rule.tables)
+    return [
+        Problem(
+            f"'{run_id}' was proposed, and changes {chunks:,} chunk(s)",
+            f"the rule for {tables} approves proposals of up to {most:,}"
+            if most
+            else f"the rule for {tables} leaves what is proposed to a person",
+            f"`backfill approve {run_id} --by NAME`, or have the policy changed (`proposals` of the rule)",
+        )
+    ]
+
+
 def age_problems(
     rule: Rule, run_id: str, *, planned_at: datetime, approved_at: datetime | None, at: datetime
 ) -> list[Problem]:

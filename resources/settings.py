@@ -38,6 +38,10 @@ _MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
 REDACTED = "***"
 SINK_VARIABLES = "BACKFILL_SINKS"
 """What the environment variables of sinks begin with: BACKFILL_SINKS__<sink>__<setting>."""
+API_VARIABLES = "BACKFILL_APIS"
+"""What the environment variables of API feeds begin with: BACKFILL_APIS__<feed>__<setting>; only an extraction needs them."""
+TOPIC_VARIABLES = "BACKFILL_TOPICS"
+"""What the environment variables of topics begin with: BACKFILL_TOPICS__<topic>__<setting>; only a landing needs them."""
 WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
 _FORMER_SINK = "breach_notifications"
 """The sink whose address is `notification_webhook`, as it was before sinks had settings of their own."""
@@ -133,6 +137,14 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="By sink that a product declares, the settings that it needs, by their names; none is ever shown.",
     )
+    apis: dict[str, dict[str, SecretStr]] = Field(
+        default_factory=dict,
+        description="By API feed that a product declares, its address and credentials, by their names; none is ever shown.",
+    )
+    topics: dict[str, dict[str, SecretStr]] = Field(
+        default_factory=dict,
+        description="By topic that a product declares, addresses of its brokers and credentials, by their names; none is ever shown.",
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -201,6 +213,11 @@ class Settings(BaseSettings):
         return self.home / "dagster"
 
     @property
+    def responses_folder(self) -> Path:
+        """Where answers of servers are kept, a folder a feed."""
+        return self.home / "archive" / "responses"
+
+    @property
     def evidence_folder(self) -> Path:
         """Where evidence bundles are kept."""
         return self.home / "evidence"
@@ -217,6 +234,16 @@ class Settings(BaseSettings):
         former = self.notification_webhook.get_secret_value() if sink == _FORMER_SINK else ""
         own = {name: value.get_secret_value() for name, value in self.sinks.get(sink, {}).items()}
         return {name: value for name, value in ({"url": former} | own).items() if value}
+
+    def of_api(self, feed: str) -> dict[str, str]:
+        """Return the values of the settings of an API feed, as far as they are set."""
+        own = {name: value.get_secret_value() for name, value in self.apis.get(feed, {}).items()}
+        return {name: value for name, value in own.items() if value}
+
+    def of_topic(self, topic: str) -> dict[str, str]:
+        """Return the values of the settings of a topic, as far as they are set."""
+        own = {name: value.get_secret_value() for name, value in self.topics.get(topic, {}).items()}
+        return {name: value for name, value in own.items() if value}
 
     def output_hash(self) -> str:
         """Hash of the settings that could change what a run computes (Spark's), without where things live."""

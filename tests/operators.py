@@ -236,14 +236,18 @@ class Eyes:
         """Look at nothing: an open page of Dagster's asks its server for news all the time."""
         self.page.goto("about:blank")
 
-    def open_the_lineage(self) -> None:
-        """Open the lineage page from the start page; a group that is the only one is unfolded."""
+    def open_the_lineage(self, group: str) -> None:
+        """Open the lineage page from the start page and show one product's; several are folded, each into one box."""
         self.page.goto("/", wait_until="domcontentloaded")
         # there once the definitions are: a graph that is opened before it can stay empty
         self.page.get_by_role("link", name=re.compile("Jobs$")).wait_for()
         self.page.get_by_role("link", name=re.compile("Lineage$")).click()
         self.sees("Materialize all")
         self.page.wait_for_timeout(1000)  # the graph moves to its new places
+        self.page.locator(".CodeMirror").last.click()
+        self.page.keyboard.type(f'group:"{group}"')
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_timeout(2000)
 
     def launch(self, run_id: str, first: str, last: str) -> None:
         """Choose a backfill run and a range of chunks in the launch dialog of the open asset."""

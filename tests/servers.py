@@ -66,13 +66,15 @@ def _runs(folder: Path) -> bool:
 class Postgres:
     """One running server; every test takes a database of its own."""
 
-    def __init__(self, binaries: Path) -> None:
-        """Make a cluster and start its server.
+    settings: tuple[str, ...] = _FAST
+
+    def __init__(self, binaries: Path, within: str | None = None) -> None:
+        """Make a cluster, in a folder within another if that is named, and start its server.
 
         Raises:
             NoServerError: if it does not start, with what it said.
         """
-        self.folder = Path(tempfile.mkdtemp(prefix="backfill-postgres-", dir=_memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="backfill-postgres-", dir=within or _memory()))
         self._password = secrets.token_urlsafe(12)
         self._names = itertools.count(1)
         self._owner = _unprivileged()
@@ -109,16 +111,19 @@ class Postgres:
             raise NoServerError(f"initdb of {self._binaries} failed: {output.decode(errors='replace')[-500:]}")
 
     def _start(self) -> int:
-        settings = [f"--{setting}" for setting in (*_FAST, "listen_addresses=127.0.0.1", "unix_socket_directories=")]
         for _ in range(3):  # another process may take the port between its choice and its use
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = int(free.getsockname()[1])
-            self._process = self._run("postgres", "-D", str(self.folder / "data"), "-p", str(port), *settings)
-            if self._answers(port):
+            port = free_port()
+            if self._serves(port):
                 return port
         log = self.folder / "log"
         raise NoServerError(f"{self._binaries}/postgres does not start: {log.read_text(errors='replace')[-500:]}")
+
+    def _serves(self, port: int) -> bool:
+        settings = [
+            f"--{setting}" for setting in (*self.settings, "listen_addresses=127.0.0.1", "unix_socket_directories=")
+        ]
+        self._process = self._run("postgres", "-D", str(self.folder / "data"), "-p", str(port), *settings)
+        return self._answers(port)
 
     def _answers(self, port: int) -> bool:
         assert self._process is not None
@@ -197,6 +202,13 @@ class Postgres:
                 self._process.kill()
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nothing listened on a moment ago."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def _name(url: str) -> str:

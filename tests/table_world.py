@@ -31,9 +31,10 @@ from table_model import Event, File, Row, Run
 
 from backfill_assets import faults
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.declarations.schema import Corrections as CorrectionsModel
-from backfill_assets.declarations.target import CHUNK_GATE, CorrectionsTable, Product, TargetTable, TransformVersion
+from backfill_assets.declarations.target import CHUNK_GATE, CorrectionsTable, TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run

@@ -19,7 +19,7 @@ import yaml
 from small_worlds import copy_of
 from support import put_in_force
 
-from backfill_assets import faults, live
+from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.defs.live_triggers import next_request
 from backfill_assets.defs.publish import publication_requests
@@ -33,6 +33,7 @@ from backfill_assets.publication.leasing import leases_of
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.requirements import waits_for
 from backfill_assets.publication.undoing import reinstate, rollback
+from backfill_assets.schedules import live
 from benchmarks.small_table import (
     READINGS,
     SOURCE,

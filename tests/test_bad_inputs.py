@@ -455,7 +455,7 @@ BAD_COMMANDS = [
     usage("no-command", "", "Usage", "publish"),
     usage("unknown-command", "erase everything", "'erase'"),
     usage("unknown-option", f"publish {APPROVED} --force", "--force"),
-    usage("unknown-load", "load penalties", "'penalties'"),
+    command("unknown-load", "load penalties", "'penalties'"),
     usage("missing-argument", "plan", "'MANIFEST'"),
     usage("no-cases", "load case-events --cases 0", "'--cases'", "0 is not in the range"),
     usage("seed-that-is-no-number", "load case-events --cases 5 --seed blue", "'--seed'", "'blue'"),

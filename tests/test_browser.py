@@ -107,7 +107,7 @@ def test_the_lineage_reads_from_left_to_right_and_leads_to_the_table(day: Day, e
     eyes.page.goto("/")
     eyes.page.get_by_role("link", name="Backfill runs").click()
     eyes.sees(BAD)
-    eyes.open_the_lineage()
+    eyes.open_the_lineage("enforcement")
     eyes.keep("lineage")
     at = [
         eyes.page.locator("svg, div").get_by_text(name, exact=True).last.bounding_box()["x"]

@@ -24,7 +24,6 @@ from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.gates.exception_table import EXCEPTIONS_TABLE
 from backfill_assets.ingestion.table_loads import load_file
 from backfill_assets.installation import Platform
-from backfill_assets.live import tick
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import preview
 from backfill_assets.products.enforcement import reference
@@ -33,6 +32,7 @@ from backfill_assets.products.enforcement.pausing.register import generate
 from backfill_assets.publication.publisher import publish
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
 from backfill_assets.reconciliation.reconcile import reconcile
+from backfill_assets.schedules.live import tick
 from benchmarks.small_table import serves
 from manifests.errors import PlanRefused, PublicationRefused
 from manifests.lifecycle import RunState

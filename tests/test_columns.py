@@ -38,8 +38,8 @@ from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.columns import preview
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schema import Instant
-from backfill_assets.declarations.target import InputTable, Product
 from backfill_assets.evidence.events import COLUMN_CHANGES
 from backfill_assets.installation import Platform
 from backfill_assets.operations.columns import differences, evolve

@@ -22,8 +22,9 @@ from backfill_assets.audit.report import report
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import Published, PublishedInFull
-from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.operations import columns
 from backfill_assets.operations.columns import differences, evolve

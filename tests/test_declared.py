@@ -1353,8 +1353,8 @@ def test_what_is_installed_is_served_unless_the_settings_name_what_is(
 ) -> None:
     (tmp_path / "metering_found.py").write_bytes((ROOT / "docs" / "tutorial" / "metering.py").read_bytes())
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(installed()) == ["enforcement"]
-    assert [product.name for product in find_products(None)] == ["enforcement"]
+    assert list(installed()) == ["accounts", "enforcement", "orders", "public_health"]
+    assert [product.name for product in find_products(None)] == ["accounts", "enforcement", "orders", "public_health"]
     assert [product.name for product in find_products([])] == []
     by_path = find_products(["metering_found:PRODUCT", "enforcement"])
     assert [product.name for product in by_path] == ["metering", "enforcement"]
@@ -1465,7 +1465,13 @@ def test_a_product_with_two_entry_points_is_refused_in_words_of_entry_points(fol
 def test_one_name_of_one_product_in_two_distributions_is_that_product(folder: Path) -> None:
     distribution(folder, "zzz_old", "same = zzz_old:PRODUCT")
     distribution(folder, "zzz_new", "same = zzz_old:PRODUCT")
-    assert [one.name for one in find_products(None)] == ["enforcement", "zzz_old"]
+    assert [one.name for one in find_products(None)] == [
+        "accounts",
+        "enforcement",
+        "orders",
+        "public_health",
+        "zzz_old",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -27,22 +27,20 @@ from pyiceberg.types import (
 )
 
 from backfill_assets.worker import chunk_merge as derive
+from backfill_assets.worker.chunk_corrections import CorrectionSpec, correct
 from backfill_assets.worker.chunk_merge import (
     MERGED_KEY_RULE,
     MERGED_RULE,
     OLDER_RULE,
     TIE_RULE,
     UNTOUCHED_RULE,
-    CorrectionSpec,
-    Derived,
-    DeriveTask,
     MergedTask,
     MergeSpec,
-    correct,
     merge,
     merge_violations,
 )
 from backfill_assets.worker.chunk_rules import PARTITION_RULE
+from backfill_assets.worker.derive_tasks import Derived, DeriveTask
 from backfill_assets.worker.derived_files import PartitionedBy
 from backfill_assets.worker.partitions import internal
 from manifests.model import OlderVersion
@@ -116,7 +114,7 @@ class Case:
 
 def row(key: Key, content: tuple[int, str | None, int], run_id: str) -> Row:
     cents, note, revision = content
-    amount = Decimal(cents) / 4
+    amount = (Decimal(cents) / 4).quantize(Decimal("0.01"))  # as the column has it: a truncation goes by its digits
     return dict(zip(KINDS, (*key, amount, note, revision, run_id, CLOCK), strict=True))
 
 

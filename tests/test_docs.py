@@ -31,7 +31,13 @@ from pydantic import BaseModel
 import backfill_assets
 from backfill_assets import _PLACES
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations.apis import ApiFeed
+from backfill_assets.declarations.changelogs import ChangedTable, Changelog
 from backfill_assets.declarations.deliveries import Loader
+from backfill_assets.declarations.feeds import DeliveryIndex, FileFeed, FileReader
+from backfill_assets.declarations.logs import LogPlace
+from backfill_assets.declarations.migrations import Migration
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.reconciliations import (
     Comparison,
     Entities,
@@ -47,15 +53,15 @@ from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
     PUBLISHED_RULES_GATE,
     Finding,
-    InputTable,
     Needs,
-    Product,
     Reconciliation,
     TargetTable,
     TransformContext,
 )
+from backfill_assets.declarations.topics import Topic, TopicLimits, TopicSecurity
 from backfill_assets.products.enforcement import PRODUCT as ENFORCEMENT
 from manifests.lifecycle import TRANSITIONS, RunState
+from manifests.merge_policy import MergePolicy
 from manifests.model import (
     RUN_ID_RULE,
     Evidence,
@@ -71,6 +77,7 @@ from manifests.model import (
 )
 from manifests.reading import load_manifest, parse_manifest
 from resources.settings import _OTHER_VARIABLES, Settings
+from resources.sinks.declared import ToTopic
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
@@ -262,6 +269,12 @@ def test_the_table_of_a_target_has_every_field() -> None:
     [
         ("concepts.md", LivePolicy),
         ("concepts.md", ReconciliationPolicy),
+        ("moving-house.md", Migration),
+        ("logs.md", LogPlace),
+        *(("kafka.md", one) for one in (Topic, TopicSecurity, TopicLimits)),
+        ("publishing-to-topics.md", ToTopic),
+        ("change-data-capture.md", Changelog),
+        ("change-data-capture.md", ChangedTable),
         *(
             ("adding-a-table.md", one)
             for one in (
@@ -275,13 +288,18 @@ def test_the_table_of_a_target_has_every_field() -> None:
                 Wrong,
                 Loader,
                 Sink,
+                ApiFeed,
+                FileFeed,
+                FileReader,
+                DeliveryIndex,
+                MergePolicy,
             )
         ),
     ],
     ids=lambda one: getattr(one, "__name__", one),
 )
 def test_the_table_of_a_declaration_has_every_field_and_what_it_is_if_left_out(page: str, policy: type) -> None:
-    article = "an" if policy in {InputTable, Entities} else "a"
+    article = "an" if policy in {InputTable, Entities, ApiFeed} else "a"
     rows = table(f"docs/{page}", f"| field of {article} `{policy.__name__}` |")
     assert {name for row in rows for name in coded(row[0])} == {field.name for field in fields(policy)}
     if_left_out = {name: row[2] for row in rows for name in coded(row[0])}
@@ -315,8 +333,8 @@ def test_a_shown_command_exists_with_its_options(where: str, words: list[str]) -
     assert [word for word in rest if word.startswith("-") and word.split("=")[0] not in options_of(command)] == []
 
 
-A_TABLE = "bronze.readings"
-"""Stands for TABLE: `backfill load` takes any name of a table for a command."""
+A_TABLE, A_FEED = "bronze.readings", "shop_orders"
+"""Stand for TABLE and FEED: `backfill load` takes any name of a table, or of a feed, for a command."""
 
 
 def command_of(where: str, words: Sequence[str]) -> tuple[click.Command, list[str]]:
@@ -337,7 +355,7 @@ def options_of(command: click.Command, *, below: bool = False) -> set[str]:
     found = {"--help", "-h", *(option for parameter in command.params for option in parameter.opts)}
     if below and isinstance(command, click.Group):
         context = click.Context(command)
-        under = [command.get_command(context, name) for name in (*command.list_commands(context), A_TABLE)]
+        under = [command.get_command(context, name) for name in (*command.list_commands(context), A_TABLE, A_FEED)]
         found = found.union(*(options_of(one, below=True) for one in under if one is not None))
     return found
 

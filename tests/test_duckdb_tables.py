@@ -18,8 +18,8 @@ from pyiceberg.transforms import parse_transform
 from worlds import SPARK, World
 
 from backfill_assets.audit.verification import verify
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
-from backfill_assets.declarations.target import Product
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.operations.splitting import split_files

@@ -27,15 +27,9 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations import finding
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schema import Instant, iceberg_schema
-from backfill_assets.declarations.target import (
-    ACCEPTED_ROWS_GATE,
-    PUBLISHED_RULES_GATE,
-    InputTable,
-    Product,
-    TargetTable,
-    TransformVersion,
-)
+from backfill_assets.declarations.target import ACCEPTED_ROWS_GATE, PUBLISHED_RULES_GATE, TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Disagreement
 from backfill_assets.operations.doctor.examination import examine

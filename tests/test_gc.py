@@ -27,7 +27,8 @@ from backfill_assets.evidence.events import GC
 from backfill_assets.operations import garbage as garbage_module
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.operations.garbage import MANIFEST, OUTLINE, STAGED, TableGarbage, collect, find
+from backfill_assets.operations.garbage import collect, find
+from backfill_assets.operations.garbage_found import MANIFEST, OUTLINE, STAGED, TableGarbage
 from backfill_assets.publication.accepting import accept
 from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.undoing import reinstate, rollback
@@ -100,7 +101,7 @@ def readable(world: World) -> dict[int, int]:
 
 def garbage(world: World, at: datetime) -> TableGarbage:
     """Return what can go of the target, and nothing of its corrections, which no run of these tests makes."""
-    found, corrections = find(world.platform, at=at)
+    found, corrections = (one for one in find(world.platform, at=at) if one.target == TARGET)
     assert (corrections.refs, corrections.snapshots, corrections.files) == ((), (), ())
     return found
 
@@ -420,7 +421,7 @@ def test_every_publish_mode_keeps_what_it_needs(kept: Kept) -> None:
     corrections = world.platform.lakehouse.table(f"{TARGET}_corrections")
     events = corrections.scan().to_arrow().num_rows
     assert events > 0
-    targets, beside = find(world.platform, at=now() + MONTHS)
+    targets, beside = (one for one in find(world.platform, at=now() + MONTHS) if one.target == TARGET)
     assert targets.refs == ("candidate-forgotten",)
     assert by_owner(targets, STAGED).keys() == {"rejected", "forgotten"}
     assert (beside.snapshots, beside.files) == ((), ())
@@ -548,7 +549,8 @@ def test_the_command_shows_first_and_deletes_only_when_told(world: World, monkey
     before, run = paths(world), CliRunner().invoke
     shown = json.loads(run(cli, ["gc", "--json"]).stdout)
     assert shown["dryRun"] is True
-    owners = {item["owner"] for item in shown["found"][0]["files"]}
+    (found,) = [one for one in shown["found"] if one["table"] == TARGET]
+    owners = {item["owner"] for item in found["files"]}
     assert owners == {"rejected", "undone"}
     for arguments in (["gc"], ["gc", "--dry-run"]):
         result = run(cli, arguments)
@@ -562,8 +564,8 @@ def test_the_command_shows_first_and_deletes_only_when_told(world: World, monkey
     assert ended.value.code == EXIT_REFUSED
     assert paths(world) == before
     deleted = json.loads(run(cli, ["gc", "--delete", "--yes", "--json"]).stdout)
-    assert deleted["collected"][0]["files"] == len(shown["found"][0]["files"])
-    assert len(before - paths(world)) == deleted["collected"][0]["files"]
+    assert sum(one["files"] for one in deleted["collected"]) == len(found["files"])
+    assert len(before - paths(world)) == len(found["files"])
     assert run(cli, ["gc", "--delete", "--yes"]).stdout.endswith("nothing to remove\n")
     record = sorted((world.home / "evidence" / GC / "records").glob("*-done.json"))
     assert json.loads(record[0].read_text())["by"] == "grace"

@@ -260,7 +260,7 @@ BAD = f"{SOURCE}:bad"
 @pytest.fixture
 def bad_load(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of the source that somebody will take back; the source stands for a declared input table."""
-    declared_input = SimpleNamespace(name=SOURCE, quarantine_of="")
+    declared_input = SimpleNamespace(name=SOURCE, quarantine_of="", log=None)
     monkeypatch.setattr(type(platform.products), "input", lambda *_: declared_input)
     monkeypatch.setattr(type(platform.products), "quarantine_of", lambda *_: declared_input)
     load_again(platform, BAD)

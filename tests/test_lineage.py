@@ -24,6 +24,7 @@ from small_worlds import copy_of
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import (
     LATER_LINEAGE_COLUMNS,
     LINEAGE_COLUMNS,
@@ -32,7 +33,6 @@ from backfill_assets.declarations.schema import (
     dtypes,
     lineage_columns,
 )
-from backfill_assets.declarations.target import Product
 from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish
 from backfill_assets.review.diff import diff_run

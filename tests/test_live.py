@@ -36,7 +36,6 @@ from backfill_assets.defs.publish import publication_requests, publish_job, publ
 from backfill_assets.defs.staging import backfill_partitions, staging_job, staging_job_name
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform
-from backfill_assets.live import Tick, approve_by_policy, live_manifest, tick
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning import live_names
 from backfill_assets.planning.resolve import plan_run, preview
@@ -45,6 +44,7 @@ from backfill_assets.products.enforcement.loading import EVENTS, RawLoad
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.requirements import policy_problems
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.schedules.live import Tick, approve_by_policy, live_manifest, tick
 from backfill_assets.staging.executor import require_computable
 from manifests.errors import (
     InputRefused,

@@ -13,7 +13,6 @@ from worlds import SPARK, World, killed_at
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.schedules import LivePolicy
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.live import Tick, foreseen, tick
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.live_names import claims, is_live_id
@@ -21,6 +20,7 @@ from backfill_assets.planning.pinned_snapshots import untagged_of
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.schedules.live import Tick, foreseen, tick
 from benchmarks import accounts, sales
 from benchmarks.accounts import ENTRIES, FEES, LIMITS, Row
 from benchmarks.sales import BY_HOUR, BY_HOUR_AND_VALUE, BY_MONTH, JURISDICTIONS, RAW, SALES

@@ -21,13 +21,13 @@ from test_metrics import misplaced
 from backfill_assets import faults
 from backfill_assets.cli.command import cli
 from backfill_assets.installation import Platform
-from backfill_assets.live import tick
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.ending import cancel
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.schedules.live import tick
 from backfill_assets.staging import executor
 from benchmarks.small_table import (
     HISTORY,

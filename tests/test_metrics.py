@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
-from backfill_assets.declarations.target import InputTable, Product
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.installation import Platform
 from backfill_assets.operations import metrics
 from backfill_assets.operations.metrics import (

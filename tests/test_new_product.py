@@ -307,7 +307,7 @@ def test_a_table_that_another_product_declares_is_named_and_not_declared_again(
     module = declared(here / "hearings-product", monkeypatch)
     assert module.PRODUCT.inputs == ()
     assert module.TARGET.source == "bronze.case_events"
-    enforcement = products_named(None).declared[0]
+    enforcement = next(one for one in products_named(None).declared if one.name == "enforcement")
     assert problems_of([enforcement, module.PRODUCT]) == []
 
 

@@ -17,7 +17,7 @@ from worlds import SPARK, World
 
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
-from backfill_assets.declarations.target import Product
+from backfill_assets.declarations.product import Product
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.operations.splitting import split_files

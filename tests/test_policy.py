@@ -20,7 +20,7 @@ from pyiceberg.types import DateType, NestedField, StringType
 from support import moved, pass_all, put_in_force, stage_all
 from worlds import World, killed_at, make_world
 
-from backfill_assets import decisions, live
+from backfill_assets import decisions
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.decision_jobs import BREAK_GLASS_TAG, approve_run, review_run
@@ -35,6 +35,7 @@ from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.publication.requirements import policy_problems
+from backfill_assets.schedules import live
 from backfill_assets.staging.executor import require_computable
 from benchmarks import small_table
 from manifests.data_terms import hash_of_subjects

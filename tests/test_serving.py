@@ -17,7 +17,7 @@ import ctypes, os, subprocess, sys, time
 from backfill_assets.ui.orphans import Adopted, processes
 ctypes.CDLL(None).prctl(36, 1)  # orphans come to this process
 own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
-between = "import subprocess, sys, time; subprocess.Popen(['sleep', sys.argv[1]]); time.sleep(float(sys.argv[2]))"
+between = "import os, sys, time; os.posix_spawnp('sleep', ['sleep', sys.argv[1]], os.environ); time.sleep(float(sys.argv[2]))"
 adopted, zombies, until = Adopted(), set(), time.monotonic() + 20
 child = subprocess.Popen([sys.executable, "-c", between, "2", "1"])
 brief = subprocess.Popen([sys.executable, "-c", between, "0", "0"])  # what it starts is never seen alive

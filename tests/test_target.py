@@ -8,7 +8,8 @@ import pandera.polars as pa
 import pytest
 
 from backfill_assets.declarations.checking.products import problems_of
-from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.declarations.product import Product
+from backfill_assets.declarations.target import TargetTable
 from benchmarks.small_table import TARGET, Reading
 
 

@@ -19,7 +19,8 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
 from backfill_assets.cli.launching import select_chunks
 from backfill_assets.declarations.finding import check_products
-from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.declarations.product import Product
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.launch import announce_approval, initialise_instance, run_chunks
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key
 from backfill_assets.installation import Platform

@@ -22,7 +22,7 @@ from servers import receiving
 from small_worlds import copy_of
 
 import backfill_assets as ba
-from backfill_assets import faults, live
+from backfill_assets import faults
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
@@ -32,6 +32,7 @@ from backfill_assets.operations.run_on_record import StepState
 from backfill_assets.operations.runbook import TITLES, steps
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
+from backfill_assets.schedules import live
 from benchmarks.small_table import (
     PRODUCT,
     READINGS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backfill_assets.declarations import finding
-from backfill_assets.declarations.target import Product
+from backfill_assets.declarations.product import Product
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
 from benchmarks import small_table

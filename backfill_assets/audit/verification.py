@@ -20,9 +20,10 @@ from backfill_assets.audit.ledger_and_chain import LedgerAndChain
 from backfill_assets.audit.ledger_rows import check_journal, check_ledger_rows
 from backfill_assets.audit.linked_records import check_records
 from backfill_assets.audit.published_tables import PublishedTables
+from backfill_assets.audit.published_topics import check_topics
 from backfill_assets.audit.recorded_diffs import check_diff
 from backfill_assets.audit.sealed_bundles import check_bundles, check_folder, damage_of
-from backfill_assets.evidence.events import COLUMN_CHANGES, FILE_SPLITS, GC
+from backfill_assets.evidence.events import COLUMN_CHANGES, FILE_SPLITS, GC, MIGRATIONS
 from backfill_assets.evidence.links import strange_links
 from backfill_assets.evidence.records import records_of
 from backfill_assets.evidence.seals import sealed_of
@@ -46,6 +47,7 @@ COVERED: Mapping[str, str] = {
     "what files of no known run hold of accepted days, or in the name of a run's corrections": "data",
     "files of sources and references: length, and SHA-256 where this project loaded them": "data",
     "outlines, and rows of the exception and audit tables": "data",
+    "events of topics that runs have published to: ids, offsets, number and hash by partition": "data",
     "links cut off the end of the chain": "head",
 }
 """What is checked, by name, and when: always, with `--data`, or with `--head`."""
@@ -57,7 +59,7 @@ NOT_COVERED = (
     "entries of other programs in a table's log; ages of main and of others' names; sort orders, statistics, other properties",
     "the order and the need of columns in a schema that was added later; what a source's owner makes of its columns later",
     "the base's name of a run that holds nothing any more; rows on days of which nothing is accepted",
-    "the changes table of diffs, and what sinks outside of the lakehouse received",
+    "the changes table of diffs, and what sinks outside of the lakehouse received, but for topics of events",
     "a link that repeats one about a kept record, or about a bundle that is not published yet or of an earlier version",
 )
 """What is not checked, by name."""
@@ -186,7 +188,7 @@ class _Check:
             known=set(read.known),
             adopted=read.journal.adopted,
         )
-        wrong += strange_folders(self._platform.evidence, read.runs_now, {GC, COLUMN_CHANGES, FILE_SPLITS})
+        wrong += strange_folders(self._platform.evidence, read.runs_now, {GC, COLUMN_CHANGES, FILE_SPLITS, MIGRATIONS})
         return [Problem("", one.where, one.what, *around(one.expected, one.found)) for one in wrong]
 
     def run(self, run_id: str, *, data: bool) -> tuple[Verified, bool]:
@@ -216,6 +218,8 @@ class _Check:
                 told = [one.content for one in records if one.number]
                 sealed = sealed_of(run_id, target, rows, bundle, told, damaged=damage.files, is_whole=not damage.tables)
                 chunks_read = self._tables.check(sealed, root, found, data=data)
+                if data:
+                    check_topics(self._platform, run_id, found)
         except Exception as error:  # noqa: BLE001 - what was changed may make its readers raise anything
             said = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             why = f"not everything could be checked: {said}"

@@ -19,6 +19,8 @@ from typing import Any
 import click
 
 from backfill_assets.cli import unexpected
+from backfill_assets.cli.apis import extract, extractions
+from backfill_assets.cli.as_of import as_of
 from backfill_assets.cli.base import (
     CONTEXT,
     EXIT_FAILED,
@@ -33,17 +35,23 @@ from backfill_assets.cli.base import (
 from backfill_assets.cli.decisions import COMMANDS as DECISIONS
 from backfill_assets.cli.differences import diff, explain
 from backfill_assets.cli.evidence import head, report, verify
+from backfill_assets.cli.files import files, receive
 from backfill_assets.cli.launching import resume, run
 from backfill_assets.cli.live import live
 from backfill_assets.cli.loads import load, loads, unload
+from backfill_assets.cli.logs import land, logs_command
+from backfill_assets.cli.migration import migration
 from backfill_assets.cli.new_product import new_product
 from backfill_assets.cli.operations import metrics, runbook
 from backfill_assets.cli.planning import plan
 from backfill_assets.cli.policy import policy
+from backfill_assets.cli.proposals import propose
 from backfill_assets.cli.publication import accept, publish, reinstate, rollback
+from backfill_assets.cli.quarantine import quarantine
 from backfill_assets.cli.reconciliation import drift, exceptions, reconcile
 from backfill_assets.cli.reproduction import reproduce
 from backfill_assets.cli.sinks import sinks
+from backfill_assets.cli.source_rows import compare_source
 from backfill_assets.cli.status import status
 from backfill_assets.cli.stopping import stop
 from backfill_assets.cli.ui import ui
@@ -94,6 +102,12 @@ def cli() -> None:
       backfill init                    create home, ledger, tables, reference data
       backfill load TABLE FILE         bring input in, each row held to its model
       backfill loads TABLE             what was loaded; `unload` takes a load back
+      backfill receive FEED [PATH]     files that come again and again; `files`
+      backfill land LOG FOLDER         changes of a database, whole transactions
+      backfill quarantine list TABLE   rows that were not loaded; `release` them
+      backfill extract FEED            ask a server for history, keep each answer
+      backfill extractions FEED        what was asked; `load FEED` loads it
+      backfill land LOG                bring ranges of a log in; `logs`: which are
       backfill plan MANIFEST.yaml      what would be read, computed and changed
       backfill review RUN --by NAME    somebody looks first, where policy asks
       backfill approve RUN --by NAME   somebody other than the requester agrees
@@ -108,8 +122,10 @@ def cli() -> None:
       backfill reinstate RUN           undo a rollback
       backfill accept RUN              make a version what main shows
       backfill explain TABLE --key K=V why a row says what it says, and said once
+      backfill as-of TABLE --system-time T  what was said then
       backfill reproduce RUN           compute it again and compare every digest
       backfill reconcile [TABLE]       hold what is published against its source
+      backfill compare-source TABLE FILE  or against rows of the source at an LSN
       backfill exceptions RUN          rows that disagree; `drift`: over time
       backfill verify RUN | --all      is evidence (--data: and rows) as recorded
       backfill report RUN              one page about a run that stands by itself
@@ -118,9 +134,10 @@ def cli() -> None:
       backfill split-files MANIFEST    part files that reach across its range
       backfill runbook RUN             its steps: what is done, what is next
       backfill sinks                   what runs can tell, and which mode may
+      backfill migration plan NAME     move readers to another table; `advance`
       backfill metrics                 figures for Prometheus; --output, --listen
 
-    Beside it, `backfill live` takes in what is new, run by run.
+    Beside it, `backfill live` takes in what is new, run by run, and `backfill propose` plans the days that were said anew.
 
     `backfill demo` shows all of it; `backfill ui` opens Dagster. Settings: `backfill config`.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
@@ -216,21 +233,32 @@ def demo(events: Path | None, cases: int, seed: int, column: bool) -> None:
 for _command in (
     *DECISIONS,
     accept,
+    as_of,
+    compare_source,
     diff,
     doctor,
     drift,
     exceptions,
     explain,
+    files,
+    extract,
+    extractions,
     gc,
     head,
+    land,
     live,
     load,
     loads,
+    logs_command,
     metrics,
+    migration,
     new_product,
     plan,
     policy,
+    propose,
     publish,
+    receive,
+    quarantine,
     reconcile,
     reinstate,
     report,

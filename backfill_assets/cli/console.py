@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a refusal is shown also where a product, which these import
     from backfill_assets.audit.first_difference import RowDifference
     from backfill_assets.audit.reproduce import ChunkComparison, Reproduction
     from backfill_assets.operations.doctor.disagreements import Disagreement, Repaired
-    from backfill_assets.operations.garbage import TableGarbage
+    from backfill_assets.operations.garbage_found import TableGarbage
     from backfill_assets.operations.runbook import Step
     from backfill_assets.publication.announcements import Published
 
@@ -161,6 +161,7 @@ def plan(
             else []
         ),
         *((f"source {one.table}", one.describe()) for one in planned.sources),
+        *(pair for one in planned.logs for pair in one.describe()),
         *((f"made by run '{one.run_id}'", in_words(one.chunks)) for one in planned.upstream),
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),

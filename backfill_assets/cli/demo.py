@@ -48,6 +48,7 @@ OF_CASE_AGE = Path(enforcement.__file__).parent
 """Where the manifest lies whose version only the product with the column has."""
 HISTORY, RESTATEMENT, ASKS_FOR_WEBHOOK = "history-2-4-1", "restate-utc-dates", "refused-webhook"
 _APPROVER = "data owner on duty"
+_TARGET = "silver.case_sla_daily"
 _WITH_CASE_AGE, _COLUMN, FILL = (
     "backfill_assets.products.enforcement.case_age:PRODUCT",
     "case_age_days",
@@ -111,9 +112,9 @@ def _settings(*, column: bool) -> Settings:
     settings = load_settings()
     _require_shipped(settings)
     platform = Platform.of(settings)
-    if not (column and settings.home.is_dir() and platform.lakehouse.exists(platform.products.targets[0].name)):
+    if not (column and settings.home.is_dir() and platform.lakehouse.exists(_TARGET)):
         return settings
-    if _COLUMN in platform.lakehouse.table(platform.products.targets[0].name).schema().column_names:
+    if _COLUMN in platform.lakehouse.table(_TARGET).schema().column_names:
         os.environ[_SERVED] = json.dumps([_WITH_CASE_AGE])
     return load_settings()
 
@@ -158,9 +159,7 @@ def _new_column(settings: Settings, instance: DagsterInstance, scope: tuple[date
 
 def _say_filled(platform: Platform, when: str) -> None:
     """Say in how many rows readers see a value of the new column."""
-    found = (
-        platform.lakehouse.table(platform.products.targets[0].name).scan(selected_fields=(_COLUMN,)).to_arrow()[_COLUMN]
-    )
+    found = platform.lakehouse.table(_TARGET).scan(selected_fields=(_COLUMN,)).to_arrow()[_COLUMN]
     tell(f"{when}: {len(found) - found.null_count:,} of {len(found):,} rows have a {_COLUMN}")
 
 

@@ -16,7 +16,7 @@ from backfill_assets.cli.terminal import Table
 from backfill_assets.evidence.diff_records import ChangesTable, ColumnDiff, RunDiff
 from backfill_assets.review.diff import Made
 from backfill_assets.review.wording import amount, changes_of, key_of_row, not_shown, value_of, within_tolerances
-from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
+from backfill_assets.worker.chunk_corrections import ADDED, CHANGED, REMOVED
 from manifests.canonical import plain
 from manifests.chunks import cell_of
 from manifests.model import PublishMode

@@ -46,7 +46,7 @@ def live(target: str | None, once: bool, every: int, as_json: bool) -> None:
     Does what the live schedule and sensor in Dagster do: plan from the watermark, approve by policy, stage, gate, publish.
     Where nothing has changed since the last tick, nothing happens.
     """
-    from backfill_assets.live import policy_of
+    from backfill_assets.schedules.live import policy_of
 
     with opened_platform() as platform:
         declared = [one for one in platform.products.targets if one.live is not None]
@@ -75,7 +75,7 @@ def _tick_until_interrupted(
 
 def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTable, as_json: bool) -> int:
     """Make one tick of a target and run what it made; print what came of it and return the exit code of that."""
-    from backfill_assets.live import LAUNCHABLE, tick
+    from backfill_assets.schedules.live import LAUNCHABLE, positions_read, tick
 
     failures: list[str] = []
     try:
@@ -108,6 +108,7 @@ def _live_tick(platform: Platform, instance: DagsterInstance, target: TargetTabl
                 "waitsFor": waits_for,
                 "completeUntil": None if mark is None else mark.complete_until,
                 "sourceSnapshot": None if mark is None else mark.source_snapshot_id,
+                "positions": positions_read(platform, target),
             }
         )
     else:

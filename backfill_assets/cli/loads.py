@@ -6,11 +6,13 @@ product's own files are, its loader's.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from backfill_assets.cli.apis import of_feed
 from backfill_assets.cli.base import json_option, opened_instance, opened_platform, say, show, tell
 from manifests.errors import InputRefused, Problem
 from manifests.text import visible
@@ -25,13 +27,14 @@ class _Tables(click.Group):
     """The products' own loaders by their names, and every declared input table by its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is Click's
-        return sorted(_own_loaders())
+        return sorted([*_own_loaders(), *_feeds()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if "." in cmd_name:
             return _of_table(cmd_name)
-        declared = _own_loaders().get(cmd_name)
-        return None if declared is None else _of_loader(cmd_name, *declared)
+        if (declared := _own_loaders().get(cmd_name)) is not None:
+            return _of_loader(cmd_name, *declared)
+        return of_feed(cmd_name) if re.fullmatch(r"\w+", cmd_name) else None
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "TABLE FILE [OPTIONS]")
@@ -58,6 +61,7 @@ def load() -> None:
     (setting quarantine_limit), and so is content that was loaded before. A reference table is replaced as a whole, as a
     named version; content that another load has replaced since comes back with --again.
 
+    What `backfill extract FEED` has asked a server for is loaded by `backfill load FEED`, from the archive.
     `backfill loads TABLE` lists what was loaded; `backfill unload TABLE LOAD` takes a load back.
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
 
@@ -106,6 +110,14 @@ def _of_table(table: str) -> click.Command:
     load_table.__doc__ = f"Load FILE into {table}: see `backfill load --help`."
     load_table.help = load_table.__doc__
     return load_table
+
+
+def _feeds() -> list[str]:
+    """Return the names of the feeds from servers that products declare."""
+    from backfill_assets.installation import Platform
+    from resources.settings import load_settings
+
+    return list(Platform.of(load_settings()).products.apis)
 
 
 def _own_loaders() -> dict[str, tuple[str, str]]:

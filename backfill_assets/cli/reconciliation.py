@@ -55,9 +55,9 @@ def reconcile(
 
     \b
       backfill reconcile
-      backfill reconcile silver.case_sla_daily --range 2012-01-01..2012-12-31
+      backfill reconcile silver.meter_daily --range 2024-01-01..2024-12-31
       backfill exceptions RUN                 the rows that disagree
-      backfill drift silver.case_sla_daily    how it was before
+      backfill drift silver.meter_daily       how it was before
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.reconciliation import reconcile as reconciling
     from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
@@ -111,8 +111,8 @@ def target_of(platform: Platform, table: str | None) -> Any:
     return platform.products.target(names[0])
 
 
-def range_of(text: str) -> DayRange:
-    """Return the days of `A..B`.
+def range_of(text: str, option: str = "--range") -> DayRange:
+    """Return the days of `A..B`, as an option of a command gives them.
 
     Raises:
         InputRefused: if they are no days, or in the wrong order.
@@ -124,10 +124,10 @@ def range_of(text: str) -> DayRange:
         start, end = date.fromisoformat(first), date.fromisoformat(last or first)
     except ValueError as error:
         raise InputRefused(
-            Problem(f"--range is {text}", "a range is two days, YYYY-MM-DD..YYYY-MM-DD", "correct it")
+            Problem(f"{option} is {text}", "a range is two days, YYYY-MM-DD..YYYY-MM-DD", "correct it")
         ) from error
     if end < start:
-        raise InputRefused(Problem(f"--range is {text}", "a range ends on or after its first day", "turn it round"))
+        raise InputRefused(Problem(f"{option} is {text}", "a range ends on or after its first day", "turn it round"))
     return DayRange.model_construct(start=start, end=end)
 
 

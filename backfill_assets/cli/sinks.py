@@ -45,7 +45,7 @@ def _pairs(sink: SinkFacts) -> list[tuple[str, object]]:
         ("what it is", sink.description),
         ("owners", ", ".join(sink.owners)),
         ("adapter", sink.adapter),
-        ("told of", ", ".join(sink.told_of)),
+        ("told of", ", ".join(sink.told_of) or "nothing: rows are published to it"),
         *((f"setting {name}", "set" if is_set else "missing here") for name, is_set in sink.settings.items()),
         *((f"LIVE of {target}", "tells it") for target in sink.live_of),
         *((mode, f"{_WORDS[may.decision]}: {may.why}") for mode, may in sink.modes.items()),

@@ -6,7 +6,7 @@ given. An input table whose files have its own columns needs none of it: `backfi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -61,6 +61,15 @@ class Delivery(Protocol):
 
 
 @dataclass(frozen=True)
+class QuarantinedRecord:
+    """A quarantined row as it came: the number of the row in its file, from 0, and what the product's loader kept of it (JSON text)."""
+
+    source_file: str
+    source_row: int
+    record: str
+
+
+@dataclass(frozen=True)
 class Loader:
     """How a product brings raw rows into one of its input tables: the command `backfill load NAME`.
 
@@ -69,9 +78,13 @@ class Loader:
         description: one sentence, for `--help`.
         from_file: opens a delivered file; raises `InputRefused` where it has not the shape that is expected.
         generated: makes up a delivery from a number (cases, orders, ...) and a seed; None where there is no generator.
+        from_records: makes a delivery of rows that were quarantined, to be read by the rules of today: what is no row of the
+            table yet is quarantined in it again, by the same file and number. Its `load_id` is not used. None where the loader
+            cannot read back what it has quarantined: such rows cannot be released.
     """
 
     table: str
     description: str
     from_file: Callable[[Path], Delivery]
     generated: Callable[[int, int], Delivery] | None = None
+    from_records: Callable[[Sequence[QuarantinedRecord]], Delivery] | None = None

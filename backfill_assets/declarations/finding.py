@@ -23,9 +23,9 @@ from backfill_assets.declarations.checking.imports import (
 )
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.deliveries import Loader
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.products import Products
 from backfill_assets.declarations.raised_by_products import ENDS_THE_PROCESS
-from backfill_assets.declarations.target import Product
 from manifests.errors import DeclarationRefused, Problem
 
 GROUP = "backfill_assets.products"

@@ -12,6 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
+import pandera.polars as pa
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -60,6 +61,30 @@ def parse_key(target: TargetTable, texts: Sequence[str]) -> dict[str, Any]:
     if problems:
         raise InputRefused(problems)
     return {name: key[name] for name in target.key}
+
+
+def parse_columns(table: str, model: type[pa.DataFrameModel], texts: Sequence[str]) -> dict[str, Any]:
+    """Return the values of some columns of a table, each written as `column=value`.
+
+    Raises:
+        InputRefused: with everything that is wrong with them.
+    """
+    kinds = {one.name: one.field_type for one in iceberg_schema(model).fields}
+    wanted, found, problems = f"columns of {table} are {', '.join(kinds)}", {}, []
+    for given in (text.partition("=") for text in texts):
+        name, equals, text = given[0].strip(), given[1], given[2]
+        if not equals or name not in kinds:
+            problems.append(Problem(f"'{''.join(given)}' is not column=value", wanted, "correct it"))
+        elif name in found:
+            problems.append(Problem(f"{name} is given twice", "a column has one value", "leave one out"))
+        else:
+            try:
+                found[name] = _value(kinds[name], text)
+            except (ValueError, InvalidOperation):
+                problems.append(Problem(f"{name}={text} is not a {kinds[name]}", wanted, "correct the value"))
+    if problems:
+        raise InputRefused(problems)
+    return found
 
 
 def _value(kind: Any, text: str) -> Any:

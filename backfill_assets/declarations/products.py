@@ -7,15 +7,21 @@ can be used `declarations.checking`'s, and what is in a table the lakehouse's. N
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from backfill_assets.declarations.apis import ApiFeed
+from backfill_assets.declarations.changelogs import Changelog
+from backfill_assets.declarations.feeds import FileFeed
+from backfill_assets.declarations.migrations import Migration
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.sources import modules_of
-from backfill_assets.declarations.target import InputTable, Product, TargetTable
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.declarations.topics import Topic
 from manifests.errors import InputRefused, Problem
 from resources.sinks.declared import PLATFORM_SINKS, SinkDeclaration
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     import pandera.polars as pa
 
 _Table = TypeVar("_Table", InputTable, TargetTable)
+_Feed = TypeVar("_Feed", FileFeed, ApiFeed, Topic, Changelog)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,79 @@ class Products:
     def sinks(self) -> dict[str, SinkDeclaration]:
         """Every sink that a manifest can grant, by name: the platform's, and those of every product."""
         return dict(PLATFORM_SINKS) | {sink.name: sink for product in self.declared for sink in product.sinks}
+
+    @cached_property
+    def feeds(self) -> dict[str, FileFeed]:
+        """Every feed of every product, by name."""
+        return {feed.name: feed for product in self.declared for feed in product.feeds}
+
+    @cached_property
+    def apis(self) -> dict[str, ApiFeed]:
+        """Every feed from a server, of every product, by name."""
+        return {feed.name: feed for product in self.declared for feed in product.apis}
+
+    @cached_property
+    def migrations(self) -> dict[str, Migration]:
+        """Every read model that moves from one target to another, by name."""
+        return {one.name: one for product in self.declared for one in product.migrations}
+
+    @cached_property
+    def changelogs(self) -> dict[str, Changelog]:
+        """Every changelog of every product, by name."""
+        return {one.name: one for product in self.declared for one in product.changelogs}
+
+    def changelog(self, name: str) -> Changelog:
+        """Return a declared changelog.
+
+        Raises:
+            InputRefused: if no product declares it.
+        """
+        how = "declare it: `changelogs=(ba.Changelog(...),)` of a product"
+        return _feed(name, self.changelogs, f"no product declares the changelog {name!a}", "", how)
+
+    def migration(self, name: str) -> Migration:
+        """Return a declared migration.
+
+        Raises:
+            InputRefused: if no product declares it.
+        """
+        if name in self.migrations:
+            return self.migrations[name]
+        raise InputRefused(
+            Problem(
+                f"no product declares the migration {name!a}",
+                f"declared are {', '.join(sorted(self.migrations)) or 'none'}",
+                "declare it: `migrations=(ba.Migration(...),)` of a product",
+            )
+        )
+
+    def api(self, name: str) -> ApiFeed:
+        """Return a declared feed from a server.
+
+        Raises:
+            InputRefused: if no product declares it.
+        """
+        return _feed(
+            name,
+            self.apis,
+            f"no product declares the API feed {name!a}",
+            "; the name of a table has a dot in it",
+            "declare it: `apis=(FEED,)` of a product",
+        )
+
+    @cached_property
+    def topics(self) -> dict[str, Topic]:
+        """Every topic that is landed, of every product, by name."""
+        return {topic.name: topic for product in self.declared for topic in product.topics}
+
+    def topic(self, name: str) -> Topic:
+        """Return a declared topic.
+
+        Raises:
+            InputRefused: if no product declares it.
+        """
+        what = f"no product declares the topic {name!a}"
+        return _feed(name, self.topics, what, "", "declare it: `topics=(TOPIC,)` of a product")
 
     @cached_property
     def modules(self) -> tuple[str, ...]:
@@ -84,6 +164,14 @@ class Products:
         offered = [table for table in self.inputs if table.name == name or not table.quarantine_of]
         return _named(name, offered, "input table", self.declared)
 
+    def feed(self, name: str) -> FileFeed:
+        """Return a declared feed.
+
+        Raises:
+            InputRefused: if no product declares it.
+        """
+        return _feed(name, self.feeds, f"feed {name} is not declared", "", "declare it as a `FileFeed` of a product")
+
     def quarantine_of(self, table: InputTable) -> InputTable:
         """Return the quarantine of an input table; of a reference table, which has none, the table itself."""
         return next((one for one in self.inputs if one.quarantine_of == table.name), table)
@@ -100,6 +188,20 @@ class Products:
         """Return the group that the assets of a table are in: its product's name, as Dagster writes names of groups."""
         product = self.of_table(table)
         return "backfill" if product is None else re.sub(r"[^A-Za-z0-9_]", "_", product.name)
+
+
+def _feed(name: str, declared: Mapping[str, _Feed], what: str, beside: str, how: str) -> _Feed:
+    """Return a declared feed, or refuse a name that none has, with the one that was meant."""
+    if name in declared:
+        return declared[name]
+    close = get_close_matches(name, declared, n=1)
+    raise InputRefused(
+        Problem(
+            what,
+            f"declared are {', '.join(sorted(declared)) or 'none'}{beside}",
+            f"{f'did you mean {close[0]}? ' if close else ''}correct the name, or {how}",
+        )
+    )
 
 
 def tables_of(product: Product) -> list[tuple[str, str]]:

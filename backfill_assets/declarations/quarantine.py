@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import pandera.polars as pa
 import polars as pl
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import Instant
-from backfill_assets.declarations.target import InputTable
+from manifests.errors import Problem
 from manifests.text import visible
 
 WITHHELD = "withheld, because the policy protects columns of this table"
@@ -75,6 +76,46 @@ class Rejections:
         ]
         more = f"; and {len(self.counts) - _SHOWN_REASONS} more reason(s)" if len(self.counts) > _SHOWN_REASONS else ""
         return "; ".join(told) + more + "; rows are counted from 0"
+
+
+def limit_problems(
+    table: InputTable, source: str, reasons: Rejections, rows: int, limit: float, *, withheld: bool
+) -> list[Problem]:
+    """Say why a load is refused for what of it would be quarantined: too much in all, or for one rule; all reasons at once.
+
+    Args:
+        table: the input table.
+        source: what is loaded, in words.
+        reasons: the rows that would be quarantined.
+        rows: all rows of the load.
+        limit: the share of them that may be quarantined, 0 to 1.
+        withheld: whether values are not shown.
+    """
+    problems = []
+    if reasons.total > limit * rows:
+        problems.append(
+            Problem(
+                f"{source}: {reasons.total:,} of {rows:,} rows ({reasons.total / rows:.1%}) are not rows of {table.name}: "
+                f"{reasons.in_words(withheld=withheld)}",
+                f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
+                "correct the file, or raise the limit if the rows are rightly unusable",
+            )
+        )
+    for rule, share in table.quarantine_limits.items():
+        number = reasons.counts[rule]
+        if number > share * rows:
+            first = reasons.first.get(rule)
+            where = (
+                "" if first is None else f", first in {(FirstRow(first.row, '') if withheld else first).in_words(rule)}"
+            )
+            problems.append(
+                Problem(
+                    f"{source}: {number:,} of {rows:,} rows ({number / rows:.1%}) break the rule '{rule}'{where}",
+                    f"at most {share:.1%} of a load of {table.name} may break it (quarantine_limits of its declaration)",
+                    "correct the file, or raise the limit of the rule where that is right",
+                )
+            )
+    return problems
 
 
 def with_quarantines(tables: Iterable[InputTable]) -> list[InputTable]:

@@ -1,7 +1,7 @@
-"""What may happen to a target by a schedule, without anybody being asked: LIVE, and reconciliations.
+"""What a schedule or sensor may do to a target without anybody being asked: LIVE, reconciliations, proposed restatements.
 
-Put here what a team declares of it. The target itself is `target`'s; what schedules do, `backfill_assets.live`'s and
-`backfill_assets.reconciliation`'s. Imported by Spark's Python workers: keep it light.
+Put here what a team declares of it. The target itself is `target`'s; what schedules do, `backfill_assets.schedules.live`'s,
+`backfill_assets.reconciliation`'s and `backfill_assets.schedules.proposals`'. Imported by Spark's Python workers: keep it light.
 """
 
 from __future__ import annotations
@@ -72,3 +72,29 @@ class ReconciliationPolicy:
     requested_by: str = "reconciliation schedule"
     approved_by: str = "policy:reconciliation"
     purpose: str | None = None
+
+
+@said_at_once
+@dataclass(frozen=True)
+class RestatementPolicy:
+    """What is proposed for a target when its source has newer versions of days that are published: a run over just those days.
+
+    A proposal is a planned run of kind RESTATEMENT. Who approves it is for the installation's policy to say: a person, or the
+    rule itself up to a number of chunks (`proposals` of a rule in policy.yaml).
+
+    Attributes:
+        transform_version: the version it computes with.
+        requested_by: who asks, and `approved_by` the name under which the rule approves; they differ, as for everybody.
+        gates: the run-level gates it runs besides those that every target has; None for all.
+        tolerances: by name, where they differ from the target's.
+        purpose: what it uses the source for, where the policy asks.
+        development: whether it may run uncommitted code, on record.
+    """
+
+    transform_version: str
+    requested_by: str = "restatement sensor"
+    approved_by: str = "policy:restatement"
+    gates: tuple[str, ...] | None = None
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    purpose: str | None = None
+    development: bool = False

@@ -17,11 +17,12 @@ from resources.sinks.declared import (
     ToEventLog,
     Told,
     ToTable,
+    ToTopic,
     ToWebhook,
     tables_of,
 )
 
-__all__ = ["Sink", "SinkAdapter", "SinkClass", "ToCache", "ToEventLog", "ToTable", "ToWebhook", "Told"]
+__all__ = ["Sink", "SinkAdapter", "SinkClass", "ToCache", "ToEventLog", "ToTable", "ToTopic", "ToWebhook", "Told"]
 
 PLATFORM_TABLES = frozenset({*tables_of(PLATFORM_SINKS.values()).values(), "audit.reconciliation_exceptions"})
 """Tables that are made beside those of products: of the platform's sinks, and of the rows on which gates disagree."""

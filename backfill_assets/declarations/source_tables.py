@@ -1,4 +1,4 @@
-"""Sources beside the first: which tables they are, by which column their rows have days, and which days of them a chunk needs.
+"""Sources beside the first, and states to start from: which tables they are, by which column their rows have days, and which days of them a chunk needs.
 
 Put here what a team declares of them. What is wrong with a declaration is `checking.source_tables`' to say; what is read of a
 pinned one, `manifests.further_sources`'. Imported by Spark's Python workers: keep it light.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from backfill_assets.declarations.arguments import said_at_once
 from manifests.errors import Problem, TransformRefused
-from manifests.facts import FurtherSource
+from manifests.facts import DeclaredStart, FurtherSource
 from manifests.timeliness import AS_OTHERS, Timeliness
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class SourceTable:
             refused, by the bounds of the source's files.
         timeliness: what becomes of rows that come late, and of rows of the future.
         readers: what its rows mean by their version; None: they all mean the same.
+        for_gates: whether gates alone look at it. A transform is not given it, so that no row that is computed changes with it, and a merge
+            does not ask whose its rows are.
     """
 
     table: str
@@ -119,9 +121,35 @@ class SourceTable:
     may_be_empty: bool = False
     timeliness: Timeliness = AS_OTHERS
     readers: Readers | None = None
+    for_gates: bool = False
 
     @property
     def contract(self) -> FurtherSource:
         """What the planner must know of it."""
         window = self.reads.before, self.reads.after
-        return FurtherSource(self.table, self.time_column, *window, self.may_be_empty, self.timeliness)
+        return FurtherSource(
+            self.table, self.time_column, *window, self.may_be_empty, self.timeliness, for_gates=self.for_gates
+        )
+
+
+@said_at_once
+@dataclass(frozen=True)
+class StartsFrom:
+    """States that a run may start from instead of from the first row, where its manifest says so (`source.startFrom`).
+
+    Attributes:
+        table: a target that is computed from the same first source, with a state a chunk: that at the end of its last day, which the
+            rows have in its day column, of dates.
+        source_day: the column of the first source, of dates, by which its rows are in a state: those up to its day are, later ones are
+            not. It is one of the look-back columns.
+        fits: by version of the target's transform, the versions of the states' transform that it can go on from.
+    """
+
+    table: str
+    source_day: str
+    fits: Mapping[str, tuple[str, ...]]
+
+    @property
+    def contract(self) -> DeclaredStart:
+        """What the planner must know of it."""
+        return DeclaredStart(self.table, {version: tuple(fitting) for version, fitting in self.fits.items()})

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.declarations.product import Product
+from backfill_assets.declarations.target import TargetTable
 from resources.code.sources import Sources, imported_beside
+from resources.sinks.declared import ToTopic
 
 _SHIPPED = "backfill_assets.products."
 _CORE = frozenset({"backfill_assets", "resources", "manifests"})
@@ -38,13 +40,17 @@ def _named(product: Product) -> list[str]:
     """Return the modules that a product names and that are imported for one purpose only: not by Spark's workers."""
     paths = [*product.loaders.values(), *([] if product.references is None else [product.references])]
     paths += [sink.adapter for sink in product.sinks if isinstance(sink.adapter, str)]
-    return [path.partition(":")[0] for path in paths]
+    translators = [module for feed in product.apis if _is_own(module := _module(feed.translate))]
+    values = [sink.adapter.value for sink in product.sinks if isinstance(sink.adapter, ToTopic)]
+    translators += [module for one in values if callable(one) and _is_own(module := _module(one))]
+    return [*(path.partition(":")[0] for path in paths), *translators]
 
 
 def _parts(product: Product) -> Iterator[Any]:
     """Yield the models and functions that a product declares."""
     for table in product.inputs:
         yield table.model
+    yield from (feed.translate for feed in product.feeds)
     for target in product.targets:
         yield from _parts_of(target)
 

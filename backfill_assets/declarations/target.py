@@ -18,10 +18,9 @@ import polars as pl
 
 from backfill_assets.declarations.arguments import said_at_once
 from backfill_assets.declarations.needs import Needs
-from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy, RestatementPolicy
 from backfill_assets.declarations.schema import PublishedInFull, dtypes, summed_columns
-from backfill_assets.declarations.sinks import Sink
-from backfill_assets.declarations.source_tables import Readers, SourceTable
+from backfill_assets.declarations.source_tables import Readers, SourceTable, StartsFrom
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.tallies import (
     ChunkRows,
@@ -36,6 +35,7 @@ from manifests.chunks import Chunk, Chunking, key_of
 from manifests.division import Division
 from manifests.errors import Problem
 from manifests.facts import TargetContract
+from manifests.merge_policy import MergePolicy
 from manifests.model import DayRange, Mode
 from manifests.timeliness import AS_OTHERS, Timeliness
 
@@ -93,9 +93,11 @@ class TransformContext:
 class Inputs:
     """The pinned input frames of a transform.
 
-    `source` holds the rows of the input range (warm-up included, with a margin of a day on both sides); `look_back`
-    holds the declared look-back columns of every earlier row, or is None where there is none to read. `sources` holds, by
-    table name, the rows of each further source in its window.
+    `source` holds the rows of the input range (warm-up included, with a margin of a day on both sides); `look_back` the declared
+    look-back columns of every earlier row, or None where there is none to read; `sources`, by table, each further source's window.
+
+    Of a run that starts from a state its rows are in `sources`, by the states' table (else that is not among them: ask with `get`), and
+    the other frames have no row that is in it.
     """
 
     source: DataFrame
@@ -115,7 +117,6 @@ class TransformVersion:
 
     `clustered`: each chunk of the output comes in one Spark partition, that of the context's `slots`, sorted by the table's
     key, so that it is written as it is. The gate would catch a lie.
-
     `without` are the columns that the table got after the version: it does not return them, they are NULL in its rows, and its
     digests are made of the others, so that they stay what they were.
     """
@@ -228,9 +229,8 @@ def _nothing_against(_target: TargetTable, _tables: Tables) -> Iterator[Problem]
 class Reconciliation:
     """A run-level gate that a product declares.
 
-    `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole. `tolerances` are
-    those that it brings along, by name with their defaults; the target's own come before them. `needs`: what its check
-    looks for by name. `mistakes`: what the arguments it was made of cannot be; they are refused with the declaration.
+    `exceptions_limit`: the most rows that are kept of those that disagree; their number is kept whole. `tolerances` are those that
+    it brings along, by name with their defaults; the target's own come before them. `needs`: what its check looks for. `mistakes`: what the arguments it was made of cannot be; they are refused with the declaration.
     `tallies`: what the chunk gates are to count for it while they read the files. `against`: says what of it cannot be with
     a target whose columns are known (and those of other tables by name). `files`: those that it reads, which are code of the product.
     """
@@ -317,8 +317,10 @@ class TargetTable:
         entity: the column, of source and target, whose values MERGE_BY_KEY recomputes whole, never nullable, nor is the key then; None: no merge.
         version_column: which of two rows of a key is newer.
         corrections: the table for CORRECTION_EVENTS; None: there are none.
-        live: what LIVE may do to it; None for a table that has no LIVE.
+        live: what LIVE may do to it; None for a table that has no LIVE. `merge_policy`: what becomes of history that meets its rows.
         reconciled: how its published rows are held against the source on a schedule; None for no schedule.
+        restated: what is proposed when the source has newer versions of days that are published; None: nothing is.
+        starts_from: the states that its runs may start from; None: each begins with the first row.
     """
 
     name: str
@@ -354,6 +356,9 @@ class TargetTable:
     sources: tuple[SourceTable, ...] = ()
     timeliness: Timeliness = AS_OTHERS
     readers: Readers | None = None
+    restated: RestatementPolicy | None = None
+    merge_policy: MergePolicy | None = None
+    starts_from: StartsFrom | None = None
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""
@@ -399,9 +404,15 @@ class TargetTable:
         """The time column of each source, by its table: the first one first."""
         return {self.source: self.source_time_column} | {one.table: one.time_column for one in self.sources}
 
+    @property
+    def every_read(self) -> tuple[str, ...]:
+        """Every table that a run of it may read: sources, references, and states to start from."""
+        states = () if self.starts_from is None else (self.starts_from.table,)
+        return (*self.every_source, *self.references, *states)
+
     def readers_of(self, source: str) -> Readers | None:
         """Return what rows of a source mean by their version; None where they all mean the same."""
-        return self.readers if source == self.source else {one.table: one.readers for one in self.sources}[source]
+        return self.readers if source == self.source else {one.table: one.readers for one in self.sources}.get(source)
 
     def timeliness_of(self, source: str) -> Timeliness:
         """Return what is declared of rows of a source that are not in time."""
@@ -453,48 +464,7 @@ class TargetTable:
             division=self.chunk_values,
             sources=tuple(one.contract for one in self.sources),
             timeliness=self.timeliness,
+            merge_policy=self.merge_policy,
+            live_from=None if self.live is None else self.live.begins_on,
+            start=None if self.starts_from is None else self.starts_from.contract,
         )
-
-
-@said_at_once
-@dataclass(frozen=True)
-class InputTable:
-    """A table that a product reads: raw or reference data, loaded rather than computed.
-
-    `partition_by` names a timestamptz column whose month the table is partitioned by, or is None. `quarantine_of` names
-    the table whose loads put the rows here that no rule can classify, and is empty for every other table.
-    """
-
-    name: str
-    description: str
-    model: type[pa.DataFrameModel]
-    owners: tuple[str, ...]
-    partition_by: str | None = None
-    is_reference: bool = False
-    quarantine_of: str = ""
-
-
-@said_at_once
-@dataclass(frozen=True)
-class Product:
-    """Everything one domain declares.
-
-    `references` names, as `module:function`, what yields the shipped reference tables: name, Arrow rows, version. It is
-    called when an installation is initialised, and imported only then: Spark's workers import products, too.
-
-    `loaders` names, as `module:ATTRIBUTE`, the `Loader` behind each command `backfill load NAME`; it is imported for that
-    command only.
-
-    `code` names the packages and modules whose files compute the product's tables, where it is not the whole top-level
-    package of each model and function: a plan names their content, and a change of it voids the plan.
-
-    `sinks` are what runs may tell of what they did, if their manifests grant them.
-    """
-
-    name: str
-    inputs: tuple[InputTable, ...]
-    targets: tuple[TargetTable, ...]
-    references: str | None = None
-    loaders: Mapping[str, str] = field(default_factory=dict)
-    code: tuple[str, ...] = ()
-    sinks: tuple[Sink, ...] = ()

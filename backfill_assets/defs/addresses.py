@@ -8,6 +8,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 PREFIX = "/backfill"
+QUARANTINE = f"{PREFIX}/quarantine/tables"
+"""Of quarantined rows: of two parts, as one is a run's."""
 
 
 def run_path(run_id: str) -> str:

@@ -13,14 +13,17 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from backfill_assets.declarations.target import Product, TargetTable
+from backfill_assets.declarations.product import Product
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.changes import changes_sensor
 from backfill_assets.defs.checks import gate_checks
 from backfill_assets.defs.decision_jobs import DECISION_JOBS
 from backfill_assets.defs.inputs import input_asset, observe_inputs
+from backfill_assets.defs.landing_sensor import landing_sensor, receiving_job
 from backfill_assets.defs.live_triggers import live_schedule, live_sensor
 from backfill_assets.defs.lost_runs import lost_runs_sensor
 from backfill_assets.defs.offers import offers_sensor
+from backfill_assets.defs.proposal_sensor import proposal_sensor
 from backfill_assets.defs.publish import publish_asset, publish_job, publish_sensor, recomputation_sensor
 from backfill_assets.defs.reconciliation_job import reconciled_asset, reconciliation_job, reconciliation_schedule
 from backfill_assets.defs.spark_by_mode import spark_resources
@@ -44,6 +47,7 @@ def _of_target(target: TargetTable, group: str, targets: Collection[str]) -> dg.
             publish_sensor(target, job),
             recomputation_sensor(target, staging),
             *([live_sensor(target, live, staging)] if live else []),
+            *([proposal_sensor(target, staging)] if target.restated else []),
         ],
         schedules=[
             *([live_schedule(target, live, staging)] if live else []),
@@ -81,10 +85,18 @@ def build_definitions(
     names = [target.name for target in served.targets]
     parts = [_of_target(target, served.group_of(target.name), names) for target in served.targets]
     theirs = {served.input(name).name for name in made_elsewhere}
+    receiving = {name: receiving_job(feed) for name, feed in served.feeds.items()}
     shared = dg.Definitions(
         assets=[input_asset(table, served.group_of(table.name)) for table in served.inputs if table.name not in theirs],
-        jobs=list(DECISION_JOBS),
-        sensors=[observe_inputs, lost_runs_sensor, terminated_sensor, changes_sensor, offers_sensor],
+        jobs=[*DECISION_JOBS, *receiving.values()],
+        sensors=[
+            observe_inputs,
+            lost_runs_sensor,
+            terminated_sensor,
+            changes_sensor,
+            offers_sensor,
+            *(landing_sensor(feed, receiving[name]) for name, feed in served.feeds.items()),
+        ],
         resources={"platform": platform, **spark_resources(served.sinks), **(resources or {})},
         # a step in a process of its own would start a JVM of its own
         executor=dg.in_process_executor,

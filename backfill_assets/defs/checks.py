@@ -43,6 +43,7 @@ from backfill_assets.staging.progress import Progress
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
+from manifests.merge_policy import MERGE_DECISIONS_GATE
 from manifests.stages import Step
 from manifests.timeliness import FUTURE_GATE, OnFuture
 from resources.ledger.facade import RunRecord, Verdict
@@ -59,6 +60,7 @@ _OF_SOME_RUNS = {
     OLD_DATA_GATE: "the plan leaves out no old data",
     FUTURE_GATE: "the plan leaves out no rows of the future",
     EXPECTED_FIGURES_GATE: "the run's manifest expects no figures",
+    MERGE_DECISIONS_GATE: "the run merges nothing under a merge policy",
 }
 """Gates that a plan has only where there is something for them to judge, and what is said where there is not."""
 
@@ -72,6 +74,10 @@ def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
     if any(target.timeliness_of(name).future is OnFuture.LEAVE_OUT for name in target.every_source):
         described[FUTURE_GATE] = (
             "Rows with a time after the commit of their source's snapshot were left out, and counted."
+        )
+    if target.merge_policy is not None:
+        described[MERGE_DECISIONS_GATE] = (
+            "Where history met what LIVE wrote, each decision is counted, and none is ambiguous."
         )
     return [
         dg.AssetCheckSpec(

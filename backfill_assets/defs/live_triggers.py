@@ -13,9 +13,9 @@ from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, is_tick, schedule, sensor, tried_out
 from backfill_assets.defs.staging import offer_run, range_tags
 from backfill_assets.installation import Platform
-from backfill_assets.live import LAUNCHABLE, foreseen, tick
 from backfill_assets.planning.accepted_then import unrecorded_then
 from backfill_assets.publication.leasing import record_what_has_landed
+from backfill_assets.schedules.live import LAUNCHABLE, foreseen, tick
 from manifests.errors import Refused
 from resources.actors import acting
 from resources.ledger.facade import RunRecord

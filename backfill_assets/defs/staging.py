@@ -12,8 +12,9 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import descriptions, dtypes, iceberg_schema, lineage_columns
-from backfill_assets.declarations.target import InputTable, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import BACKFILL_ID_TAG, UnresolvedAssetJobDefinition, add_asset_metadata
 from backfill_assets.defs.launched_by import (
@@ -373,8 +374,7 @@ def _chunks_in_words(target: TargetTable) -> str:
 
 def _deps(target: TargetTable, targets: Collection[str]) -> list[dg.AssetDep]:
     """Return what a target is computed from: inputs, and of other targets what their readers see."""
-    read = (*target.every_source, *target.references)
-    return [dg.AssetDep(asset_key(f"{name}_published" if name in targets else name)) for name in read]
+    return [dg.AssetDep(asset_key(f"{name}_published" if name in targets else name)) for name in target.every_read]
 
 
 def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()) -> dg.AssetsDefinition:

@@ -20,6 +20,8 @@ COLUMN_CHANGES = "cc"
 """The folder that holds a record of each change of a table's columns; too short to be a run id."""
 FILE_SPLITS = "fs"
 """The folder that holds a record of each split of a table's files; too short to be a run id."""
+MIGRATIONS = "mg"
+"""The folder that holds a record of each step of a migration; too short to be a run id."""
 ACTIONS = frozenset({PUBLISH, ROLLBACK, REINSTATE, ACCEPT})
 EVENTS = frozenset({TOLD, REFUSED, MOVED, ADOPTED, SUPERSEDED, RESTORED})
 _OF_A_CHANGE = re.compile(

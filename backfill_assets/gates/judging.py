@@ -34,6 +34,7 @@ from backfill_assets.gates.chunk_stretches import alike_stretches, named_stretch
 from backfill_assets.gates.exception_table import UNLISTED, Judged, keep
 from backfill_assets.gates.expected_figures import figures_finding
 from backfill_assets.gates.future_rows import future_rows_finding
+from backfill_assets.gates.merge_decisions import AMBIGUOUS_ROWS, decisions_finding
 from backfill_assets.gates.purity import purity_finding
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
@@ -59,6 +60,7 @@ from manifests.chunks import span
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
+from manifests.merge_policy import MERGE_DECISIONS_GATE
 from manifests.model import DayRange
 from manifests.plan import Plan
 from manifests.timeliness import FUTURE_GATE
@@ -76,7 +78,11 @@ from resources.ledger.facade import (
 )
 
 _log = logging.getLogger(__name__)
-_OF_THE_PLATFORM = {PURITY_GATE: Level.RECORD, EXPECTED_FIGURES_GATE: Level.STATE}
+_OF_THE_PLATFORM = {
+    PURITY_GATE: Level.RECORD,
+    EXPECTED_FIGURES_GATE: Level.STATE,
+    MERGE_DECISIONS_GATE: Level.RECORD,
+}
 """The platform's own gates that list what disagrees."""
 
 
@@ -181,6 +187,8 @@ def _gated(result: GateResult, derived: DerivedVerdict | None, chunk: ChunkRecor
             measures[VISIBLE] = derived.visible
         if derived.tallies is not None:
             measures[TALLIES] = derived.tallies
+        if derived.ambiguous:
+            measures[AMBIGUOUS_ROWS] = derived.ambiguous
     details["violations"] = plain(result.violations)
     verdict = Verdict(CHUNK_GATE, result.passed, result.summary, details, result.chunk, result.attempt)
     hashes = {**result.hashes, **({} if derived is None else derived.hashes)}
@@ -289,6 +297,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
     findings[OLD_DATA_GATE] = lambda: old_data_finding(
         run, histories_until_end(run, whole=True), [file.path for chunk in chunks for file in chunk.files]
     )
+    findings[MERGE_DECISIONS_GATE] = lambda: decisions_finding(run, chunks)
     findings[FUTURE_GATE] = lambda: future_rows_finding(run, histories_until_end(run, whole=True))
     found = {gate: found_or_raised(platform, record.run_id, gate, findings[gate]) for gate in plan.gates}
     kept = keep(

@@ -5,8 +5,8 @@ Put here what is asked of the tables before a file is read. What is wrong with t
 
 from __future__ import annotations
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import iceberg_schema
-from backfill_assets.declarations.target import InputTable
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused
 from resources.lakehouse.declared_tables import column_problems

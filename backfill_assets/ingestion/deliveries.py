@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,12 @@ from pyarrow.lib import ArrowException
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
+from backfill_assets import faults
 from backfill_assets.declarations.deliveries import Counted, Delivery
-from backfill_assets.declarations.quarantine import WITHHELD, Rejections
-from backfill_assets.declarations.target import InputTable
+from backfill_assets.declarations.product import InputTable
+from backfill_assets.declarations.quarantine import WITHHELD, Rejections, limit_problems
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
+from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.errors import InputRefused, Problem
@@ -43,7 +46,9 @@ class Loaded:
     snapshot_id: int | None
 
 
-def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: float) -> Loaded:
+def load_delivery(
+    platform: Platform, table: str, delivery: Delivery, limit: float, *, held: HeldTable | None = None
+) -> Loaded:
     """Load raw rows: classify all of them, refuse a load of too many unknowns, then append what is known.
 
     Args:
@@ -51,11 +56,14 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
         table: the input table that they come into.
         delivery: what to load.
         limit: share of the rows that may be quarantined, 0 to 1.
+        held: the table, by who holds it already; None: it is held while this load is made.
 
     Raises:
         InputRefused: if the load is damaged or too much of it cannot be classified, or if the table is a quarantine, or a
             reference table; nothing is written then.
         EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
+        LeaseHeld: if somebody else loads into the table, releases rows or takes a load back, for longer than is waited for.
+        LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
     """
     declared = platform.products.input(table)
     _require_appended_to(declared)
@@ -67,17 +75,23 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
         first = {reason: replace(one, detail=WITHHELD) for reason, one in counted.first.items()}
         counted = replace(counted, first=first)
     total = counted.events + counted.quarantined
-    share = counted.quarantined / total if total else 0.0
-    if share > limit:
-        reasons = Rejections(Counter(counted.by_reason), dict(counted.first)).in_words(withheld=withheld)
-        raise InputRefused(
-            Problem(
-                f"{delivery.source_file}: {counted.quarantined:,} of {total:,} rows ({share:.1%}) cannot be classified ({reasons})",
-                f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
-                "correct the file, or raise the limit if the rows are rightly unusable",
-            )
-        )
-    # quarantine first: if this stops between the two, the repetition appends what is missing, and nothing twice
+    reasons = Rejections(Counter(counted.by_reason), dict(counted.first))
+    if problems := limit_problems(declared, delivery.source_file, reasons, total, limit, withheld=withheld):
+        raise InputRefused(problems)
+    if held is not None:
+        return _append(platform, declared, delivery, at, counted, held)
+    with held_to_load(platform, table) as mine:
+        return _append(platform, declared, delivery, at, counted, mine)
+
+
+def _append(
+    platform: Platform, declared: InputTable, delivery: Delivery, at: datetime, counted: Counted, held: HeldTable
+) -> Loaded:
+    """Append what was counted of a delivery.
+
+    The quarantine comes first: if this stops between the two, the repetition appends what is missing, and nothing twice.
+    """
+    table, token = declared.name, held.token
     to_make = load_to_make(platform.lakehouse.loads(table), delivery.load_id)
     load_id = to_make.load_id if to_make.before is None else to_make.before.load_id
     properties: dict[str, Any] = {
@@ -86,15 +100,18 @@ def load_delivery(platform: Platform, table: str, delivery: Delivery, limit: flo
         ACTOR_PROPERTY: operator(),
         REJECTED_PROPERTY: str(counted.quarantined),
     }
-    quarantine = platform.products.quarantine_of(platform.products.input(table)).name
+    quarantine = platform.products.quarantine_of(declared).name
     part = None
     if to_make.before is None:
-        part = part_to_append(platform, quarantine, load_id, counted.by_reason, counted.first)
+        part = part_to_append(platform, quarantine, load_id, counted.by_reason, counted.first, token=token)
     if part is not None:
-        rejected = _as_counted(delivery.quarantined(at), counted.quarantined, delivery.source_file, quarantine)
-        _append(platform, quarantine, delivery.source_file, rejected, {**properties, **part})
-    rows = _as_counted(delivery.rows(at), counted.events, delivery.source_file, table)
-    commit = _append(platform, table, delivery.source_file, rows, properties)
+        rejected = as_counted(
+            held.keeping(delivery.quarantined(at)), counted.quarantined, delivery.source_file, quarantine
+        )
+        append_delivered(platform, quarantine, delivery.source_file, rejected, {**properties, **part}, token=token)
+    faults.reach("loading.quarantined")
+    rows = as_counted(held.keeping(delivery.rows(at)), counted.events, delivery.source_file, table)
+    commit = append_delivered(platform, table, delivery.source_file, rows, properties, token=token)
     snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table)
     return Loaded(commit is not None, counted, snapshot)
 
@@ -115,7 +132,7 @@ def _require_appended_to(table: InputTable) -> None:
     )
 
 
-def _as_counted(batches: Iterator[pa.Table], rows: int, file: str, table: str) -> Iterator[pa.Table]:
+def as_counted(batches: Iterator[pa.Table], rows: int, file: str, table: str) -> Iterator[pa.Table]:
     """Yield the batches of a delivery; refuse one that has other rows than were counted, before they are committed."""
     found = 0
     for batch in batches:
@@ -131,16 +148,23 @@ def _as_counted(batches: Iterator[pa.Table], rows: int, file: str, table: str) -
         )
 
 
-def _append(
-    platform: Platform, table: str, file: str, batches: Iterator[pa.Table], properties: Mapping[str, str]
+def append_delivered(
+    platform: Platform,
+    table: str,
+    file: str,
+    batches: Iterator[pa.Table],
+    properties: Mapping[str, str],
+    *,
+    token: int | None = None,
 ) -> Commit | None:
-    """Append what a delivery has for a table.
+    """Append what a delivery has for a table, under the lease of a token if one is given.
 
     Raises:
         InputRefused: if it does not have the table's columns.
+        LeaseLost: if the token is fenced.
     """
     try:
-        return platform.lakehouse.append(table, batches, properties)
+        return platform.lakehouse.append(table, batches, properties, token=token)
     # of PyIceberg and Arrow, which say it in no other way
     except (KeyError, ValueError, ResolveError, UnsupportedPyArrowTypeException, ArrowException) as error:
         raise InputRefused(

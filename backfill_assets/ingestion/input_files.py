@@ -74,11 +74,7 @@ class InputFile:
             InputRefused: if it cannot be read, or does not have the columns and types of the model: all reasons at once; or
                 if a quote in it would make one cell of several.
         """
-        self._path, self._model = path, model
-        self._types = {name: instance_of(kind) for name, kind in dtypes(model).items()}
-        self._names = {field.name: type_words(field.field_type) for field in iceberg_schema(model).fields}
-        self._uuids = uuids(model)
-        self._schema = _without_uniqueness(model.to_schema())
+        self._held_against(model, path)
         self._is_text = path.suffix.lower() == ".csv"
         with readable(path):
             require_file(path)
@@ -90,6 +86,14 @@ class InputFile:
                 raise
             self._columns = self._required(found)
             self.content_hash = content_hash(path)
+
+    def _held_against(self, model: type[pa.DataFrameModel], path: Path) -> None:
+        """Say what rows are held against; `path` is how they are called."""
+        self._path, self._model = path, model
+        self._types = {name: instance_of(kind) for name, kind in dtypes(model).items()}
+        self._names = {field.name: type_words(field.field_type) for field in iceberg_schema(model).fields}
+        self._uuids = uuids(model)
+        self._schema = without_uniqueness(model.to_schema())
 
     def batches(self, rows: int = 200_000) -> Iterator[Checked]:
         """Yield the rows of the file in batches of about `rows`, in file order; memory is one batch's.
@@ -228,36 +232,15 @@ class InputFile:
 
     def _broken(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the rows that break a rule of the model, each with the first rule it breaks."""
-        none = pl.DataFrame(schema={ROW: pl.Int64, "_rule": pl.String})
-        if not rows.height:
-            return none
-        try:
-            self._schema.validate(rows.drop(ROW), lazy=True)
-        except SchemaErrors as errors:
-            cases = errors.failure_cases
-        else:
-            return none
-        about_all = cases.filter(pl.col("index").is_null())["check"].unique().to_list()
+        broken, about_all = broken_rules(self._schema, rows)
         if about_all:
             raise InputRefused(
                 Problem(
-                    f"the rule(s) {', '.join(map(str, about_all))} are not met by {self._path}",
+                    f"the rule(s) {', '.join(about_all)} are not met by {self._path}",
                     "every rule of the table's model holds of what is loaded",
                     "correct the file; a rule that names no row rejects the whole file",
                 )
             )
-        rule = (
-            pl.when(pl.col("schema_context") == "DataFrameSchema")
-            .then(pl.col("check"))
-            .otherwise(pl.format("{}: {}", "column", "check"))
-        )
-        numbers = pl.DataFrame({"index": range(rows.height), ROW: rows[ROW]}, schema_overrides={"index": pl.Int64})
-        broken: pl.DataFrame = (
-            cases.select(pl.col("index").cast(pl.Int64), rule.alias("_rule"))
-            .unique("index", keep="first", maintain_order=True)
-            .join(numbers, on="index")
-            .select(ROW, "_rule")
-        )
         return broken
 
     def _rejected(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -295,10 +278,40 @@ def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if isinstance(kind, pl.Datetime | pl.Date):  # what is beyond any calendar is its number
         number = values.to_physical().cast(pl.String)
         return pl.coalesce(within_reach(values, kind).cast(pl.String), number)
+    if isinstance(kind, pl.Time):  # a cast leaves out what is less than a second
+        return values.dt.to_string("iso")
     return values.cast(pl.String, strict=False)
 
 
-def _without_uniqueness(schema: pa.DataFrameSchema) -> pa.DataFrameSchema:
+def broken_rules(schema: pa.DataFrameSchema, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Return the rows (with the column `ROW`) that break a rule of a schema, each with the first, and the rules about all of them that are broken."""
+    none = pl.DataFrame(schema={ROW: pl.Int64, "_rule": pl.String})
+    if not rows.height:
+        return none, []
+    try:
+        schema.validate(rows.drop(ROW), lazy=True)
+    except SchemaErrors as errors:
+        cases = errors.failure_cases
+    else:
+        return none, []
+    about_all = list(map(str, cases.filter(pl.col("index").is_null())["check"].unique().to_list()))
+    rule = (
+        pl.when(pl.col("schema_context") == "DataFrameSchema")
+        .then(pl.col("check"))
+        .otherwise(pl.format("{}: {}", "column", "check"))
+    )
+    numbers = pl.DataFrame({"index": range(rows.height), ROW: rows[ROW]}, schema_overrides={"index": pl.Int64})
+    broken: pl.DataFrame = (
+        cases.filter(pl.col("index").is_not_null())
+        .select(pl.col("index").cast(pl.Int64), rule.alias("_rule"))
+        .unique("index", keep="first", maintain_order=True)
+        .join(numbers, on="index")
+        .select(ROW, "_rule")
+    )
+    return broken, about_all
+
+
+def without_uniqueness(schema: pa.DataFrameSchema) -> pa.DataFrameSchema:
     """Return a schema for one batch of a file: what is unique is unique among all of them."""
     schema = copy(schema)
     schema.unique, schema.columns = None, dict(schema.columns)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import polars as pl
 import pyarrow.parquet as pq
 
-from backfill_assets.declarations.target import InputTable
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.ingestion.input_files import (
     DETAIL,
     REASON,

@@ -17,21 +17,26 @@ from typing import Any
 import polars as pl
 import pyarrow as arrow
 
+from backfill_assets import faults
 from backfill_assets.decisions import decider
 from backfill_assets.declarations.checking.rules import rule_problems
-from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections
+from backfill_assets.declarations.product import InputTable
+from backfill_assets.declarations.quarantine import WITHHELD, FirstRow, Quarantine, Rejections, limit_problems
 from backfill_assets.declarations.schema import iceberg_schema
-from backfill_assets.declarations.target import InputTable
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
+from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.input_files import DETAIL, REASON, RECORD, ROW, Checked, InputFile
 from backfill_assets.ingestion.load_names import load_meant, short_name
-from backfill_assets.ingestion.quarantine_parts import load_of, part_to_append
+from backfill_assets.ingestion.quarantine_parts import part_to_append
+from backfill_assets.ingestion.releases import require_none_released
 from backfill_assets.ingestion.repeated_keys import RepeatedRows, repeated_rows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.pinned_loads import SHOWN, publishing_with
+from backfill_assets.publication.leasing import input_lease
 from backfill_assets.worker.columns import table_of
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
+from manifests.log_ranges import LandedLog, going_on, known_from
 from manifests.text import seen
 from resources import actors
 from resources.lakehouse.facade import Commit, LoadedSince, VersionTaken
@@ -42,9 +47,11 @@ from resources.lakehouse.loads import (
     LOAD_PROPERTY,
     REASON_PROPERTY,
     REJECTED_PROPERTY,
+    STANDING_PROPERTY,
     Load,
     LoadToMake,
     content_of,
+    load_of_part,
     load_to_make,
     undoing,
 )
@@ -116,6 +123,8 @@ def load_file(
             the same content was loaded before. Nothing is written then. Or if the load was taken back while it was made.
         EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
         DeclarationRefused: if a rule of the model could be answered for no row, whatever the file has.
+        LeaseHeld: if somebody else loads into the table, releases rows or takes a load back, for longer than is waited for.
+        LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
     """
     declared = _loadable(platform, table, version)
     require_declared_columns(platform, declared)
@@ -138,7 +147,10 @@ def load_file(
         withheld = platform.policy.protects(declared.name)
         reasons, rows = _reasons(opened, repeated)
         _require_few(path, declared, reasons, rows, limit, withheld=withheld)
-        commit = _make_load(platform, declared, opened, repeated, reasons, to_make, file=path.name, version=version)
+        with held_to_load(platform, declared.name) as table_held:
+            commit = _make_load(
+                platform, declared, opened, repeated, reasons, to_make, table_held, file=path.name, version=version
+            )
     made = _load_made(platform, declared, to_make.load_id)
     shown = {
         reason: replace(one, detail=WITHHELD) if withheld else one for reason, one in sorted(reasons.first.items())
@@ -153,6 +165,7 @@ def _make_load(
     repeated: RepeatedRows,
     reasons: Rejections,
     to_make: LoadToMake,
+    table_held: HeldTable,
     *,
     file: str,
     version: str | None,
@@ -168,11 +181,19 @@ def _make_load(
         REJECTED_PROPERTY: str(reasons.total),
     }
     if not declared.is_reference:
-        return _append_rows(platform, declared, opened, repeated, properties, reasons)
+        return _append_rows(platform, declared, opened, repeated, properties, reasons, table_held)
     properties[DATA_VERSION_PROPERTY] = version or opened.content_hash[:12]
     whole = arrow.concat_tables(_loaded(opened, declared, repeated))
     against = to_make.replaced_by if to_make.before is not None else None
-    return _replace_rows(platform, declared, whole, properties, new_version=version is not None, against=against)
+    return _replace_rows(
+        platform,
+        declared,
+        whole,
+        properties,
+        new_version=version is not None,
+        against=against,
+        token=table_held.token,
+    )
 
 
 def _replace_rows(
@@ -183,6 +204,7 @@ def _replace_rows(
     *,
     new_version: bool,
     against: Load | None,
+    token: int,
 ) -> Commit | None:
     """Make rows the whole content of a reference table, as a version; return no commit if the load was there already.
 
@@ -191,7 +213,7 @@ def _replace_rows(
     try:
         replacing = None if against is None else against.load_id
         return platform.lakehouse.overwrite_rows(
-            declared.name, whole, properties, new_version=new_version, replacing=replacing
+            declared.name, whole, properties, new_version=new_version, replacing=replacing, token=token
         )
     except LoadedSince as since:
         (newest,) = since.args
@@ -213,6 +235,7 @@ def _append_rows(
     repeated: RepeatedRows,
     properties: Mapping[str, str],
     reasons: Rejections,
+    table_held: HeldTable,
 ) -> Commit | None:
     """Append a file's rows, and those that are none of the table's to its quarantine; return no commit if they were there.
 
@@ -220,10 +243,14 @@ def _append_rows(
     """
     at = platform.ledger.now().replace(microsecond=0)
     quarantine, load_id = platform.products.quarantine_of(declared).name, properties[LOAD_PROPERTY]
-    if (part := part_to_append(platform, quarantine, load_id, reasons.counts, reasons.first)) is not None:
-        rows = _quarantined(opened, properties[FILE_PROPERTY], at, repeated)
-        platform.lakehouse.append(quarantine, rows, {**properties, **part})
-    return platform.lakehouse.append(declared.name, _loaded(opened, declared, repeated), properties)
+    token = table_held.token
+    part = part_to_append(platform, quarantine, load_id, reasons.counts, reasons.first, token=token)
+    if part is not None:
+        rejected = table_held.keeping(_quarantined(opened, properties[FILE_PROPERTY], at, repeated))
+        platform.lakehouse.append(quarantine, rejected, {**properties, **part}, token=token)
+    faults.reach("loading.quarantined")
+    rows = table_held.keeping(_loaded(opened, declared, repeated))
+    return platform.lakehouse.append(declared.name, rows, properties, token=token)
 
 
 def _load_made(platform: Platform, declared: InputTable, load_id: str) -> Load:
@@ -297,7 +324,11 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     Safe to repeat. Runs that were planned before it still read the snapshot that they pinned.
 
     Raises:
-        InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since.
+        InputRefused: if the table has no such load, or several whose ids begin so, or its files were rewritten since; or if
+            rows that it had quarantined were released, and are in the table.
+        LeaseHeld: if somebody loads into the table, or decides about its quarantined rows, just now.
+        LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again
+            takes back what is left of the load.
         IllegibleRow: if a plan on record cannot be read, so that nobody could say who has read the load.
         TransitionRefused: if the policy wants to know who decides, and nothing but a name says so.
     """
@@ -314,14 +345,19 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
     is_new = found.undone_by is None
     undoing(platform.lakehouse.table(declared.name), found.load_id)  # refuses before anything is written
     publishing_with(platform, declared.name, found.load_id)  # as does a plan that cannot be read
-    # the quarantine first: until the last commit the content counts as loaded, and nobody loads it a second time beside
     quarantine = platform.products.quarantine_of(declared)
-    if quarantine.name != declared.name:
-        for rejected in platform.lakehouse.loads(quarantine.name):
-            if load_of(rejected.load_id) == found.load_id:
-                is_new |= rejected.undone_by is None
-                platform.lakehouse.undo_load(quarantine.name, rejected.load_id, properties)
-    snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties)
+    with input_lease(platform, declared.name, "unload") as lease:
+        if quarantine.name != declared.name:
+            require_none_released(platform, declared, found.load_id)
+            # the quarantine first: until the last commit the content counts as loaded, and nobody loads it a second time beside
+            for rejected in platform.lakehouse.loads(quarantine.name):
+                if load_of_part(rejected.load_id) == found.load_id:
+                    is_new |= rejected.undone_by is None
+                    platform.lakehouse.undo_load(quarantine.name, rejected.load_id, properties, token=lease.token)
+        faults.reach("unloading.quarantine")
+        standing = {} if declared.log is None else _standing(platform, declared.name, found.load_id)
+        properties |= standing
+        snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties, token=lease.token)
     load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
     with_it = publishing_with(platform, declared.name, load.load_id)
     return LoadUndone(
@@ -331,6 +367,15 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
         is_new,
         tuple(run_id for run_id, state in with_it.items() if state not in SHOWN),
     )
+
+
+def _standing(platform: Platform, table: str, load_id: str) -> dict[str, str]:
+    """Return what goes on record of a log's table from which a load is taken back: which ranges it has all the same."""
+    loads = platform.lakehouse.landed_loads(table)
+    if not loads:
+        return {}
+    left = [one.landed for one in loads if one.load_id != load_id]
+    return {STANDING_PROPERTY: known_from(going_on(LandedLog(loads[-1].landed.log, ()), left)).to_json()}
 
 
 def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:
@@ -366,6 +411,15 @@ def _loadable(platform: Platform, name: str, version: str | None) -> InputTable:
                 f"load the file into {table.quarantine_of}",
             )
         )
+    topic = next((one.name for one in platform.products.topics.values() if one.table == name), None)
+    if topic is not None:
+        raise InputRefused(
+            Problem(
+                f"{name} is the table of the topic {topic}",
+                "its rows are ranges of the topic, and a load says which: a file says nothing of what it leaves out",
+                f"`backfill land {topic} --archive FILE` lands what a file has of it",
+            )
+        )
     if version is not None and not table.is_reference:
         raise InputRefused(
             Problem(f"{name} has no named versions", "reference tables have versions", "leave out --version")
@@ -397,20 +451,17 @@ def _require_few(
                 f"{path} has no rows", "a load brings rows", "deliver the file again; there is nothing to load in it"
             )
         )
-    if rejected <= limit * rows:
-        return
-    raise InputRefused(
-        Problem(
-            f"{path}: {rejected:,} of {rows:,} rows ({rejected / rows:.1%}) are not rows of {table.name}: "
-            f"{reasons.in_words(withheld=withheld)}",
-            "a reference table takes no row that its model refuses"
-            if table.is_reference
-            else f"at most {limit:.1%} of a load may be quarantined (setting quarantine_limit)",
-            "correct the file"
-            if table.is_reference
-            else "correct the file, or raise the limit if the rows are rightly unusable",
+    if table.is_reference and rejected:
+        raise InputRefused(
+            Problem(
+                f"{path}: {rejected:,} of {rows:,} rows ({rejected / rows:.1%}) are not rows of {table.name}: "
+                f"{reasons.in_words(withheld=withheld)}",
+                "a reference table takes no row that its model refuses",
+                "correct the file",
+            )
         )
-    )
+    if problems := limit_problems(table, str(path), reasons, rows, limit, withheld=withheld):
+        raise InputRefused(problems)
 
 
 def _loaded(opened: InputFile, table: InputTable, repeated: RepeatedRows) -> Iterator[Any]:

@@ -86,7 +86,7 @@ def _found_by(platform: Platform, name: str) -> frozenset[str]:
             found |= {*target.key, target.day_column, target.entity, target.version_column}
             found |= {None if target.chunk_values is None else target.chunk_values.column}
         if name == target.source:
-            found.add(target.entity)
+            found |= {target.entity, None if target.starts_from is None else target.starts_from.source_day}
         found.add(target.every_source.get(name))
     return frozenset(one for one in found if one is not None)
 

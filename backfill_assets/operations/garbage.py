@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -24,9 +23,22 @@ from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.events import GC
 from backfill_assets.installation import Platform
+from backfill_assets.operations import dead_landings
+from backfill_assets.operations.garbage_found import (
+    GRACE,
+    LEFTOVER,
+    MANIFEST,
+    OUTLINE,
+    SCRATCH,
+    STAGED,
+    Collected,
+    Garbage,
+    TableGarbage,
+)
 from backfill_assets.operations.released_pins import needed_pins, releasable, release, tables_read
 from backfill_assets.planning.pinned_snapshots import keep as keep_pins
 from backfill_assets.publication.leasing import collecting_lease
+from backfill_assets.publication.topic_publishing import lacking
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources import logs
@@ -39,12 +51,6 @@ from resources.ledger.facade import RunRecord
 from resources.settings import Settings
 
 _log = logging.getLogger(__name__)
-GRACE = timedelta(days=1)
-"""How long leftovers stay, whatever retention says: somebody may be at work on them.
-
-Manifests are written before the commit that references them, and a snapshot may be made before the ref that names it.
-"""
-STAGED, OUTLINE, LEFTOVER, SCRATCH, MANIFEST = "staged", "outline", "leftover", "scratch", "manifest"
 _DEAD = frozenset({RunState.CANCELLED, RunState.REJECTED, RunState.ROLLED_BACK})
 _FINISHED = _DEAD | {RunState.SUPERSEDED}
 _OUTLINED = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
@@ -52,44 +58,6 @@ _OUTLINED = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSED
 _RUN, _SCRATCH, _ATTEMPT, _OUTLINES = "run=", "reproduce=", "attempt-", "outlines"
 _ENTITIES = "_entities"
 _AT_ONCE = 100
-
-
-@dataclass(frozen=True)
-class Garbage:
-    """A file that nothing needs, as it was seen; `owner` is its run, or the scratch folder it lies in."""
-
-    kind: str
-    owner: str
-    file: FileFound
-
-
-@dataclass(frozen=True)
-class TableGarbage:
-    """What can go of one table of a target, and what was left alone with the reason, by folder.
-
-    `refs` are the names that kept the base or the candidate of a run that is over, or what it read: of a table that is only read
-    there are no others, and it is of no `target`.
-    """
-
-    target: str
-    table: str
-    refs: tuple[str, ...]
-    snapshots: tuple[int, ...]
-    files: tuple[Garbage, ...]
-    left: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the files."""
-        return sum(item.file.bytes for item in self.files)
-
-    def sums(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return files and bytes by owner and kind."""
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
-        for item in self.files:
-            files, size = sums.get((item.owner, item.kind), (0, 0))
-            sums[item.owner, item.kind] = (files + 1, size + item.file.bytes)
-        return dict(sorted(sums.items()))
 
 
 def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
@@ -107,7 +75,7 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
             except InputRefused:
                 continue  # declared and not made yet: there is nothing of it
             found.append(_of_table(platform, target.name, table, at))
-    return [*found, *_released_pins(platform, at)]
+    return [*found, *_released_pins(platform, at), *dead_landings.find(platform, at)]
 
 
 def _needed_pins(platform: Platform, at: datetime) -> dict[str, set[int]]:
@@ -196,6 +164,9 @@ def runs_over(platform: Platform, records: Sequence[RunRecord], at: datetime) ->
     for target in sorted({record.target for record in over.values()}):
         for holder in platform.ledger.accepted(target).values():
             over.pop(holder, None)
+    for run_id, record in list(over.items()):
+        if record.plan.topics and any(lacking(platform, record)):
+            del over[run_id]  # its rows are still to be told, or to be taken back, where its events go
     for run_id in list(over):
         if any(entry.is_intent for entry in platform.ledger.publications(run_id)):
             del over[run_id]  # what became of it is for `backfill doctor` to find out first
@@ -337,18 +308,6 @@ def _older(file: FileFound, instant: datetime) -> bool:
 # --- collecting -------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Collected:
-    """What a collection did of one table: what was removed, and what was left alone and why, by path."""
-
-    table: str
-    refs: list[str] = field(default_factory=list)
-    snapshots: list[int] = field(default_factory=list)
-    files: int = 0
-    bytes: int = 0
-    left: dict[str, str] = field(default_factory=dict)
-
-
 def collect(
     platform: Platform,
     listed: Sequence[TableGarbage],
@@ -374,7 +333,12 @@ def collect(
         name = f"{at:%Y%m%dT%H%M%SZ}-{uuid4().hex[:12]}"
         platform.evidence.append(GC, f"{name}-listed", {"by": by, "at": at, "confirmed": confirmed, "listed": item})
         faults.reach("collecting.listed")
-        outcome = _collect_table(platform, item, at, tell) if item.target else _release_pins(platform, item, at)
+        if item.target:
+            outcome = _collect_table(platform, item, at, tell)
+        else:
+            outcome = (
+                dead_landings.collect(platform, item, at, tell) if item.files else _release_pins(platform, item, at)
+            )
         platform.evidence.append(GC, f"{name}-done", {"by": by, "at": at, "done": outcome})
         done.append(outcome)
         facts: dict[str, Any] = {"files": outcome.files, "bytes": outcome.bytes, "snapshots": len(outcome.snapshots)}

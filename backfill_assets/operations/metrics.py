@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,17 @@ from prometheus_client.registry import Collector
 from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import SQLAlchemyError
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.quarantine_cases import Cases, cases_of
 from backfill_assets.worker.chunk_rules import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from resources import logs
 from resources.files.whole_files import write_whole
 from resources.ledger.facade import ChunkState
 from resources.ledger.figures import RunFigures
+from resources.ledger.imports import FeedFigures
+from resources.ledger.migration_steps import MigrationSteps
 
 _log = logging.getLogger(__name__)
 DAYS, MOST = 30, 100
@@ -47,6 +52,8 @@ class LedgerCollector(Collector):
 
     def __init__(self, platform: Platform, *, days: int = DAYS, most: int = MOST) -> None:
         self._platform, self._days, self._most = platform, days, most
+        self._cases: dict[str, Cases] = {}
+        """Of each input table as it was read last: its quarantine is read again only after a load."""
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metrics without values, so that registering the collector reads nothing."""
@@ -69,6 +76,8 @@ class LedgerCollector(Collector):
         for one in found.complete:
             made["backfill_watermark_timestamp_seconds"].add_metric((one.table,), one.until.timestamp())
             made["backfill_watermark_source_timestamp_seconds"].add_metric((one.table,), one.source_at.timestamp())
+        _add_imports(made, self._platform.ledger.imports.figures())
+        _add_migrations(made, self._platform.ledger.migrations)
         made["backfill_catalog_up"].add_metric((), self._add_inputs(made))
         made["backfill_collected_timestamp_seconds"].add_metric((), at.timestamp())
         return (metric for metric in made.values() if metric.samples)
@@ -89,12 +98,32 @@ class LedgerCollector(Collector):
                 return 0
             if rows is not None:
                 made[name].add_metric((table.quarantine_of or table.name,), rows)
+            if not (table.quarantine_of or self._add_cases(made, table)):
+                return 0
         return 1
+
+    def _add_cases(self, made: Mapping[str, Any], table: InputTable) -> bool:
+        """Add the cases of a quarantine; return whether the catalog and its files answer."""
+        try:
+            found = self._cases[table.name] = cases_of(self._platform, table, self._cases.get(table.name))
+        except (InputRefused, NoSuchTableError):
+            return True  # declared, and not made yet
+        except (Refused, SQLAlchemyError, OSError) as error:
+            text = f"the quarantine of {table.name} cannot be read: {type(error).__name__}; its cases are left out"
+            logs.event(_log, logging.WARNING, "catalog_down", text)
+            return False
+        counts = Counter((case.state.value, case.rule) for case in found.all.values())
+        for (state, rule), number in _bounded(counts):
+            made["backfill_quarantine_cases"].add_metric((table.name, rule, state), number)
+        oldest = found.oldest_waiting()
+        if oldest is not None:
+            made["backfill_quarantine_waiting_since_timestamp_seconds"].add_metric((table.name,), oldest.timestamp())
+        return True
 
 
 def families() -> dict[str, Any]:
     """Return every metric there is, by name, without values."""
-    made = [*_of_runs(), *_of_rows(), *_of_durations(), *_of_tables()]
+    made = [*_of_runs(), *_of_rows(), *_of_durations(), *_of_imports(), *_of_migrations(), *_of_tables()]
     return {metric.name: metric for metric in made}
 
 
@@ -207,6 +236,49 @@ def _of_durations() -> list[Metric]:
     ]
 
 
+def _of_imports() -> list[Metric]:
+    """Return the metrics of files that are published again."""
+    return [
+        GaugeMetricFamily(
+            "backfill_import_files",
+            "Files of a feed that are on record in the import ledger, by what became of them.",
+            labels=("feed", "status"),
+        ),
+        GaugeMetricFamily(
+            "backfill_import_refused_since_timestamp_seconds",
+            "When the oldest file came that was refused (QUARANTINED, REJECTED) and of whose path nothing was taken since, Unix time; "
+            "absent if there is none.",
+            labels=("feed", "status"),
+        ),
+        GaugeMetricFamily(
+            "backfill_import_last_business_date_timestamp_seconds",
+            "Beginning, in UTC, of the latest business date of which a file was taken, Unix time.",
+            labels=("feed",),
+        ),
+    ]
+
+
+def _of_migrations() -> list[Metric]:
+    """Return the metrics of read models that move from one table to another."""
+    return [
+        GaugeMetricFamily(
+            "backfill_migration_step",
+            "1 for the step that a migration stands at; other steps are absent.",
+            labels=("migration", "step"),
+        ),
+        GaugeMetricFamily(
+            "backfill_migration_disagreeing_share",
+            "Share of the keys compared by the newest dual read of a migration that disagree.",
+            labels=("migration",),
+        ),
+        GaugeMetricFamily(
+            "backfill_migration_compared_timestamp_seconds",
+            "When the newest dual read of a migration was made, Unix time.",
+            labels=("migration",),
+        ),
+    ]
+
+
 def _of_tables() -> list[Metric]:
     """Return the metrics of tables, and of the collection itself."""
     return [
@@ -229,12 +301,42 @@ def _of_tables() -> list[Metric]:
             labels=("table",),
         ),
         GaugeMetricFamily(
+            "backfill_quarantine_cases",
+            "Cases of an input table's quarantine by rule and state (WAITING, RELEASED, REJECTED): a raw row counts once, "
+            "however often it was delivered.",
+            labels=("table", "rule", "state"),
+        ),
+        GaugeMetricFamily(
+            "backfill_quarantine_waiting_since_timestamp_seconds",
+            "Since when the oldest case waits that nobody has decided about, Unix time; absent if none does.",
+            labels=("table",),
+        ),
+        GaugeMetricFamily(
             "backfill_catalog_up", "Whether the catalog answered; if 0, rows of input tables are absent."
         ),
         GaugeMetricFamily(
             "backfill_collected_timestamp_seconds", "When these figures were read from the ledger, Unix time."
         ),
     ]
+
+
+def _add_migrations(made: Mapping[str, Any], migrations: MigrationSteps) -> None:
+    for step in migrations.all():
+        made["backfill_migration_step"].add_metric((step.migration, step.step.value), 1)
+        for reading in migrations.readings(step.migration, last=1):
+            made["backfill_migration_disagreeing_share"].add_metric((step.migration,), reading.share)
+            made["backfill_migration_compared_timestamp_seconds"].add_metric((step.migration,), reading.at.timestamp())
+
+
+def _add_imports(made: Mapping[str, Any], figures: Mapping[str, FeedFigures]) -> None:
+    for feed, found in figures.items():
+        for status, number in sorted(found.files.items()):
+            made["backfill_import_files"].add_metric((feed, status.value), number)
+        for status, since in sorted(found.refused_since.items()):
+            made["backfill_import_refused_since_timestamp_seconds"].add_metric((feed, status.value), since.timestamp())
+        if (day := found.last_business_date) is not None:
+            begins = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+            made["backfill_import_last_business_date_timestamp_seconds"].add_metric((feed,), begins)
 
 
 def _add_run(made: Mapping[str, Any], run: RunFigures) -> None:

@@ -19,9 +19,9 @@ from backfill_assets.declarations.checking.names import did_you_mean
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.finding import imported_references
 from backfill_assets.declarations.places import place
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
-from backfill_assets.declarations.target import InputTable, Product
 from backfill_assets.installation import Platform
 from backfill_assets.worker.columns import as_types
 from manifests.errors import DeclarationRefused, Problem, Refused

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from backfill_assets.installation import Platform
 from manifests.model import Mode, RunManifest
-from resources.sinks.declared import SinkDeclaration
+from resources.sinks.declared import SinkDeclaration, ToTopic
 from resources.sinks.policy import judge_granted
 
 MODES = (Mode.LIVE, Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION)
@@ -90,4 +90,10 @@ def told_by(platform: Platform, manifest: RunManifest) -> list[str]:
     """Say which sinks a run will tell of what, one line a sink."""
     declared = platform.products.sinks
     granted = [declared[name] for name in manifest.safety.sinks if name in declared]
-    return [f"{one.name} ({one.sink_class.value}), of {', '.join(one.told_of)}" for one in granted]
+    return [f"{one.name} ({one.sink_class.value}), {_of_what(one, manifest)}" for one in granted]
+
+
+def _of_what(sink: SinkDeclaration, manifest: RunManifest) -> str:
+    if isinstance(sink.adapter, ToTopic):
+        return f"by the published rows, in {sink.adapter.topic_of(manifest.execution_mode, manifest.run_id)}"
+    return f"of {', '.join(sink.told_of)}"

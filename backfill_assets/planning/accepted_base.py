@@ -63,7 +63,7 @@ def base_state(
                 key: Holder(
                     Kind(records[run_id].kind),
                     records[run_id].manifest.transform.version,
-                    frozenset(made_by[key].source_pins),
+                    frozenset(made_by[key].made_of),
                 )
                 for key, run_id in holders.items()
             },
@@ -76,7 +76,7 @@ def base_state(
 def _newest_of_further(plans: Sequence[Plan]) -> dict[str, datetime]:
     """Return when the newest snapshot was committed that plans have read of each source beside the first."""
     found: dict[str, datetime] = {}
-    for one in (one for plan in {id(plan): plan for plan in plans}.values() for one in plan.sources):
+    for one in (one for plan in {id(plan): plan for plan in plans}.values() for one in plan.sources if one.day is None):
         if one.committed_at is not None:
             found[one.table] = max(one.committed_at, found.get(one.table, one.committed_at))
     return found

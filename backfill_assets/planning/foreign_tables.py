@@ -33,7 +33,7 @@ def require_usable_tables(platform: Platform, target: TargetTable, manifest: Run
     if manifest.target.correction_events is not None and target.corrections is not None:
         changed.append(target.corrections.name)
     problems: list[Problem] = []
-    for name in dict.fromkeys((*changed, *target.every_source, *target.references)):
+    for name in dict.fromkeys((*changed, *target.every_read)):
         try:
             table = platform.lakehouse.table(name)
         except UnreadableMetadata:

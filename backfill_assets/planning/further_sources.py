@@ -16,6 +16,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.source_versions import require_known_versions
+from backfill_assets.planning.states import restarted
 from backfill_assets.planning.upstream import days_read, upstream_of, upstream_of_first
 from manifests.errors import PlanRefused
 from manifests.facts import FurtherSource, SourceState
@@ -54,12 +55,17 @@ def found_sources(
             facts = facts_of(platform, policy, target, source.table, state.snapshot_id, today, keep=keep)
             upstream = _upstream(platform, source.contract, state, manifest.target.publish_range)
             found[source.table] = FoundSource(state, facts, upstream)
-    states = {name: one.state for name, one in found.items() if one.state is not None}
+    states = states_of(found)
     with kept():
         require_known_versions(platform, target, manifest, states, warm_up)
     for name, times in found_times(platform, target, manifest, states).items():
         found[name] = replace(found[name], times=times)
     return found
+
+
+def states_of(found: Mapping[str, FoundSource]) -> dict[str, SourceState]:
+    """Return the state of each source that has a snapshot, by name."""
+    return {name: one.state for name, one in found.items() if one.state is not None}
 
 
 def _state(platform: Platform, source: FurtherSource, wanted: int | None) -> SourceState | None:
@@ -89,6 +95,9 @@ def repinned(
     """
     pins, states = [], {plan.source: first}
     for pin in plan.sources:
+        if pin.day is not None:
+            pins.append(restarted(platform, target, manifest, plan, first.snapshot_id))
+            continue
         snapshot_id = platform.lakehouse.snapshot_id(pin.table)
         if snapshot_id is None:
             pins.append(pin)
@@ -124,7 +133,7 @@ def _require_as_declared(
     ]
     declared = {one.table: one.contract for one in target.sources}
     chunks = [(chunk.key, chunk.start, chunk.end) for chunk in plan.chunks]
-    for pin in pins:
+    for pin in (one for one in pins if one.day is None):
         problems += absences(declared[pin.table], pin, states.get(pin.table), chunks)
     if problems:
         raise PlanRefused(problems)

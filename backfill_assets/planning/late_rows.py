@@ -79,7 +79,7 @@ def late_chunks(
             since = dict(plan.source_pins).get(table)
             if since is None or since == snapshot_id:
                 continue
-            first, last = _days_of(target, plan, table, key)
+            first, last = days_of_chunk(target, plan, table, key)
             if files := [one for one in added(since) if one.first_day <= last and one.last_day >= first]:
                 found[key] = files
     return found
@@ -90,7 +90,7 @@ def _touches(target: TargetTable, key: str, scope: DayRange) -> bool:
     return begins <= scope.end and last_day(target.chunking, begins) >= scope.start
 
 
-def _days_of(target: TargetTable, plan: Plan, table: str, key: str) -> tuple[date, date]:
+def days_of_chunk(target: TargetTable, plan: Plan, table: str, key: str) -> tuple[date, date]:
     """Return the first and the last day, both inclusive, that a plan reads of a source for one chunk."""
     begins = first_day(target.chunking, key)
     ends = last_day(target.chunking, begins)

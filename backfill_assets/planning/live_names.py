@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 
-from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy, RestatementPolicy
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.canonical import sha256_of
@@ -27,9 +27,12 @@ def prefix_of(target: TargetTable) -> str:
     """Return what the ids of the target's live runs begin with; a snapshot id and an attempt have room behind it."""
     name = target.name.replace(".", "-")
     room = MAX_RUN_ID - len("live--") - len(f"{2**63}.{ATTEMPTS}") - (_DIGEST + 1 if target.sources else 0)
-    if len(name) > room:
-        name = f"{name[: room - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
-    return f"live-{name}-"
+    return f"live-{fitting(name, room)}-"
+
+
+def fitting(name: str, room: int) -> str:
+    """Return a name that has room in a run id: a longer one is cut, and ends with a part of its hash."""
+    return name if len(name) <= room else f"{name[: room - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def is_live_id(run_id: str, target: TargetTable) -> bool:
@@ -77,6 +80,8 @@ def claims(platform: Platform, manifest: RunManifest) -> list[Problem]:
         return []
     asks_for_itself = manifest.kind is Kind.RECONCILIATION and _asks_to_reconcile(platform, manifest)
     problems = [] if asks_for_itself else name_problems(platform, manifest.requested_by)
+    if problems and manifest.kind is Kind.RESTATEMENT and platform.ledger.ticks.has_proposed(manifest):
+        problems = []
     # also of tables that have no live policy yet: it would find the id taken
     if any(is_live_id(manifest.run_id, target) for target in platform.products.targets):
         problems.append(
@@ -104,5 +109,10 @@ def _reconciled(target: TargetTable) -> ReconciliationPolicy:
 def _names(platform: Platform) -> set[str]:
     targets = platform.products.targets
     live = [one.live for one in targets if one.live is not None]
-    policies: list[LivePolicy | ReconciliationPolicy] = [*live, *map(_reconciled, targets)]
+    restated = [one.restated for one in targets if one.restated is not None]
+    policies: list[LivePolicy | ReconciliationPolicy | RestatementPolicy] = [
+        *live,
+        *map(_reconciled, targets),
+        *restated,
+    ]
     return {same_name(name) for one in policies for name in (one.requested_by, one.approved_by)}

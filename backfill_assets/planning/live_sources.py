@@ -1,6 +1,6 @@
 """Sources beside the first, as LIVE sees them: which snapshots its next run reads, and what has come since the last.
 
-Put here what is asked of tables and ledger for a tick. Which days the next run covers, and that it is approved, is `backfill_assets.live`'s.
+Put here what is asked of tables and ledger for a tick. Which days the next run covers, and that it is approved, is `backfill_assets.schedules.live`'s.
 """
 
 from __future__ import annotations

@@ -61,6 +61,20 @@ def publishing_with(platform: Platform, table: str, load_id: str) -> dict[str, R
     }
 
 
+def runs_reading(platform: Platform, table: str, load_id: str) -> dict[str, str]:
+    """Return the runs whose plans read the rows of a load and that readers see, or may come to see; with the state of each.
+
+    Raises:
+        IllegibleRow: if a plan on record cannot be read.
+    """
+    with_it = platform.lakehouse.snapshots_with_load(table, load_id)
+    return {
+        record.run_id: record.state.value
+        for record in platform.ledger.runs(states=SHOWN | MAY_BE_SHOWN)
+        if Mode(record.mode).publishes and not with_it.isdisjoint(pinned(platform, record).get(table, ()))
+    }
+
+
 def taken_back(platform: Platform, pins: Mapping[str, Mapping[str, frozenset[int]]]) -> Iterator[tuple[str, str, Load]]:
     """Yield each load that a run has read, or will, and that was taken back since: the run, the table and the load.
 

@@ -8,23 +8,26 @@ A freeze is not asked: it holds back LIVE, whose manifests pin their sources, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
 from backfill_assets.declarations.target import no_warm_up
 from backfill_assets.planning.further_sources import repinned
+from backfill_assets.planning.landed_logs import found_logs
 from backfill_assets.planning.merged_sources import changed_since_problems
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.resolve import corrections_snapshot
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.upstream import days_read, require_policy_of_upstream, upstream_of
 from backfill_assets.run_context import RunContext
+from manifests.chunks import Chunking
 from manifests.data_terms import DataTerms, data_terms
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import FileIndex
 from manifests.facts import SourceState
 from manifests.further_sources import PinnedSource, wanted_of
+from manifests.log_pins import PinnedLog, last_complete, log_problems, pinned_logs
 from manifests.model import RunManifest
 from manifests.plan import Plan
 from manifests.planner import wanted_of_first
@@ -64,13 +67,26 @@ def replanned(run: RunContext) -> Plan:
         for one in moved.sources
         if one.snapshot_id is not None
     }
+    contract = replace(target, warm_up_days=no_warm_up).contract({})
+    logs = found_logs(platform, target, manifest, states)
+    moved = _with_logs(moved, pinned_logs(manifest, target.source, logs), source)
     under_policy, problems = _under_policy(run, manifest, moved, states)
+    problems += log_problems(manifest, contract, logs, [(chunk.key, chunk.end) for chunk in plan.chunks])
     problems += _row_limit(plan, source)
-    problems += changed_source_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), moved.sources)
+    problems += changed_source_problems(manifest, contract, moved.sources)
     problems += changed_since_problems(platform, target, manifest, dict(moved.source_pins))
     if problems:
         raise PlanRefused(problems)
     return under_policy
+
+
+def _with_logs(plan: Plan, logs: Sequence[PinnedLog], source: SourceState) -> Plan:
+    """Return a plan with what it reads of logs by now, and up to which day that is complete."""
+    if not logs or plan.chunking is Chunking.WHOLE:
+        return replace(plan, logs=tuple(logs))
+    publish = plan.publish_range
+    ends = last_complete(logs, publish.start, max(file.last_day for file in source.files))
+    return replace(plan, logs=tuple(logs), source_ends=ends if ends < publish.end else None)
 
 
 def _row_limit(plan: Plan, source: SourceState) -> list[Problem]:

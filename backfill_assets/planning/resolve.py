@@ -22,13 +22,16 @@ from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.foreign_tables import require_usable_tables
-from backfill_assets.planning.further_sources import found_sources
+from backfill_assets.planning.further_sources import found_sources, states_of
+from backfill_assets.planning.landed_logs import found_logs
 from backfill_assets.planning.live_names import claims
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
+from backfill_assets.planning.read_models import require_in_use
 from backfill_assets.planning.reference_tables import PinnedRows, reference_states
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
+from backfill_assets.planning.states import found_start
 from backfill_assets.planning.upstream import require_policy_of_upstream
 from manifests.chunks import aligned, cut, key_of
 from manifests.division import parts_of
@@ -48,6 +51,7 @@ from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
 from resources.ledger.facade import RunRecord, operator
 from resources.sinks.policy import draft_problems as sink_problems
+from resources.sinks.policy import granted_topics
 
 _log = logging.getLogger(__name__)
 Check = Callable[[Platform, Plan], Plan]
@@ -61,10 +65,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         Refused: if the manifest cannot be planned, with every reason the planner found.
     """
     refused = _Refusals()
-    with refused.kept():
-        _require_own_names(platform, manifest)
-    with refused.kept():
-        platform.sinks.check_grants(manifest)
+    _ask_of_names_and_grants(platform, manifest, refused)
     target = platform.products.find_target(manifest.target.table)
     if target is None:
         refused.add(_without_target(platform, manifest))
@@ -83,8 +84,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
         pinned = PinnedRows(platform, target, manifest, references)
         contract = contract_of(target, pinned, lambda error: error is pinned.unreadable)
     policy, run_clock = platform.policy, platform.ledger.now()
-    keep = keep and not refused.number
-    if keep:
+    if keep := keep and not refused.number:
         platform.ledger.policies.keep(policy.hash, shown(policy))
     today = run_clock.date()
     with refused.kept():
@@ -108,10 +108,22 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             if as_declared
             else None,
             sources=found,
+            start=found_start(platform, target, manifest, source.snapshot_id) if as_declared else None,
+            logs=found_logs(platform, target, manifest, states_of(found)) if as_declared else {},
+            topics=granted_topics(manifest, platform.products.sinks),
         )
     if refused.number:
         raise refused.as_one()
     return plan
+
+
+def _ask_of_names_and_grants(platform: Platform, manifest: RunManifest, refused: _Refusals) -> None:
+    """Keep what speaks against a manifest whatever its target is declared to be."""
+    with refused.kept():
+        require_in_use(platform, manifest.target.table)
+        _require_own_names(platform, manifest)
+    with refused.kept():
+        platform.sinks.check_grants(manifest)
 
 
 def _is_as_declared(platform: Platform, target: TargetTable, manifest: RunManifest, refused: _Refusals) -> bool:
@@ -227,7 +239,7 @@ def _require_rules(platform: Platform, target: TargetTable) -> None:
         PlanRefused: naming each rule and function.
     """
     models = platform.products.models
-    read = {name: models[name] for name in (*target.every_source, *target.references) if name in models}
+    read = {name: models[name] for name in target.every_read if name in models}
     if problems := [*rule_problems(read | dict(target.models)), *answer_problems(target)]:
         raise PlanRefused(problems)
 
@@ -243,7 +255,7 @@ def _require_input_columns(platform: Platform, target: TargetTable) -> None:
     models = platform.products.models
     problems = [
         problem
-        for name in (*target.every_source, *target.references)
+        for name in target.every_read
         if name in models  # what is not declared, no model says anything of
         for problem in column_problems(platform.lakehouse.table(name), iceberg_schema(models[name]), besides=False)
     ]

@@ -21,9 +21,10 @@ def pinned_schemas(platform: Platform, target: TargetTable, manifest: RunManifes
     corrections = (
         [] if target.corrections is None or manifest.target.correction_events is None else [target.corrections.name]
     )
+    states = [] if manifest.source.start_from is None or target.starts_from is None else [target.starts_from.table]
     return {
         name: platform.lakehouse.table(name).schema().schema_id
-        for name in dict.fromkeys([target.name, *corrections, *target.every_source, *target.references])
+        for name in dict.fromkeys([target.name, *corrections, *target.every_source, *target.references, *states])
     }
 
 

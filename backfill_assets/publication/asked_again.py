@@ -53,13 +53,13 @@ def _of_plan(change: Change, plan: Plan, keys: list[str]) -> Iterator[Problem]:
     wanted = manifest.target
     known = base_state(change.platform, target, wanted.publish_range, keys=keys, values=wanted.values)
     source = SourceState(target.source, plan.source_snapshot_id, plan.source_committed_at, ())
-    further = {one.table: (one.snapshot_id, one.committed_at) for one in plan.sources}
+    further = {one.table: (one.snapshot_id, one.committed_at) for one in plan.sources if one.day is None}
     yield from live_problems(manifest, replace(target, warm_up_days=no_warm_up).contract({}), source, known, further)
     present = known.present
     if manifest.kind in FIRST_OUTPUT and present is not None and present.holders:
         # whether LIVE has begun elsewhere was asked when it was planned
         held = replace(present, live_has_begun=False)
-        yield from kind_problems(manifest, held, frozenset(plan.source_pins), told_apart=False)
+        yield from kind_problems(manifest, held, frozenset(plan.made_of), told_apart=False)
     policy = target.live
     is_first = known.complete_until is None and not any(key <= change.plan.chunks[0].key for key in known.accepted)
     if manifest.execution_mode is Mode.LIVE and is_first and policy is not None and policy.begins_on is None:

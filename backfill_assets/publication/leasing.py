@@ -7,8 +7,9 @@ first puts on record what they published and could not say. What is done under t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date
 
 from backfill_assets import faults
@@ -16,7 +17,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of, strategy_of
-from manifests.errors import EnvironmentRefused, Problem, Refused
+from manifests.errors import EnvironmentRefused, LeaseHeld, Problem, Refused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from resources.lakehouse.facade import Commit
 from resources.lakehouse.metadata import UnreadableMetadata
@@ -29,6 +30,12 @@ COLUMNS = "cc"
 """Who holds the lease of a change of columns: no run either."""
 SPLITTING = "fs"
 """Who holds the lease of a split of files: no run either."""
+READERS = "rm"
+"""Who holds the leases of the two tables of a read model while its readers go over: no run either."""
+INPUT = "qr"
+"""Who holds the lease of an input table that somebody loads, or whose loads or quarantined rows somebody decides about: no run either."""
+_LOOK_AGAIN = 0.1
+"""Seconds between two looks at a lease that somebody else holds."""
 
 
 @contextmanager
@@ -157,18 +164,65 @@ def splitting_lease(platform: Platform, target: str) -> Iterator[Lease]:
 
 
 @contextmanager
-def _whole_lease(platform: Platform, target: str, holder: str, action: str) -> Iterator[Lease]:
+def input_lease(platform: Platform, table: str, action: str, *, wait: float = 0.0) -> Iterator[Lease]:
+    """Hold an input table, and its quarantine, while rows are loaded, taken back, released or rejected: one at a time.
+
+    `wait` is for how many seconds somebody else's lease is waited for.
+
+    Raises:
+        LeaseHeld: if somebody else holds the table, and has not given it back by then.
+    """
+    with _whole_lease(platform, table, INPUT, action, wait=wait) as lease:
+        yield lease
+
+
+@contextmanager
+def readers_lease(platform: Platform, targets: Sequence[str], *, wait: float = 0.0) -> Iterator[tuple[int, ...]]:
+    """Hold every day of some targets while their readers go from one to another; yield the tokens of the leases.
+
+    What was committed to one of them and is not on record is put there first: what a target has is what is on record. `wait` is for
+    how many seconds somebody else's lease of each is waited for.
+
+    Raises:
+        LeaseHeld: if somebody publishes to one of them, or takes a publication back, and has not done so by then.
+    """
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(_whole_lease(platform, one, READERS, "let readers go over", wait=wait))
+            for one in sorted(targets)
+        ]
+        for lease in held:
+            _complete_interrupted(platform, lease, (date.min, date.max), None)
+        yield tuple(lease.token for lease in held)
+
+
+@contextmanager
+def _whole_lease(platform: Platform, target: str, holder: str, action: str, *, wait: float = 0.0) -> Iterator[Lease]:
     leases = leases_of(platform)
-    lease = leases.acquire(target, date.min, date.max, holder, action)
+    lease = _acquired(leases, target, holder, action, time.monotonic() + wait)
     with _released_unless_fenced(leases, lease):
         leases.fenced(_fence(platform, lease, _tables(platform, target)))
     with _given_back(leases, lease):
         yield lease
 
 
+def _acquired(leases: Leases, target: str, holder: str, action: str, until: float) -> Lease:
+    """Take every day of a target; tried again until an instant of `time.monotonic` while somebody else holds it."""
+    while True:
+        try:
+            return leases.acquire(target, date.min, date.max, holder, action)
+        except LeaseHeld:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_LOOK_AGAIN)
+
+
 def _tables(platform: Platform, target: str) -> list[str]:
-    """Return the tables that anybody changes under a lease of a target; some may not exist."""
-    declared = platform.products.target(target)
+    """Return the tables that anybody changes under a lease of a target, or of an input table; some may not exist."""
+    declared = platform.products.find_target(target)
+    if declared is None:
+        loaded = [one for one in platform.products.inputs if one.name == target]
+        return list(dict.fromkeys([target, *(platform.products.quarantine_of(one).name for one in loaded)]))
     corrections = [] if declared.corrections is None else [declared.corrections.name]
     return [target, *corrections, declared.changes]
 
@@ -204,11 +258,17 @@ def _record_interrupted(platform: Platform, record: RunRecord, wanted: str, leas
     The ledger then names the holders in the order of the target's snapshots; a run that woke up after its successor
     and recorded itself would seem to supersede it. Only under the lease is it certain that nobody is about to.
     """
-    ledger, (start, end) = platform.ledger, _days(record, wanted)
-    for entry, run_id, action in ledger.interrupted_publications(record.target):
+    _complete_interrupted(platform, lease, _days(record, wanted), (record.run_id, wanted))
+
+
+def _complete_interrupted(
+    platform: Platform, lease: Lease, days: tuple[date, date], but: tuple[str, str] | None
+) -> None:
+    ledger, (start, end) = platform.ledger, days
+    for entry, run_id, action in ledger.interrupted_publications(lease.target):
         other = ledger.run(run_id)
         first, last = _days(other, action)
-        if (run_id, action) == (record.run_id, wanted) or first > end or last < start:
+        if (run_id, action) == but or first > end or last < start:
             continue
         change = _change(platform, other, lease.token)
         commit = brought_to_an_end(platform, change, action)

@@ -12,6 +12,7 @@ from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
+from backfill_assets.planning.read_models import decommissioned
 from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.publication.asked_again import require_neighbours_on_record
 from backfill_assets.publication.change import Change
@@ -85,7 +86,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
                 f"`backfill approve {run_id}`, by somebody whom the policy lets",
             )
         )
-    problems += _gate_problems(platform, run_id, plan, chunks)
+    problems += _gate_problems(platform, run_id, plan, chunks) + decommissioned(platform, plan.target)
     if problems:
         raise PublicationRefused(problems)
     return record, chunks

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, timedelta
-from hashlib import sha256
 
 from backfill_assets import decisions
 from backfill_assets.declarations.schedules import ReconciliationPolicy
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.live_names import fitting
 from backfill_assets.planning.resolve import plan_run
 from manifests.chunks import Chunking, aligned, first_day, last_day
 from manifests.errors import InputRefused, Problem
@@ -98,9 +98,7 @@ def _version_held(platform: Platform, target: TargetTable, held: Sequence[str], 
 def _free_run_id(platform: Platform, target: TargetTable, at: str) -> str:
     name = target.name.replace(".", "-").replace("_", "-")
     room = MAX_RUN_ID - len(f"reconcile--{at}.999")
-    if len(name) > room:
-        name = f"{name[: room - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
-    first, number = f"reconcile-{name}-{at}", 1
+    first, number = f"reconcile-{fitting(name, room)}-{at}", 1
     while platform.ledger.find(run_id := first if number == 1 else f"{first}.{number}") is not None:
         number += 1
     return run_id

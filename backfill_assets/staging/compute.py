@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, time
 from functools import partial, reduce
 
+from pyiceberg.expressions import BooleanExpression
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
@@ -23,6 +24,7 @@ from backfill_assets.planning.old_data import allowed, needed_columns
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import files_below, parts_of
+from backfill_assets.staging.log_rows import files_of_log, in_log, place_of
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
     computed_rows,
@@ -78,24 +80,45 @@ def pinned_inputs(
     time_column = target.window_column
     start, end = read_window(plan, chunks)
     pinned = partial(lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source))
-    scan = pinned(between(time_column, plan.at(start), plan.at(end)))
+    scan = pinned(files_of_log(plan, plan.source, between(time_column, plan.at(start), plan.at(end))))
     on_read("range", scan)
     look_back = None
     if target.look_back_columns:
-        earlier = pinned(before(time_column, plan.at(start)))
+        earlier = pinned(files_of_log(plan, plan.source, _earlier(plan, time_column, start)))
         on_read("look_back", earlier)
         if earlier.paths:
-            look_back = read(spark, earlier, needed_columns(target, plan, target.look_back_columns))
+            columns = needed_columns(target, plan, (*target.look_back_columns, *place_of(plan, plan.source)))
+            look_back = in_log(plan, plan.source, read(spark, earlier, tuple(dict.fromkeys(columns))))
     inputs = inputs_of(
         target,
         (start, end),
-        read(spark, scan),
+        in_log(plan, plan.source, read(spark, scan)),
         look_back,
-        lambda rows: allowed(run, in_time(rows, time_column, plan.newest)),
+        lambda rows: _after_start(run, allowed(run, in_time(rows, time_column, plan.newest))),
     )
     inputs = replace(inputs, source=reading(run, plan.source, inputs.source))
     first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
-    return replace(inputs, sources=sources_by_name(further_sources(run, first, last, on_read, reading=reading)))
+    given = further_sources(run, first, last, on_read, given=True, reading=reading)
+    return replace(inputs, sources=sources_by_name(given))
+
+
+def _earlier(plan: Plan, time_column: str, until: datetime) -> BooleanExpression:
+    """Return a filter that finds the rows before an instant; of a plan that starts from a state, those that are not in it."""
+    state = plan.start
+    if state is None or state.day is None:
+        return before(time_column, plan.at(until))
+    # a day begins at another instant in each time zone: which rows are in the state, `_after_start` says
+    begins = min(datetime.combine(state.day, time.min, UTC), until)
+    return between(time_column, plan.at(begins), plan.at(until))
+
+
+def _after_start(run: RunContext, rows: DataFrame) -> DataFrame:
+    """Return the rows of the first source that are not in the state that a plan starts from; all where it starts from none."""
+    state, declared = run.plan.start, run.target.starts_from
+    if state is None:
+        return rows
+    assert declared is not None
+    return rows.where(F.col(declared.source_day) > F.lit(state.day))
 
 
 def further_sources(
@@ -106,21 +129,24 @@ def further_sources(
     *,
     from_ever: bool = False,
     whole: bool = False,
+    given: bool = False,
     reading: Reading = as_read,
 ) -> dict[str, DataFrame]:
     """Return the rows of each further source that a plan reads for days, both inclusive; with `from_ever`, all before as well.
 
-    Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only.
+    Of those rows, what the plan lets a transform see; with `whole` all of them, which is for counting only. With `given` only of the
+    sources that a transform is given.
     """
     found = {}
-    for pin in run.plan.sources:
+    for pin in (one for one in run.plan.sources if not (given and one.for_gates)):
         start, end = pin.window(first, last)
-        start = None if from_ever else start
+        start = None if from_ever and pin.day is None else start
         place = before(pin.time_column, end) if start is None else between(pin.time_column, start, end)
         schema_id = run.plan.schema_of(pin.table)
+        place = files_of_log(run.plan, pin.table, place)
         scan = run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=schema_id)
         on_read(pin.table, scan)
-        rows = in_window(read(run.spark, scan), pin.time_column, start, end)
+        rows = in_window(in_log(run.plan, pin.table, read(run.spark, scan)), pin.time_column, start, end)
         seen = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)
         found[pin.table] = seen if whole else reading(run, pin.table, seen)
     return found
@@ -167,8 +193,13 @@ def entities_of(platform: Platform, plan: Plan) -> DataFrame:
     until.setdefault(plan.source, plan.source_snapshot_id)
     asked = [(table, since[table], now, plan.schema_of(table)) for table, now in until.items()]
     # a source without a new row is not asked: it need not say whose its rows are
-    found = [read(spark, platform.lakehouse.pinned_since(*one), (merge.entity,)) for one in asked]
-    return reduce(DataFrame.unionByName, found).distinct()
+    found = [
+        in_log(
+            plan, one[0], read(spark, platform.lakehouse.pinned_since(*one), (merge.entity, *place_of(plan, one[0])))
+        )
+        for one in asked
+    ]
+    return reduce(DataFrame.unionByName, [one.select(merge.entity) for one in found]).distinct()
 
 
 def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
@@ -178,8 +209,9 @@ def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:
     """
     plan, time_column = run.plan, run.target.window_column
     until, schema_id = before(time_column, plan.at(plan.read_until)), plan.schema_of(plan.source)
+    until = files_of_log(plan, plan.source, until)
     scan = run.platform.lakehouse.pinned(plan.source, plan.source_snapshot_id, until, schema_id)
-    rows = in_window(read(run.spark, scan), time_column, None, plan.read_until)
+    rows = in_window(in_log(plan, plan.source, read(run.spark, scan)), time_column, None, plan.read_until)
     if not whole:
         rows = as_read(run, plan.source, allowed(run, in_time(rows, time_column, plan.newest)))
     return rows if plan.merge is None else rows.join(entities_of(run.platform, plan), plan.merge.entity, "left_semi")

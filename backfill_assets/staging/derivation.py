@@ -16,18 +16,19 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.folders import Parts, parts_of
 from backfill_assets.staging.rows import lineage
+from backfill_assets.worker.chunk_corrections import CorrectionSpec
 from backfill_assets.worker.chunk_gate import gating
 from backfill_assets.worker.chunk_merge import (
     ISSUED_RULE,
-    CorrectionSpec,
-    DeriveTask,
     MergedTask,
     MergeSpec,
     deriving,
     judging_merges,
 )
+from backfill_assets.worker.derive_tasks import DeriveTask
 from backfill_assets.worker.derived_files import ONE_PARTITION, PartitionedBy
 from backfill_assets.worker.gate_tasks import GateSpec, GateTask
+from backfill_assets.worker.merge_decisions import Terms
 from backfill_assets.worker.references import import_path_of
 from backfill_assets.worker.sums import value_columns
 from backfill_assets.worker.violations import Violation, require_read
@@ -44,7 +45,8 @@ class DerivedVerdict:
     """What is wrong with what was derived of a chunk, and its measures as readers would see it (None: as computed).
 
     `hashes` are those of the derived files, by path; `visible` are the rows and the sums of number columns as readers would
-    see them (None: as computed); `tallies` what the target's gates have counted, the same.
+    see them (None: as computed); `tallies` what the target's gates have counted, the same; `ambiguous` some of the rows that a
+    merge policy decides nothing about.
     """
 
     violations: list[Violation]
@@ -53,6 +55,7 @@ class DerivedVerdict:
     visible: Mapping[str, Any] | None = None
     hashes: Mapping[str, Fingerprint] = field(default_factory=dict)
     tallies: Mapping[str, Any] | None = None
+    ambiguous: list[dict[str, Any]] = field(default_factory=list)
 
 
 def publishes_to(target: TargetTable, plan: Plan) -> str:
@@ -106,6 +109,9 @@ def _spec(run: RunContext) -> MergeSpec | CorrectionSpec:
             deletes_at=lineage(plan).get(column),
             lineage=lineage_columns(target.model),
             by=by,
+            terms=None
+            if plan.merge.policy is None
+            else Terms(plan.merge.policy, plan.merge.cut_line, target.day_column),
         )
     values = value_columns(tuple(dtypes(target.model)), target.key, lineage_columns(target.model))
     reason = platform.ledger.run(plan.run_id).manifest.reason
@@ -197,6 +203,7 @@ def _judge_merge(run: RunContext, chunks: Sequence[ChunkRecord]) -> dict[str, De
             result.visible,
             result.hashes,
             result.tallies,
+            result.ambiguous,
         )
     return verdicts
 

@@ -130,7 +130,7 @@ class Computing:
     def _further(self, chunks: Sequence[PlannedChunk], rows: Mapping[str, StoredRows]) -> Mapping[str, DataFrame]:
         first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
         found = {}
-        for pin in self.plan.sources:
+        for pin in (one for one in self.plan.sources if not one.for_gates):
             start, end = pin.window(first, last)
             stored = rows[pin.table]
             scan = stored.before(end) if start is None else stored.between(start, end)

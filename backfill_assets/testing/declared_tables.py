@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 import polars as pl
 
 from backfill_assets.declarations.finding import find_products
-from backfill_assets.declarations.target import InputTable, TargetTable
+from backfill_assets.declarations.product import InputTable
+from backfill_assets.declarations.target import TargetTable
 from manifests.errors import InputRefused, Problem
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
-from backfill_assets.declarations.target import InputTable
 from backfill_assets.testing.sessions import new_folder
 from backfill_assets.worker.columns import table_of
 from manifests.facts import SourceFile, SourceState

@@ -21,8 +21,9 @@ from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.declarations.checking.rules import rule_problems
 from backfill_assets.declarations.checking.table_fields import in_words
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schema import dtypes, lineage_columns
-from backfill_assets.declarations.target import InputTable, Product, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.staging.rows import lineage, read_window
 from backfill_assets.testing.causes import CLOCKS, DAYS, LOOKS_AHEAD, NAIVE, ORDERED, PLACES, RANDOM, clocks_asked

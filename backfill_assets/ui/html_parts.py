@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.responses import HTMLResponse
 
-from backfill_assets.defs.addresses import PREFIX, run_path
+from backfill_assets.defs.addresses import PREFIX, QUARANTINE, run_path
 from manifests.lifecycle import RunState
 
 _HEADERS = {
@@ -38,7 +38,7 @@ def page(title: str, parts: Iterable[str], *, again: bool = False) -> HTMLRespon
     return HTMLResponse(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"{refresh}<title>{escape(title)}</title><style>{_STYLE}</style>"
-        f"<p><a href=/>Dagster</a> · <a href={PREFIX}>all runs</a></p><h1>{escape(title)}</h1>{''.join(parts)}</html>",
+        f"<p><a href=/>Dagster</a> · <a href={PREFIX}>all runs</a> · <a href={QUARANTINE}>quarantine</a></p><h1>{escape(title)}</h1>{''.join(parts)}</html>",
         headers=_HEADERS,
     )
 

@@ -1,7 +1,7 @@
-"""The pages beside Dagster's under `/backfill`: where a run stands and why, and its evidence as files to open.
+"""The pages beside Dagster's under `/backfill`: where a run stands and why, its evidence as files to open, and quarantined rows.
 
-Put here the route of a page; what is on it is in a module of its own, as the list of runs is in `runs_page` and one run in
-`run_page`. Read only, nothing that belongs to Dagster's own pages, and no decision about who may see it: that is the guard's.
+Put here the route of a page; what is on it is in a module of its own, as the list of runs is in `runs_page`, one run in
+`run_page` and quarantined rows in `quarantine_page`. Read only, nothing that belongs to Dagster's own pages, and no decision about who may see it: that is the guard's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from backfill_assets.defs.addresses import PREFIX
+from backfill_assets.defs.addresses import PREFIX, QUARANTINE
 from backfill_assets.defs.starting import Starting
 from backfill_assets.ui.evidence_files import REPORT, evidence_response, report_response
 from backfill_assets.ui.html_parts import page
@@ -27,6 +28,9 @@ from manifests.plan import Plan
 from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore
 from resources.ledger.facade import Ledger, RunRecord
+
+if TYPE_CHECKING:
+    from backfill_assets.ui.quarantine_page import Opened
 
 
 def _nothing_starts() -> Mapping[str, Sequence[Starting]]:
@@ -39,12 +43,14 @@ def make_pages(
     report_of: Callable[[str], str] | None = None,
     starting: Callable[[], Mapping[str, Sequence[Starting]]] = _nothing_starts,
     stages_of: Callable[[Plan], Sequence[Stage]] | None = None,
+    opened: Opened | None = None,
 ) -> Starlette:
     """Make the application of the pages; its paths are absolute.
 
     A report is made anew by `report_of`, whatever lies beside the bundle; without it, it is served as it lies there.
     `starting` says what Dagster was asked to do for runs and has not ended (`starting.starting`). `stages_of` returns what a
-    plan is executed by; without it, a run's page shows no stages.
+    plan is executed by; without it, a run's page shows no stages. `opened` opens the installation, whose tables have the
+    quarantined rows; without it, there are no pages of those.
     """
 
     async def index(request: Request) -> Response:
@@ -81,18 +87,50 @@ def make_pages(
             return await _in_thread(lambda: report_response(evidence, report_of, run_id))
         return await _in_thread(lambda: evidence_response(evidence, run_id, path))
 
-    async def home(_request: Request) -> Response:
-        return RedirectResponse(PREFIX)
-
     return Starlette(
         routes=[
+            *_of_quarantine(opened),
             Route(PREFIX, index),
-            Route(f"{PREFIX}/", home),
+            Route(f"{PREFIX}/", _home),
             Route(f"{PREFIX}/{{run_id}}", one),
             Route(f"{PREFIX}/{{run_id}}/{{name}}.json", text),
             Route(f"{PREFIX}/{{run_id}}/evidence/{{path:path}}", file),
         ]
     )
+
+
+async def _home(_request: Request) -> Response:
+    return RedirectResponse(PREFIX)
+
+
+def _of_quarantine(opened: Opened | None) -> list[Route]:
+    """Return the routes of quarantined rows."""
+    if opened is None:
+        return []
+    open_installation = opened
+
+    async def tables(_request: Request) -> Response:
+        from backfill_assets.ui import quarantine_page  # noqa: PLC0415 - tables are read for these pages alone
+
+        return await _in_thread(lambda: quarantine_page.tables_page(open_installation))
+
+    async def table(request: Request) -> Response:
+        from backfill_assets.ui import quarantine_page  # noqa: PLC0415 - likewise
+
+        name = request.path_params["table"]
+        return await _in_thread(lambda: quarantine_page.table_page(open_installation, name, request.query_params))
+
+    async def case(request: Request) -> Response:
+        from backfill_assets.ui import quarantine_page  # noqa: PLC0415 - likewise
+
+        name, text = request.path_params["table"], request.path_params["case"]
+        return await _in_thread(lambda: quarantine_page.case_page(open_installation, name, text))
+
+    return [
+        Route(QUARANTINE, tables),
+        Route(f"{QUARANTINE}/{{table}}", table),
+        Route(f"{QUARANTINE}/{{table}}/{{case}}", case),
+    ]
 
 
 def _found(ledger: Ledger, run_id: str) -> RunRecord | None:

@@ -20,6 +20,7 @@ from backfill_assets.ui.evidence_files import REPORT, files_of
 from backfill_assets.ui.gate_parts import gates_table, recorded_diff_parts, rows_that_disagree
 from backfill_assets.ui.html_parts import asset_address, evidence_link, page, state_html, table_html, time_html
 from backfill_assets.ui.next_step import is_under_way, launched_html, next_step
+from backfill_assets.ui.topic_parts import topic_parts
 from manifests.errors import Refused
 from manifests.lifecycle import COMPUTABLE, RunState
 from manifests.model import Mode
@@ -70,6 +71,7 @@ def _run_parts(
     parts += recorded_diff_parts(ledger, evidence, run_id, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
     parts += _attempts(ledger.attempts(run_id))
+    parts += topic_parts(ledger.topics.of_run(run_id))
     parts.append("<h2 id=evidence>Evidence</h2>")
     if files:
         parts.append("<ul>" + "".join(f"<li>{evidence_link(run_id, name, name)}" for name in files) + "</ul>")

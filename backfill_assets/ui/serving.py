@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import yaml
@@ -62,6 +62,9 @@ from resources import logs
 from resources.evidence.store import EvidenceStore
 from resources.ledger.facade import Ledger
 from resources.settings import DAGSTER_STORAGE_VARIABLE, Settings
+
+if TYPE_CHECKING:
+    from backfill_assets.installation import Platform
 
 _log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
@@ -318,7 +321,14 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
         )
         ledger = Ledger(settings.ledger_url)
         evidence, report_of = EvidenceStore(settings.evidence_folder), partial(_report_of, settings)
-        pages: App = make_pages(ledger, evidence, report_of, partial(starting, instance), partial(_stages_of, settings))
+        pages: App = make_pages(
+            ledger,
+            evidence,
+            report_of,
+            partial(starting, instance),
+            partial(_stages_of, settings),
+            partial(_opened, settings),
+        )
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")
         stopped = ledger.stops.known
@@ -327,6 +337,15 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
             say(f"{listener.door.role}s: {listener.file or f'http://{LOOPBACK}:{listener.port}'}")
         asyncio.run(_run(list(zip(apps, sockets, strict=True)), children, stopping))
         say("stopping")
+
+
+@contextmanager
+def _opened(settings: Settings) -> Iterator["Platform"]:
+    """Open the installation for a page of quarantined rows."""
+    from backfill_assets.installation import open_platform  # noqa: PLC0415 - of the few who ask for them
+
+    with open_platform(settings) as platform:
+        yield platform
 
 
 def _report_of(settings: Settings, run_id: str) -> str:

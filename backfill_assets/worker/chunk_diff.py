@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.column_types import is_floating
-from backfill_assets.worker.chunk_merge import ADDED, CHANGED, REMOVED
+from backfill_assets.worker.chunk_corrections import ADDED, CHANGED, REMOVED
 from backfill_assets.worker.columns import UNREADABLE, rows_of, scan_file, table_of
 from backfill_assets.worker.key_order import rows_between
 from backfill_assets.worker.nested import as_text, differs

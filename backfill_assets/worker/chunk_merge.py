@@ -1,4 +1,4 @@
-"""What is published instead of a chunk's own rows: copies of files with merged rows, or correction events.
+"""What is published instead of a chunk's own rows: copies of files with merged rows (or correction events, see `chunk_corrections`).
 
 Put here what is done, in Spark's workers, to one chunk's computed rows and the rows readers see today. Where the
 computed rows come from is `staging.compute`'s; what is sent here, and what the answers mean, is `staging.derivation`'s.
@@ -9,9 +9,7 @@ Memory is one file of today's rows and one chunk's computed rows for a merge; fo
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,9 +19,11 @@ import polars as pl
 
 from backfill_assets.declarations.schema import LINEAGE_COLUMNS
 from backfill_assets.declarations.tallies import Tally
+from backfill_assets.worker.chunk_corrections import CorrectionSpec, correct
 from backfill_assets.worker.chunk_gate import merged_measures
 from backfill_assets.worker.chunk_rules import PARTITION_RULE
 from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.derive_tasks import Derived, DeriveTask
 from backfill_assets.worker.derived_files import (
     ONE_PARTITION,
     Partition,
@@ -37,18 +37,17 @@ from backfill_assets.worker.derived_files import (
     write,
 )
 from backfill_assets.worker.key_order import by_key, rows_between
-from backfill_assets.worker.nested import as_text as value_as_text
-from backfill_assets.worker.nested import differs, in_one_form
+from backfill_assets.worker.merge_decisions import HELD, LIVE_RULE, Terms, ambiguous_rows, counts_of, decided, held
+from backfill_assets.worker.nested import in_one_form
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
 from backfill_assets.worker.tallying import Counted
-from backfill_assets.worker.violations import Violation, shown_row, shown_value
+from backfill_assets.worker.violations import Violation, shown_row
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 from resources.files.fingerprints import Fingerprint, fingerprint
 from resources.spark.chunk_work import ChunkWork
 
-ADDED, CHANGED, REMOVED = "ADDED", "CHANGED", "REMOVED"
 OLDER_RULE = "no version goes backwards"
 TIE_RULE = "one version says one thing"
 UNTOUCHED_RULE = "rows of other entities are as they were"
@@ -56,6 +55,7 @@ MERGED_RULE = "rows of the merged entities are the computed ones"
 MERGED_KEY_RULE = "unique key after the merge"
 ISSUED_RULE = "a correction is issued once"
 _SAMPLE = 5
+_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class MergeSpec:
     """How rows are merged: `schema` is the target's Iceberg schema as JSON; the rest as the plan has it.
 
     `lineage` are the columns that say whose a row is, and nothing of what it says. `by` is how files of the target are partitioned.
+    `terms` are those under which history meets LIVE; None where the target declares no policy of it.
     `deletes_at` is the version of a deletion where `version_column` is the run clock's column, else None: it always wins.
     """
 
@@ -75,49 +76,7 @@ class MergeSpec:
     deletes_at: Any = None
     lineage: tuple[str, ...] = LINEAGE_COLUMNS
     by: PartitionedBy = ONE_PARTITION
-
-
-@dataclass(frozen=True)
-class CorrectionSpec:
-    """How corrections are made: `schema` is the corrections table's as JSON, `values` the columns that are compared.
-
-    `base` is the schema of the table that is corrected, as JSON: by it today's rows are read. `by` is how files of the
-    corrections table are partitioned.
-    """
-
-    schema: str
-    target: str
-    key: tuple[str, ...]
-    values: tuple[str, ...]
-    reason: str
-    lineage: Mapping[str, Any]
-    base: str = ""
-    by: PartitionedBy = ONE_PARTITION
-
-
-@dataclass(frozen=True)
-class DeriveTask:
-    """One chunk: the files readers see today, the computed ones, and where to write.
-
-    `entities` is a file with the entities of a merge; `issued` are the files of corrections that exist for the chunk.
-    """
-
-    chunk: str
-    base: tuple[str, ...]
-    computed: tuple[str, ...]
-    output: str
-    entities: str = ""
-    issued: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Derived:
-    """What was made of a chunk: new files (path, rows, bytes), the files they replace, and counts by what happened."""
-
-    chunk: str
-    files: list[tuple[str, int, int]]
-    replaced: list[str]
-    counts: dict[str, int] = field(default_factory=dict)
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +98,7 @@ class JudgedMerge:
     """What is wrong with a merged chunk: a few rows by broken rule; and its measures, as readers would see it.
 
     `visible` are its rows and the sums of its number columns; `hashes` are those of its own files, by path; `tallies` what the
-    target's gates have counted, as readers would see it.
+    target's gates have counted, as readers would see it; `ambiguous` some keys that the merge policy decides nothing about.
     """
 
     chunk: str
@@ -148,6 +107,7 @@ class JudgedMerge:
     visible: dict[str, Any]
     hashes: dict[str, Fingerprint]
     tallies: dict[str, Any] = field(default_factory=dict)
+    ambiguous: list[dict[str, Any]] = field(default_factory=list)
 
 
 # --- merge ------------------------------------------------------------------------------------------------------------
@@ -164,6 +124,14 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     touched = _touched(spec, task.base, entities)
     derived = Derived(task.chunk, [], [one.path for one in touched])
     counts = {"replaced": 0, "deleted": 0, "kept_newer": 0, "inserted": 0}
+    stays: pl.DataFrame | None = None
+    if spec.terms is not None:
+        counts |= dict.fromkeys(HELD, 0)
+        decisions = _decisions(spec, [read(path, spec.schema) for path in derived.replaced], entities, computed)
+        if decisions is not None:
+            stays = held(decisions, spec.key)
+            computed = _without(spec, computed, stays)
+            counts |= counts_of(decisions)
     fresh = computed
     if computed is not None and (newer := _newer_keys(spec, derived.replaced, entities, computed)) is not None:
         fresh = computed.join(newer, on=spec.key, how="anti")
@@ -172,6 +140,9 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     for one in touched:
         base = read(one.path, spec.schema)
         rest, old = _parted(spec, base, entities)
+        if stays is not None:
+            held_rows = old.join(stays, on=spec.key, how="semi", nulls_equal=True)
+            rest, old = pl.concat([rest, held_rows]), old.join(stays, on=spec.key, how="anti", nulls_equal=True)
         kept = _newer(spec, old, computed)
         found = 0 if computed is None else old.join(computed.select(spec.key), on=spec.key, how="semi").height
         matched += found
@@ -185,6 +156,22 @@ def merge(spec: MergeSpec, task: DeriveTask) -> Derived:
     counts["inserted"] = (0 if computed is None else computed.height) - matched
     derived.counts.update(counts)
     return derived
+
+
+def _decisions(
+    spec: MergeSpec, base: Sequence[pl.DataFrame], entities: pl.DataFrame, computed: pl.DataFrame | None
+) -> pl.DataFrame | None:
+    """Return what the merge policy says of each key; None where there are rows on neither side, or no policy."""
+    known = computed if computed is not None else next((frame for frame in base), None)
+    if spec.terms is None or known is None:
+        return None
+    today = [frame.select(known.columns).join(entities, on=spec.entity, how="semi") for frame in base]
+    today_rows = pl.concat([known.clear(), *today])
+    return decided(spec.terms, spec.key, spec.version_column, spec.lineage, today_rows, computed)
+
+
+def _without(spec: MergeSpec, rows: pl.DataFrame | None, keys: pl.DataFrame) -> pl.DataFrame | None:
+    return None if rows is None else rows.join(keys, on=spec.key, how="anti", nulls_equal=True)
 
 
 @dataclass(frozen=True)
@@ -218,7 +205,9 @@ def _placed(
     """Return the computed rows that go into each touched file, and those of partitions of which no file is touched."""
     mine: dict[str, list[pl.DataFrame]] = {one.path: [] for one in touched}
     without_file = []
-    parted = {} if computed is None else by_partition(computed.sort(spec.key), spec.schema, spec.by)
+    parted = (
+        {} if computed is None or not computed.height else by_partition(computed.sort(spec.key), spec.schema, spec.by)
+    )
     for partition, rows in parted.items():
         homes = [one for one in touched if partition in one.partitions]
         if not homes:
@@ -307,8 +296,12 @@ def _broken(
     known = computed if computed is not None else next((frame.clear() for frame in (*before, *after)), None)
     if known is None:
         return broken
+    decisions = _decisions(spec, before, entities, computed)
+    stay, old, computed, lost = _held_back(spec, decisions, known.clear(), old, computed)
+    require(LIVE_RULE, lost)
+    known = _or_none(computed, known)
     kept = pl.concat([known.clear(), *(_newer(spec, frame, computed).select(known.columns) for frame in old)])
-    wanted = pl.concat([known.join(kept.select(spec.key), on=spec.key, how="anti"), kept])
+    wanted = pl.concat([known.join(kept.select(spec.key), on=spec.key, how="anti"), kept, stay])
     found = pl.concat([known.clear(), *(frame.select(known.columns) for frame in mine)])
     require(MERGED_RULE, wanted.join(found, on=known.columns, how="anti", nulls_equal=True).select(spec.key))
     require(MERGED_RULE, found.join(wanted, on=known.columns, how="anti", nulls_equal=True).select(spec.key))
@@ -324,6 +317,27 @@ def _broken(
             differ = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_computed")) for name in values)
             require(TIE_RULE, ties.filter(differ).select(*spec.key, version))
     return broken
+
+
+def _held_back(
+    spec: MergeSpec,
+    decisions: pl.DataFrame | None,
+    none: pl.DataFrame,
+    old: list[pl.DataFrame],
+    computed: pl.DataFrame | None,
+) -> tuple[pl.DataFrame, list[pl.DataFrame], pl.DataFrame | None, pl.DataFrame]:
+    """Return the rows of today that the merge policy has stay, both sides without what it decides, and LIVE's rows that are lost."""
+    if decisions is None:
+        return none, old, computed, none.select(spec.key)
+    keys = held(decisions, spec.key)
+    stay = [one.join(keys, on=spec.key, how="semi", nulls_equal=True).select(none.columns) for one in old]
+    rest = [one.join(keys, on=spec.key, how="anti", nulls_equal=True) for one in old]
+    lost = decisions.filter("overrides_live").select(*spec.key)
+    return pl.concat([none, *stay]), rest, _without(spec, computed, keys), lost
+
+
+def _or_none(rows: pl.DataFrame | None, like: pl.DataFrame) -> pl.DataFrame:
+    return like.clear() if rows is None else rows
 
 
 def _sides(spec: MergeSpec, rows: pl.DataFrame, entities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -370,62 +384,6 @@ def _fingerprint(frame: pl.DataFrame) -> int:
     )
     high, low = halves.row(0)
     return int(high) * 2**64 + int(low) + frame.height * 2**128
-
-
-# --- corrections ------------------------------------------------------------------------------------------------------
-
-
-def correct(spec: CorrectionSpec, task: DeriveTask) -> Derived:
-    """Write one correction for each key whose row was added, changed or removed against today's rows."""
-    columns = [*spec.key, *spec.values]
-    new, old = rows_of(task.computed), rows_of(task.base, spec.base)
-    if new is None and old is None:
-        return Derived(task.chunk, [], [])
-    known = new if new is not None else old
-    assert known is not None
-    new = known.clear() if new is None else new
-    old = known.clear() if old is None else old
-    before = old.select(*columns, pl.col("run_id").alias("corrects_run_id"), _old=pl.lit(True))
-    after = new.select(*columns, _new=pl.lit(True))
-    both = before.join(after, on=spec.key, how="full", coalesce=True, suffix="__new")
-    was, now = pl.col("_old").fill_null(False), pl.col("_new").fill_null(False)
-    differ = pl.any_horizontal(differs(name, f"{name}__new", known.schema[name]) for name in spec.values)
-    event = pl.when(~was).then(pl.lit(ADDED)).when(~now).then(pl.lit(REMOVED)).otherwise(pl.lit(CHANGED))
-    changed = both.filter(~(was & now) | differ).select(
-        *spec.key,
-        "corrects_run_id",
-        event_type=event,
-        old_values=pl.when(was).then(_as_json(spec.values, known.schema, "")),
-        new_values=pl.when(now).then(_as_json(spec.values, known.schema, "__new")),
-    )
-    counts = {name.lower(): changed.filter(pl.col("event_type") == name).height for name in (ADDED, CHANGED, REMOVED)}
-    ids = [_correction_id(spec, row) for row in changed.iter_rows(named=True)]
-    changed = changed.with_columns(
-        pl.Series("correction_id", ids, pl.String),
-        pl.lit(spec.reason).alias("reason"),
-        *(pl.lit(value).alias(name) for name, value in spec.lineage.items()),
-    ).sort("correction_id")
-    counts["issued_before"] = _issued(changed, task.issued)
-    return Derived(task.chunk, write(changed, spec.schema, spec.by, task.output), [], counts)
-
-
-def _as_json(names: Sequence[str], kinds: Mapping[str, pl.DataType], suffix: str) -> pl.Expr:
-    fields = [value_as_text(pl.col(f"{name}{suffix}"), kinds[name]).alias(name) for name in names]
-    return pl.struct(fields).struct.json_encode()
-
-
-def _correction_id(spec: CorrectionSpec, row: Mapping[str, Any]) -> str:
-    """Return the id of a pair: the accepted row and what it is corrected to. Equal pairs have equal ids, whoever asks."""
-    pair = [spec.target, *(str(shown_value(row[name])) for name in spec.key)]
-    pair += [str(row[name]) for name in ("corrects_run_id", "old_values", "new_values")]
-    return hashlib.sha256(json.dumps(pair).encode()).hexdigest()
-
-
-def _issued(changed: pl.DataFrame, issued: Sequence[str]) -> int:
-    if not issued or not changed.height:
-        return 0
-    known = pl.concat([read(path, columns=["correction_id"]) for path in issued])
-    return changed.join(known, on="correction_id", how="semi").height
 
 
 # --- in workers --------------------------------------------------------------------------------------------------------
@@ -486,4 +444,13 @@ def _judge_merges(
             {"rows": seen, "sums": as_text(sums)},
             {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path},
             counted.as_record(),
+            [] if broken else _ambiguous(spec, task.derived),
         )
+
+
+def _ambiguous(spec: MergeSpec, task: DeriveTask) -> list[dict[str, Any]]:
+    if spec.terms is None:
+        return []
+    base = [read(path, spec.schema) for path in task.base]
+    decisions = _decisions(spec, base, read(task.entities), rows_of(task.computed))
+    return [] if decisions is None else ambiguous_rows(decisions, spec.key, spec.lineage, _LISTED)

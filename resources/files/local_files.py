@@ -25,10 +25,17 @@ def require_file(path: str) -> None:
     except (OSError, ValueError):
         return  # opening it says why
     if not stat.S_ISREG(mode):
-        raise NotAFileError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file")
+        raise NotAFileError(f"{path} is {kind_of(mode)}, not a file")
+
+
+def kind_of(mode: int) -> str:
+    """Say what lies somewhere, by its mode."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 _KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFLNK: "a link to elsewhere",
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",

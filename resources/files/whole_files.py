@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from manifests.errors import EnvironmentRefused, Problem
 
 
-def write_whole(file: Path, text: str, *, make_folder: bool = False) -> None:
-    """Write a text file in UTF-8 as a whole or not at all, in place of one that is there.
+@contextmanager
+def replaced_whole(file: Path, *, make_folder: bool = False) -> Iterator[Path]:
+    """Yield the name of an empty file beside `file` for the body to write; it takes its place once the body has ended well.
 
     Raises:
         EnvironmentRefused: if it cannot be written, or something other than a regular file is there: a device or a pipe
@@ -27,14 +30,15 @@ def write_whole(file: Path, text: str, *, make_folder: bool = False) -> None:
         if make_folder:
             file.parent.mkdir(parents=True, exist_ok=True)
         # beside it, and without its ending: what reads the folder does not take it for what it looks for
-        number, partial = tempfile.mkstemp(prefix=f".{file.name[:100]}.", suffix=".partial", dir=file.parent)
+        number, name = tempfile.mkstemp(prefix=f".{file.name[:100]}.", suffix=".partial", dir=file.parent)
+        os.close(number)
+        partial = Path(name)
         try:
-            with os.fdopen(number, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                os.fchmod(stream.fileno(), 0o644)  # the reader may be another user
-            Path(partial).replace(file)
+            yield partial
+            partial.chmod(0o644)  # the reader may be another user
+            partial.replace(file)
         except BaseException:
-            Path(partial).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
@@ -45,3 +49,22 @@ def write_whole(file: Path, text: str, *, make_folder: bool = False) -> None:
                 "give another --output",
             )
         ) from error
+
+
+def write_whole(file: Path, text: str, *, make_folder: bool = False) -> None:
+    """Write a text file in UTF-8 as a whole or not at all, in place of one that is there.
+
+    Raises:
+        EnvironmentRefused: as `replaced_whole` does.
+    """
+    write_whole_bytes(file, text.encode(), make_folder=make_folder)
+
+
+def write_whole_bytes(file: Path, content: bytes, *, make_folder: bool = False) -> None:
+    """Write a file as a whole or not at all, in place of one that is there.
+
+    Raises:
+        EnvironmentRefused: as `replaced_whole` does.
+    """
+    with replaced_whole(file, make_folder=make_folder) as partial:
+        partial.write_bytes(content)

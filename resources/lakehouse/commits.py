@@ -76,16 +76,21 @@ def commit_replacement(
     return replacement.snapshot_id
 
 
-def commit_append(table: Table, files: Iterable[DataFile], properties: Mapping[str, str]) -> None:
-    """Commit one snapshot that has `files` besides those that main has.
+def commit_append(
+    table: Table, files: Iterable[DataFile], properties: Mapping[str, str], token: int | None = None
+) -> None:
+    """Commit one snapshot that has `files` besides those that main has, if the lease of `token` is not fenced.
 
     Raises:
+        LeaseLost: if the token is fenced.
         UnreadableMetadata: if what main has cannot be read.
     """
+    require_unfenced(table, token)
     require_countable(table, table.current_snapshot())
     with table.transaction() as transaction:
         append = Append(Operation.APPEND, transaction, table.io, snapshot_properties=dict(properties))
         append.table = table
+        append.own_requirements = not_fenced(token)
         with append as update:
             for file in files:
                 update.append_data_file(file)

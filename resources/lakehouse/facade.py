@@ -23,7 +23,7 @@ from resources.lakehouse.load_commits import LoadedSince, VersionTaken
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.lakehouse.questions import Questions
 from resources.lakehouse.reads import PinnedRead
-from resources.lakehouse.scopes import Scope, before, between
+from resources.lakehouse.scopes import Scope, before, between, in_ranges
 from resources.lakehouse.storage import local_path
 from resources.lakehouse.summaries import (
     ACTION_PROPERTY,
@@ -54,6 +54,7 @@ __all__ = [
     "VersionTaken",
     "before",
     "between",
+    "in_ranges",
     "local_path",
 ]
 
@@ -63,17 +64,28 @@ class Lakehouse(Questions):
 
     # --- commits of loads -----------------------------------------------------------------------------------------
 
-    def append(self, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:
+    def append(
+        self, name: str, batches: Iterable[Any], properties: Mapping[str, str], *, token: int | None = None
+    ) -> Commit | None:
         """Append Arrow tables as one snapshot; nothing is committed if writing any of them fails.
 
         Memory is bounded by one batch. Returns None if a snapshot with the same load id is in the table already, also if
-        it came there while the files were written.
-        """
-        return load_commits.append(self, name, batches, properties)
+        it came there while the files were written. With the `token` of a lease, it is done under that.
 
-    def append_files(self, name: str, paths: Sequence[str], properties: Mapping[str, str]) -> Snapshot:
-        """Append staged files as one snapshot, or find the one that has the same load id."""
-        return load_commits.append_files(self, name, paths, properties)
+        Raises:
+            LeaseLost: if the token is fenced; nothing has changed then.
+        """
+        return load_commits.append(self, name, batches, properties, token)
+
+    def append_files(
+        self, name: str, paths: Sequence[str], properties: Mapping[str, str], *, token: int | None = None
+    ) -> Snapshot:
+        """Append staged files as one snapshot, or find the one that has the same load id; with the `token` of a lease, under that.
+
+        Raises:
+            LeaseLost: if the token is fenced; nothing has changed then.
+        """
+        return load_commits.append_files(self, name, paths, properties, token)
 
     def overwrite_rows(
         self,
@@ -83,26 +95,34 @@ class Lakehouse(Questions):
         *,
         new_version: bool = False,
         replacing: str | None = None,
+        token: int | None = None,
     ) -> Commit | None:
         """Make `rows` (an Arrow table) the whole content of a small table, as one snapshot with a named version.
 
         Returns None if another process has committed the same load.
 
         Raises:
+            LeaseLost: if the `token` of a lease is given, and fenced; nothing has changed then.
             VersionTaken: if `new_version` asks for a name that no snapshot has, and one has it by now; nothing has changed then.
             LoadedSince: if the load `replacing` is not the newest any more; nothing has changed then.
         """
-        return load_commits.overwrite_rows(self, name, rows, properties, new_version=new_version, replacing=replacing)
+        return load_commits.overwrite_rows(
+            self, name, rows, properties, new_version=new_version, replacing=replacing, token=token
+        )
 
-    def undo_load(self, name: str, load_id: str, properties: Mapping[str, str]) -> Snapshot:
+    def undo_load(
+        self, name: str, load_id: str, properties: Mapping[str, str], *, token: int | None = None
+    ) -> Snapshot:
         """Take back the files of a load as one snapshot, or find the one that took them back.
 
-        Files that the load replaced come back. Snapshots that plans have pinned stay readable.
+        Files that the load replaced come back. Snapshots that plans have pinned stay readable. With the `token` of a lease, it
+        is done under that.
 
         Raises:
+            LeaseLost: if the token is fenced; nothing has changed then.
             InputRefused: if the table has no such load, or its files are no longer those that it brought.
         """
-        return load_commits.undo_load(self, name, load_id, properties)
+        return load_commits.undo_load(self, name, load_id, properties, token)
 
     # --- commits of runs ------------------------------------------------------------------------------------------
 

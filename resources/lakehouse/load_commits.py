@@ -18,6 +18,7 @@ from resources.lakehouse.catalog import Tables
 from resources.lakehouse.commits import Commit, commit_append, commit_replacement, commits_once, landed, retry
 from resources.lakehouse.contents import content_property
 from resources.lakehouse.data_files import data_files
+from resources.lakehouse.fences import require_unfenced
 from resources.lakehouse.live_files import all_files
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY, loads_of, undoing
 from resources.lakehouse.lookups import has_version
@@ -33,7 +34,9 @@ class LoadedSince(Exception):  # noqa: N818 - likewise
     """Another load has become a table's newest content; it is the exception's only argument."""
 
 
-def append(tables: Tables, name: str, batches: Iterable[Any], properties: Mapping[str, str]) -> Commit | None:
+def append(
+    tables: Tables, name: str, batches: Iterable[Any], properties: Mapping[str, str], token: int | None = None
+) -> Commit | None:
     """Append Arrow tables as one snapshot; see `Lakehouse.append`."""
     table = tables.table(name)
     if snapshot_with(table, LOAD_PROPERTY, properties[LOAD_PROPERTY]) is not None:
@@ -42,7 +45,7 @@ def append(tables: Tables, name: str, batches: Iterable[Any], properties: Mappin
     for batch in batches:
         files += write_data_files(table, batch)
     said = {**properties, **content_property(table, [file.file_path for file in files])}
-    new = _load_once(tables, name, properties, lambda table: commit_append(table, files, said))
+    new = _load_once(tables, name, properties, lambda table: commit_append(table, files, said, token))
     if new is None:
         _delete_unreferenced(tables.table(name), properties[LOAD_PROPERTY], [file.file_path for file in files])
         return None
@@ -61,11 +64,13 @@ def _delete_unreferenced(table: Table, load_id: str, written: Sequence[str]) -> 
             table.io.delete(path)
 
 
-def append_files(tables: Tables, name: str, paths: Sequence[str], properties: Mapping[str, str]) -> Snapshot:
+def append_files(
+    tables: Tables, name: str, paths: Sequence[str], properties: Mapping[str, str], token: int | None = None
+) -> Snapshot:
     """Append staged files as one snapshot, or find the one that has the same load id."""
 
     def commit(table: Table) -> None:
-        commit_append(table, data_files(table, paths), {**properties, **content_property(table, paths)})
+        commit_append(table, data_files(table, paths), {**properties, **content_property(table, paths)}, token)
 
     new = _load_once(tables, name, properties, commit)
     return new or landed(tables, name, LOAD_PROPERTY, properties[LOAD_PROPERTY])
@@ -79,11 +84,13 @@ def overwrite_rows(
     *,
     new_version: bool = False,
     replacing: str | None = None,
+    token: int | None = None,
 ) -> Commit | None:
     """Make an Arrow table the whole content of a small table, as one snapshot; see `Lakehouse.overwrite_rows`."""
     counts: list[int] = []
 
     def overwrite(table: Table) -> None:
+        require_unfenced(table, token)
         current = table.current_snapshot()
         if new_version and has_version(table, properties[DATA_VERSION_PROPERTY]):
             raise VersionTaken(properties[DATA_VERSION_PROPERTY])
@@ -95,20 +102,23 @@ def overwrite_rows(
         new = list(write_data_files(table, rows))
         counts[:] = [len(new), len(old)]
         said = {**properties, **content_property(table, [file.file_path for file in new])}
-        commit_replacement(table, AlwaysTrue(), old, new, said)
+        commit_replacement(table, AlwaysTrue(), old, new, said, token=token)
 
     new = _load_once(tables, name, properties, overwrite)
     return None if new is None else Commit(new.snapshot_id, *counts)
 
 
-def undo_load(tables: Tables, name: str, load_id: str, properties: Mapping[str, str]) -> Snapshot:
+def undo_load(
+    tables: Tables, name: str, load_id: str, properties: Mapping[str, str], token: int | None = None
+) -> Snapshot:
     """Take back the files of a load as one snapshot; see `Lakehouse.undo_load`."""
 
     def undo(table: Table) -> None:
         if (changes := undoing(table, load_id)) is not None:
+            require_unfenced(table, token)
             gone, back = changes
             said = {**properties, UNDOES_PROPERTY: load_id}
-            commit_replacement(commits_once(table), AlwaysTrue(), gone, back, said)
+            commit_replacement(commits_once(table), AlwaysTrue(), gone, back, said, token=token)
 
     retry(tables, name, undo)
     return landed(tables, name, UNDOES_PROPERTY, load_id)

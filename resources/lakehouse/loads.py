@@ -6,6 +6,7 @@ committed is `load_commits`'s; which rows of a file are loaded is said elsewhere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,8 +30,16 @@ REASONS_PROPERTY = "backfill.load-reasons"
 """Stands for why the rows of a load are quarantined: how many for each reason, and the first of each."""
 DATA_VERSION_PROPERTY = "backfill.data-version"
 """Names the version of a reference table that a snapshot is."""
+LOG_PROPERTY = "backfill.load-log"
+"""Says which positions of a log a load has brought, of a table that a log is landed in."""
+STANDING_PROPERTY = "backfill.log-standing"
+"""Of a snapshot that took a load of a log back, what is landed all the same, as that of a load says what it has brought."""
 UNDOES_PROPERTY = "backfill.undoes-load"
 """Marks the snapshot that took a load back; its value is that load's id."""
+LANDING_FOLDER = "landing="
+"""What the name of a folder begins with that has the files of one attempt to land a range, in the folder `data` of its table."""
+_AGAIN = "~"
+_NUMBERED = re.compile(rf"{_AGAIN}\d+$")
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,16 @@ class LoadToMake:
 def content_of(load_id: str) -> str:
     """Return which content a load has brought: its id, without the number of a content that was loaded once more."""
     return load_id.partition("#")[0]
+
+
+def load_of_part(part: str) -> str:
+    """Return the load that quarantined rows belong to, by the id that they were appended under: `part_of_load` of it."""
+    return _NUMBERED.sub("", part)
+
+
+def part_of_load(load_id: str, number: int) -> str:
+    """Return the id that quarantined rows of a load are appended under, the `number`th ones of it."""
+    return load_id if number == 1 else f"{load_id}{_AGAIN}{number}"
 
 
 def load_to_make(loads: list[Load], content: str, *, replaces: bool = False) -> LoadToMake:

@@ -53,6 +53,13 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
     return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files), has_dates)
 
 
+def nulls_in(table: Table, snapshot_id: int, column: str) -> int:
+    """Return how many rows at a snapshot have NULL in a column, by what files say of themselves; of one that says nothing, none."""
+    of = column_of(table, column).field_id
+    files = files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue())
+    return sum((file.null_value_counts or {}).get(of, 0) for file, _ in files)
+
+
 def files_after(table: Table, time_column: str, snapshot_id: int, after: date) -> list[SourceFile]:
     """Return the files of a source at a snapshot that have a row after an instant, or after a date of a column of dates."""
     end = after if isinstance(after, datetime) else datetime.combine(after, time.min, UTC)

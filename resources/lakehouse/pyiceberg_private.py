@@ -136,9 +136,11 @@ def _without_partition(file: DataFile) -> DataFile:
 
 
 class Append(_FastAppendFiles):
-    """PyIceberg's append, refused where the manifest list that it goes on from cannot be read."""
+    """PyIceberg's append, with requirements of ours, refused where the manifest list that it goes on from cannot be read."""
 
     table: Table
+    own_requirements: tuple[TableRequirement, ...] = ()
+    """As of a `Replacement`."""
 
     def _existing_manifests(self) -> list[ManifestFile]:
         head = self._transaction.table_metadata.snapshot_by_name(MAIN_BRANCH)
@@ -146,6 +148,10 @@ class Append(_FastAppendFiles):
             return []
         with readable_metadata(self.table, head, head.manifest_list):
             return super()._existing_manifests()
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()
+        return updates, (*requirements, *self.own_requirements)
 
 
 class EmptySnapshot(_FastAppendFiles):

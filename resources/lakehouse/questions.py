@@ -7,12 +7,13 @@ what other packages have of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from itertools import takewhile
 from typing import Any
 
-from pyiceberg.expressions import BooleanExpression
+from pyarrow import RecordBatch
+from pyiceberg.expressions import BooleanExpression, EqualTo
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -20,12 +21,14 @@ from pyiceberg.table.snapshots import Snapshot
 from manifests.division import Division
 from manifests.facts import ReferenceState, SourceFile, SourceState
 from manifests.staged_file import StagedFile
-from resources.lakehouse import data_files, exchanges, lookups, reads
+from resources.lakehouse import data_files, exchanges, lookups, reads, rows_by_file
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.exchanges import Exchange
+from resources.lakehouse.landed_logs import LandedLoad, landed_loads, other_changes
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.loads import LOAD_PROPERTY, Load, loads_of, snapshots_with
 from resources.lakehouse.reads import PinnedRead
+from resources.lakehouse.rows_by_file import RowsOfFile
 from resources.lakehouse.scopes import Scope
 from resources.lakehouse.summaries import RUN_PROPERTY, each_with, snapshot_with, summary_of
 
@@ -56,6 +59,10 @@ class Questions(Tables):
     def history(self, name: str) -> frozenset[int]:
         """Return the snapshots of the current one's history, itself included."""
         return frozenset(snapshot.snapshot_id for snapshot in ancestors(self.table(name)))
+
+    def snapshots_in_order(self, name: str) -> list[int]:
+        """Return the snapshots of the current one's history, the newest first."""
+        return [snapshot.snapshot_id for snapshot in ancestors(self.table(name))]
 
     def runs_since(self, name: str, snapshot_id: int) -> frozenset[str]:
         """Return the runs of which snapshots of the current one's history are that came after one of it.
@@ -135,6 +142,14 @@ class Questions(Tables):
         """
         return lookups.source_state(self.table(name), name, time_column, snapshot_id)
 
+    def landed_loads(self, name: str, snapshot_id: int | None = None) -> list[LandedLoad]:
+        """Return the loads of ranges of a log that its table has at a snapshot (None: now), oldest first; see `landed_logs`."""
+        return landed_loads(self.table(name), snapshot_id)
+
+    def other_changes(self, name: str, snapshot_id: int) -> list[str]:
+        """Return what else than loads of ranges has changed the rows of a log's table up to a snapshot, in words."""
+        return other_changes(self.table(name), snapshot_id)
+
     def first_day_added(self, name: str, time_column: str, since: int, until: int) -> date | None:
         """Return the first day (UTC) of the files that a source has at one snapshot and had not at an earlier one.
 
@@ -149,6 +164,10 @@ class Questions(Tables):
     def files_after(self, name: str, time_column: str, snapshot_id: int, after: date) -> list[SourceFile]:
         """Return the files of a source at a snapshot that have a row after an instant, or after a date of a column of dates."""
         return lookups.files_after(self.table(name), time_column, snapshot_id, after)
+
+    def nulls_in(self, name: str, snapshot_id: int, column: str) -> int:
+        """Return how many rows of a table at a snapshot have NULL in a column, by what its files say of themselves."""
+        return lookups.nulls_in(self.table(name), snapshot_id, column)
 
     def possible_rows(self, name: str, snapshot_id: int, column: str, keys: Collection[str]) -> int:
         """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds."""
@@ -275,13 +294,36 @@ class Questions(Tables):
         """Return all rows of a (small) reference table at a snapshot."""
         return reads.all_rows(self.table(name), snapshot_id)
 
+    def batches(
+        self, name: str, snapshot_id: int, row_filter: BooleanExpression, columns: Sequence[str] | None = None
+    ) -> Iterator[RecordBatch]:
+        """Yield the rows of a table at a snapshot that pass a filter, as Arrow batches; memory is one file's."""
+        return reads.batches(self.table(name), snapshot_id, row_filter, columns)
+
+    def days_of_other_files(self, name: str, column: str, before: int, now: int) -> set[date]:
+        """Return the days, in a column of dates, of rows in files that one of two snapshots has and the other has not."""
+        return reads.values_of_other_files(self.table(name), before, now, column)
+
     def values_in(self, name: str, snapshot_id: int, column: str, row_filter: BooleanExpression) -> dict[Any, str]:
         """Return the values of a column of text or integers in the files of a read, each with a file that has it; NULL as None."""
         return reads.values_in(self.table(name), snapshot_id, column, row_filter)
 
+    def has_value(self, name: str, column: str, value: str) -> bool:
+        """Tell whether a row of a table, as it is now, has a value in a column of text."""
+        scan = self.table(name).scan(EqualTo(term=column, value=value), selected_fields=(column,), limit=1)
+        return bool(scan.to_arrow().num_rows)
+
     def some_rows(self, name: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
         """Return how many rows a table has, and at most `limit` of them."""
         return reads.some_rows(self.table(name), limit)
+
+    def rows_by_file(self, name: str, columns: Sequence[str], *, load_id: str | None = None) -> Iterator[RowsOfFile]:
+        """Yield some columns of a table as it is now, file by file, each with its load; or those of the files of one load."""
+        return rows_by_file.rows_by_file(self.table(name), columns, load_id=load_id)
+
+    def rows_where(self, name: str, columns: Sequence[str], row_filter: BooleanExpression) -> Any:
+        """Return some columns of the rows of a table that a filter selects, as it is now, as an Arrow table."""
+        return rows_by_file.rows_where(self.table(name), columns, row_filter)
 
     def as_gated(self, name: str, staged: Iterable[StagedFile]) -> frozenset[str]:
         """Return the paths of those staged files that are there, with the contents that were gated.

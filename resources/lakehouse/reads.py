@@ -6,10 +6,11 @@ that need no data file are `lookups`'s; how the files of a snapshot are listed i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyarrow import ArrowException
+from pyarrow import ArrowException, RecordBatch
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo
 from pyiceberg.io.pyarrow import ArrowScan
@@ -156,6 +157,47 @@ def all_rows(table: Table, snapshot_id: int) -> list[dict[str, Any]]:
             ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks).to_pylist()
         )
     return rows
+
+
+def batches(
+    table: Table, snapshot_id: int, row_filter: BooleanExpression, columns: Sequence[str] | None = None
+) -> Iterator[RecordBatch]:
+    """Yield the rows of a table at a snapshot that pass a filter, by the columns of today (None: all); memory is one file's.
+
+    Raises:
+        EnvironmentRefused: if one of its files cannot be read.
+    """
+    schema = table.schema() if columns is None else table.schema().select(*columns)
+    with readable_metadata(table, pinned_snapshot(table, snapshot_id)):
+        tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot_id).plan_files())
+    with readable_rows(table):
+        for task in tasks:
+            yield from ArrowScan(table.metadata, table.io, schema, row_filter).to_record_batches([task])
+
+
+def values_of_other_files(table: Table, before: int, now: int, column: str) -> set[Any]:
+    """Return the values of a column in the rows of files that one of two snapshots has and the other has not.
+
+    Of a file that both have with other rows deleted, all of its values.
+
+    Raises:
+        EnvironmentRefused: if one of the files cannot be read.
+    """
+    sides = []
+    for snapshot_id in (before, now):
+        with readable_metadata(table, pinned_snapshot(table, snapshot_id)):
+            tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
+        sides.append(
+            {(task.file.file_path, *sorted(one.file_path for one in task.delete_files)): task for task in tasks}
+        )
+    others = [task for key, task in {**sides[0], **sides[1]}.items() if key not in sides[0] or key not in sides[1]]
+    found: set[Any] = set()
+    with readable_rows(table):
+        for task in others:
+            scan = ArrowScan(table.metadata, table.io, table.schema().select(column), AlwaysTrue())
+            for batch in scan.to_record_batches([task]):
+                found.update(batch.column(column).unique().to_pylist())
+    return found
 
 
 def values_in(

@@ -1,6 +1,6 @@
 """Days of a table: what one publication may touch, and filters on a column, as Iceberg expressions.
 
-Put here how a range of days or of instants, and the values that a table is divided by, are said to Iceberg. Of a table without
+Put here how a range of days, of instants or of a log, and the values that a table is divided by, are said to Iceberg. Of a table without
 time the column of days is "", and all of its rows lie in any range. Which files lie in it is `live_files`'s; whether a file lies wholly inside, `containment`'s; which part of a table one lies in, `parts`'.
 """
 
@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 
 from pyiceberg.expressions import (
+    AlwaysFalse,
     AlwaysTrue,
     And,
     BooleanExpression,
+    EqualTo,
     GreaterThanOrEqual,
     In,
     IsNull,
@@ -25,9 +27,11 @@ from pyiceberg.expressions import (
 
 from manifests.chunks import HOURS
 from manifests.division import NULL_PART, Division, Literal
+from manifests.log_ranges import LogRange
 
 DAY_MICROSECONDS = 86_400_000_000
 """Microseconds of a day, by which an instant's number says its day of UTC."""
+_RANGES_ASKED = 64
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,24 @@ def between(column: str, start: date, end: date) -> BooleanExpression:
     if not column:
         return AlwaysTrue()
     return And(GreaterThanOrEqual(term=column, value=start.isoformat()), LessThan(term=column, value=end.isoformat()))
+
+
+def in_ranges(position: str, partition: str | None, ranges: Sequence[LogRange]) -> BooleanExpression:
+    """Rows at the positions of a log that some ranges have; of many ranges, also those in between."""
+    if not ranges:
+        return AlwaysFalse()
+    if len(ranges) > _RANGES_ASKED:
+        ranges = [LogRange(0, min(one.start for one in ranges), max(one.until for one in ranges))]
+        partition = None
+    found: BooleanExpression = AlwaysFalse()
+    for one in ranges:
+        place: BooleanExpression = And(
+            GreaterThanOrEqual(term=position, value=one.start), LessThan(term=position, value=one.until)
+        )
+        if partition is not None:
+            place = And(place, EqualTo(term=partition, value=one.partition))
+        found = Or(found, place)
+    return found
 
 
 def before(column: str, end: date) -> BooleanExpression:

@@ -25,12 +25,15 @@ from resources.ledger.approvals import ApprovalRecord, Approvals, RunDecision
 from resources.ledger.attempts import AttemptRecord, Attempts, chunks_of
 from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, DerivedFiles
 from resources.ledger.erasure_lists import ErasureLists
+from resources.ledger.extractions import Extractions
 from resources.ledger.figures import Figures
 from resources.ledger.freezes import Freezes
+from resources.ledger.imports import Imports
 from resources.ledger.journaling import Journal
 from resources.ledger.launches import Launches
 from resources.ledger.leases import Leases
 from resources.ledger.locks import lock_target, require_lease
+from resources.ledger.migration_steps import MigrationSteps
 from resources.ledger.moments import Moment
 from resources.ledger.policy_in_force import Policies
 from resources.ledger.publications import (
@@ -41,11 +44,13 @@ from resources.ledger.publications import (
     PublicationRecord,
     Publications,
 )
+from resources.ledger.quarantine_decisions import QuarantineDecisions
 from resources.ledger.repairs import Repairs
 from resources.ledger.runs import RunRecord, Runs, TransitionRecord
 from resources.ledger.sink_requests import SinkRequests
 from resources.ledger.stops import Stops
 from resources.ledger.ticks import Ticks
+from resources.ledger.topic_publications import TopicPublications
 from resources.ledger.transactions import Clock, make_engine
 from resources.ledger.verdicts import RAISED, GatedChunk, Verdict, Verdicts
 from resources.ledger.watermarks import Watermarks
@@ -100,7 +105,12 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         self.ticks = Ticks(self.engine)
         self.policies = Policies(self.engine)
         self.erasure_lists = ErasureLists(self.engine)
+        self.imports = Imports(self.engine)
+        self.quarantine = QuarantineDecisions(self.engine)
         self.repairs = Repairs(self.engine)
+        self.extractions = Extractions(self.engine)
+        self.migrations = MigrationSteps(self.engine)
+        self.topics = TopicPublications(self.engine)
 
     def leases(self, seconds: float) -> Leases:
         """Return the leases; `seconds` is how long one lasts that nobody releases."""

@@ -13,7 +13,8 @@ after that:
   holder that was paused until another one took its scope over changes nothing in the ledger, either;
 - of the journal (which entry is the newest): `lock_journal`, taken last of all, so that nobody waits in a circle for it;
 - of the schema, where there is no row to lock yet: `lock_schema`;
-- of the policy in force, which is the newest of many rows: `lock_policy`.
+- of the policy in force, which is the newest of many rows: `lock_policy`;
+- of the quarantined rows of an input table, of each of which the newest of many rows counts: `lock_quarantine`.
 
 A first plan has no row to lock: of two that are recorded at once the primary key refuses one, and the ledger does it
 again. Rather locks than SERIALIZABLE: nothing has to be repeated, and the loser waits and is told what it lost to. Runs
@@ -66,9 +67,9 @@ def require_lease(connection: sa.Connection, token: int) -> None:
 def lost(target: str, token: int) -> Problem:
     """Return what is said to a publisher that lost its lease."""
     return Problem(
-        f"lease {token} of {target} was lost: it expired, and another publisher has taken its scope over",
-        "a publisher that lost its lease cannot commit, even if it was only paused",
-        "see `backfill status`; publish again: if the table still is what the plan was made on, it lands",
+        f"lease {token} of {target} was lost: it expired, and somebody else has taken its scope over",
+        "who has lost a lease cannot commit, even if it was only paused",
+        "give the same command again: it finds what has landed; a publication lands if the table still is what the plan was made on",
     )
 
 
@@ -88,6 +89,12 @@ def hold_policy(connection: sa.Connection) -> None:
     """Let no other transaction put a policy in force until this one has ended; several hold it at once."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_POLICY)))
+
+
+def lock_quarantine(connection: sa.Connection, table: str) -> None:
+    """Let no other transaction decide about the quarantined rows of an input table until this one has ended."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"quarantine of {table}"))))
 
 
 def lock_journal(connection: sa.Connection) -> None:

@@ -22,8 +22,8 @@ from manifests.errors import DecisionRefused, EnvironmentRefused, InputRefused, 
 from manifests.policy import Policy, same_name, shown
 from resources import actors
 from resources.ledger.cells import parsed
+from resources.ledger.explained import require_explained
 from resources.ledger.instants import require_after_policy
-from resources.ledger.journal import INSTALLATION, damages, explain_run, newest_link, unexplained
 from resources.ledger.locks import hold_policy, lock_policy
 from resources.ledger.part import Part
 from resources.ledger.tables import policies, policy_decisions
@@ -34,7 +34,6 @@ INSTALLED, INHERITED, PROPOSED, ADOPTED = "INSTALLED", "INHERITED", "PROPOSED", 
 """The first policy of an installation; that of one which an earlier version made; what somebody would like; what counts."""
 _IN_FORCE = frozenset({INSTALLED, INHERITED, ADOPTED})
 _SHORTEST_HASH = 12
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -100,22 +99,13 @@ class Policies(Part):
         Raises:
             EnvironmentRefused: naming the rows, and the entries of the journal, that were written, changed or removed by hand.
         """
-        links = newest_link(self.engine)
-        with self.engine.connect() as connection:
-            rows = unexplained(connection, explain_run(connection, INSTALLATION), INSTALLATION, [policy_decisions.name])
-            entries = damages(connection, links)
-        for what, wrong in (
-            ("the ledger's journal, which says what has put the policy in force, was changed by hand", entries),
-            ("the decisions about the policy were changed by hand", rows),
-        ):
-            if wrong:
-                raise EnvironmentRefused(
-                    Problem(
-                        f"{what}: " + "; ".join(f"{one.where} {one.what}" for one in wrong[:_SHOWN]),
-                        "a policy is put in force by a decision on record, and nothing is decided by another one",
-                        "`backfill verify --all` names what was changed; restore the ledger from its backup",
-                    )
-                )
+        require_explained(
+            self.engine,
+            [policy_decisions.name],
+            journal="the ledger's journal, which says what has put the policy in force, was changed by hand",
+            rows="the decisions about the policy were changed by hand",
+            rule="a policy is put in force by a decision on record, and nothing is decided by another one",
+        )
 
     def propose(
         self, settings: Settings, path: Path, *, by: str, comment: str, at: datetime, who: Mapping[str, str]

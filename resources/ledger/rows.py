@@ -66,6 +66,9 @@ _MOVES: Mapping[str, _Moves] = {
     "waits": _Moves(_ENDS.cells, "ended_at", grows=True),
     "freezes": _ENDS,
     "launches": _Moves(grows=True),
+    "topic_publications": _Moves(
+        frozenset({"state", "events", "written", "note", "ended_at"}), "state", PublicationState.INTENT, grows=True
+    ),
     "stops": _Moves(frozenset({"resumed_at", "resumed_by"}), "resumed_at", grows=True),
 }
 """Tables that are not named here never change once a run is sealed."""

@@ -174,6 +174,28 @@ sink_attempts = sa.Table(
     sa.Column("reason", Text, nullable=False),
     sa.Column("at", Utc, nullable=False),
 )
+topic_publications = sa.Table(
+    "topic_publications",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    _run_key(),
+    sa.Column("number", Integer, nullable=False),
+    sa.Column("action", String(16), nullable=False),
+    sa.Column("sink", String(64), nullable=False),
+    sa.Column("state", String(16), nullable=False),
+    sa.Column("topic", String(249), nullable=False),
+    sa.Column("cluster_id", String(100), nullable=False),
+    sa.Column("topic_id", String(100), nullable=False),
+    sa.Column("starts", Text, nullable=False),
+    sa.Column("events", BigInteger, nullable=True),
+    sa.Column("written", Text, nullable=False, default="[]", server_default="[]"),
+    sa.Column("actor", String(200), nullable=False),
+    sa.Column("note", Text, nullable=False, default="", server_default=""),
+    *_who(),
+    sa.Column("started_at", Utc, nullable=False),
+    sa.Column("ended_at", Utc, nullable=True),
+    sa.UniqueConstraint("run_id", "sink", "number", name="topic_publications_by_change"),
+)
 leases = sa.Table(
     "leases",
     metadata,
@@ -261,6 +283,35 @@ launches = sa.Table(
     sa.Column("at", Utc, nullable=False),
     sa.Index("launches_by_run", "run_id", "id"),
 )
+quarantine_releases = sa.Table(
+    "quarantine_releases",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("input_table", String(200), nullable=False),
+    sa.Column("load_id", String(200), nullable=False),  # of the load by which the rows come into the table
+    sa.Column("cases", Integer, nullable=False),
+    sa.Column("rows", Integer, nullable=False),
+    sa.Column("loads", Text, nullable=False),  # those that the rows had been quarantined by
+    sa.Column("state", String(16), nullable=False),
+    sa.Column("snapshot_id", BigInteger, nullable=True),
+    sa.Column("at", Utc, nullable=False),
+    sa.Column("ended_at", Utc, nullable=True),
+    sa.Index("quarantine_releases_by_table", "input_table", "id"),
+)
+quarantine_decisions = sa.Table(
+    "quarantine_decisions",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("input_table", String(200), nullable=False),
+    sa.Column("case_id", String(64), nullable=False),
+    sa.Column("decision", String(16), nullable=False),
+    sa.Column("release_id", BigInteger, nullable=True),
+    sa.Column("decided_by", String(200), nullable=False),
+    sa.Column("reason", Text, nullable=False),
+    *_who(),
+    sa.Column("at", Utc, nullable=False),
+    sa.Index("quarantine_decisions_by_table", "input_table", "id"),
+)
 acceptances = sa.Table(
     "acceptances",
     metadata,
@@ -291,6 +342,36 @@ erasure_lists = sa.Table(
     sa.Column("subjects", Text, nullable=False),
     sa.Column("at", Utc, nullable=False),
 )
+imports = sa.Table(
+    "imports",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("feed", String(40), nullable=False),
+    sa.Column("file_id", String(64), nullable=False),
+    sa.Column("path", Text, nullable=False),
+    sa.Column("size", BigInteger, nullable=True),
+    sa.Column("content_hash", String(64), nullable=False),  # empty: of what has no bytes, or more than are read
+    sa.Column("published_at", Utc, nullable=True),
+    sa.Column("business_date", Day, nullable=True),
+    sa.Column("schema_version", String(100), nullable=False),
+    sa.Column("translator_version", String(100), nullable=False),
+    sa.Column("manifest_id", String(64), nullable=False),  # hash of the delivery index
+    sa.Column("attempt", Integer, nullable=False),
+    sa.Column("revision", Integer, nullable=False),  # which version of its date; 0: none
+    sa.Column("status", String(16), nullable=False),
+    sa.Column("decision", String(16), nullable=False),  # the status once its rows are in the table
+    sa.Column("reason", Text, nullable=False),
+    sa.Column("rows", BigInteger, nullable=False),
+    sa.Column("rejected", BigInteger, nullable=False),
+    sa.Column("first_seen", Utc, nullable=False),
+    sa.Column("last_seen", Utc, nullable=False),
+    sa.Column("sightings", Integer, nullable=False),
+    sa.Column("load_id", String(300), nullable=False),
+    sa.Column("snapshot_id", BigInteger, nullable=True),
+    sa.Column("received_by", String(200), nullable=False),
+    sa.Index("imports_by_feed", "feed", "status"),
+    sa.Index("imports_by_date", "feed", "business_date"),
+)
 live_ticks = sa.Table(
     "live_ticks",
     metadata,
@@ -315,6 +396,85 @@ policy_decisions = sa.Table(
     sa.Column("origin", Text, nullable=False),  # the file that was proposed; lists that it names lie beside it
     *_who(),
     sa.Column("at", Utc, nullable=False),
+)
+extractions = sa.Table(
+    "extractions",
+    metadata,
+    sa.Column("extraction", String(120), primary_key=True),
+    sa.Column("feed", String(100), nullable=False),
+    sa.Column("number", Integer, nullable=False),
+    sa.Column("pattern", String(32), nullable=False),
+    sa.Column("asked", Text, nullable=False),
+    sa.Column("state", String(16), nullable=False),
+    sa.Column("reason", Text, nullable=False, default=""),
+    sa.Column("responses", Integer, nullable=False, default=0),
+    sa.Column("records", BigInteger, nullable=False, default=0),
+    sa.Column("requests", Integer, nullable=False, default=0),
+    sa.Column("first_at", Utc, nullable=True),
+    sa.Column("last_at", Utc, nullable=True),
+    sa.Column("pages_hash", String(64), nullable=False, default=""),
+    sa.Column("index_hash", String(64), nullable=False, default=""),
+    sa.Column("counts", Text, nullable=False, default="{}"),
+    sa.Column("started_by", String(200), nullable=False),
+    sa.Column("started_at", Utc, nullable=False),
+    sa.Column("updated_at", Utc, nullable=False),
+    sa.UniqueConstraint("feed", "number", name="extractions_by_number"),
+)
+responses = sa.Table(
+    "responses",
+    metadata,
+    sa.Column("response", String(130), primary_key=True),
+    sa.Column("extraction", String(120), sa.ForeignKey("extractions.extraction"), nullable=False),
+    sa.Column("number", Integer, nullable=False),
+    sa.Column("kind", String(16), nullable=False),
+    sa.Column("part", String(200), nullable=False),
+    sa.Column("reading", Integer, nullable=False),
+    sa.Column("page", Integer, nullable=False),
+    sa.Column("method", String(8), nullable=False),
+    sa.Column("address", Text, nullable=False),
+    sa.Column("parameters", Text, nullable=False),
+    sa.Column("status", Integer, nullable=False),
+    sa.Column("headers", Text, nullable=False),
+    sa.Column("attempts", Integer, nullable=False),
+    sa.Column("bytes", BigInteger, nullable=False),
+    sa.Column("content_hash", String(64), nullable=False),
+    sa.Column("at", Utc, nullable=False),
+    sa.Index("responses_by_extraction", "extraction", "number"),
+)
+migration_steps = sa.Table(
+    "migration_steps",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("migration", String(64), nullable=False),
+    sa.Column("number", Integer, nullable=False),  # 1, 2, ...: the newest says where the migration stands
+    sa.Column("action", String(16), nullable=False),
+    sa.Column("step", String(16), nullable=False),
+    sa.Column("old_table", String(200), nullable=False),
+    sa.Column("new_table", String(200), nullable=False),
+    sa.Column("cut_over", String(16), nullable=False),
+    sa.Column("declaration_hash", String(64), nullable=False),
+    sa.Column("readers", Text, nullable=False),  # who reads which table, as JSON
+    sa.Column("findings", Text, nullable=False),  # what the step was taken on, as JSON
+    sa.Column("decided_by", String(200), nullable=False),
+    sa.Column("reason", Text, nullable=False),
+    *_who(),
+    sa.Column("at", Utc, nullable=False),
+    sa.UniqueConstraint("migration", "number", name="migration_steps_by_number"),
+)
+dual_reads = sa.Table(
+    "dual_reads",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("migration", String(64), nullable=False),
+    sa.Column("number", Integer, nullable=False),  # of the step that it was made at
+    sa.Column("old_snapshot_id", BigInteger, nullable=False),
+    sa.Column("new_snapshot_id", BigInteger, nullable=False),
+    sa.Column("compared", BigInteger, nullable=False),
+    sa.Column("disagreeing", BigInteger, nullable=False),
+    sa.Column("found", Text, nullable=False),  # by slice and by column, and what was left out, as JSON
+    sa.Column("made_by", String(200), nullable=False),
+    sa.Column("at", Utc, nullable=False),
+    sa.Index("dual_reads_by_migration", "migration", "id"),
 )
 # of its cells `journal` itself says what is wrong with them
 journal = sa.Table(

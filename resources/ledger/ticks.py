@@ -1,7 +1,7 @@
-"""Which LIVE manifests the platform's own tick has written: what gives a run the rights of LIVE.
+"""Which manifests the platform's own ticks have written: what gives a run the rights of LIVE, or of a proposal.
 
 Put here the recording of a tick's manifest and the question whether a manifest is one. What a tick writes is
-`backfill_assets.live`'s. Rows are only ever added: a tick that writes its manifest anew, on newer tables, adds another.
+`backfill_assets.schedules.live`'s, `backfill_assets.schedules.proposals`' or `backfill_assets.migration`'s. Rows are only ever added: a tick that writes its manifest anew, on newer tables, adds another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ONLY_TICKS = (
 
 
 class Ticks(Part):
-    """The LIVE manifests that ticks have put on record in a ledger."""
+    """The manifests that ticks have put on record in a ledger."""
 
     def record(self, manifest: RunManifest, at: datetime) -> None:
         """Put on record that the tick has written this manifest; safe to repeat.
@@ -53,6 +53,11 @@ class Ticks(Part):
         with self.engine.connect() as connection:
             return _is_live(connection, manifest)
 
+    def has_proposed(self, manifest: RunManifest) -> bool:
+        """Whether a tick has written exactly this manifest of a change of history, whatever the manifest says of itself."""
+        with self.engine.connect() as connection:
+            return manifest.kind is not Kind.LIVE and _is_of_a_tick(connection, manifest)
+
     def problems(self, manifest: RunManifest) -> list[Problem]:
         """Say why a manifest of kind LIVE has no rights of LIVE; nothing for other kinds and for what a tick has written."""
         with self.engine.connect() as connection:
@@ -74,8 +79,10 @@ def problems_in(connection: sa.Connection, manifest: RunManifest) -> list[Proble
 
 
 def _is_live(connection: sa.Connection, manifest: RunManifest) -> bool:
-    if manifest.kind is not Kind.LIVE:
-        return False
+    return manifest.kind is Kind.LIVE and _is_of_a_tick(connection, manifest)
+
+
+def _is_of_a_tick(connection: sa.Connection, manifest: RunManifest) -> bool:
     links = newest_link(connection)  # first: what it is about was committed by then
     if not _written(connection, manifest.run_id, manifest.hash):
         return False

@@ -8,6 +8,7 @@ the module named for each, and what holds of any that is open, `resources.sinks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger, RunRecord
 from resources.settings import load_settings
 from resources.sinks.caches import InvalidatedChunks, cache_file
-from resources.sinks.declared import Declared, SinkDeclaration, ToCache, ToEventLog, ToTable, ToWebhook
+from resources.sinks.declared import Declared, SinkDeclaration, ToCache, ToEventLog, ToTable, ToTopic, ToWebhook
 from resources.sinks.event_logs import EventLog, log_file
 from resources.sinks.opened import Adapter, OpenedSink, open_own, require_settings
-from resources.sinks.policy import Answer, Decision, judge, refusal
+from resources.sinks.policy import Answer, Decision, judge, judge_topic, refusal
 from resources.sinks.records_table import RecordsTable
+from resources.sinks.topics import Topic
 from resources.sinks.webhooks import Webhook
 
 ImportAdapter = Callable[[str, str], Any]
@@ -69,13 +71,48 @@ class Sinks:
             SinkRefused: if it does not, or a setting is missing; the request is on record either way.
             DeclarationRefused: if the adapter cannot be imported.
         """
+        mode, answer = self._judged(name, mode, manifest)
+        sink = self.declared.get(name)
+        if answer.is_allowed and sink is not None and isinstance(sink.adapter, ToTopic):
+            answer = replace(answer, decision=Decision.REFUSED, reason="rows are published to it, and records are not")
+        self._require(answer, mode, manifest, action)
+        return self._opened(self.declared[name])
+
+    def open_topic(self, name: str, topic: str, *, mode: Mode, manifest: RunManifest, action: str) -> Topic:
+        """Return a topic that the policy allows a run to write to.
+
+        Raises:
+            SinkRefused: if it does not allow the sink, or not this topic of it, or a setting is missing; on record either way.
+        """
+        mode, answer = self._judged(name, mode, manifest)
+        if answer.is_allowed:
+            answer = judge_topic(self.declared[name], topic, mode, manifest.run_id, self.declared) or answer
+        self._require(answer, mode, manifest, action)
+        return self.reading(name, topic)
+
+    def reading(self, name: str, topic: str) -> Topic:
+        """Return a topic of a sink to be read, which nobody has to be allowed.
+
+        Raises:
+            SinkRefused: if no such sink is declared, or a setting is missing.
+        """
+        sink = self.declared.get(name)
+        if sink is None or not isinstance(sink.adapter, ToTopic):
+            what = f"the sink {name} is no topic that is declared here"
+            raise SinkRefused(Problem(what, "a topic is read by its declaration", "have the product served"))
+        values = load_settings().of_sink(sink.name)
+        require_settings(sink, values)
+        return Topic(sink, topic, values)
+
+    def _judged(self, name: str, mode: Mode, manifest: RunManifest) -> tuple[Mode, Answer]:
         record = self._ledger.find(manifest.run_id)
         mode = mode if record is None else record.plan.mode  # what is on record counts, whatever the caller says
-        answer = judge(name, mode, manifest, declared=self.declared, from_tick=self._is_live(record, manifest))
+        return mode, judge(name, mode, manifest, declared=self.declared, from_tick=self._is_live(record, manifest))
+
+    def _require(self, answer: Answer, mode: Mode, manifest: RunManifest, action: str) -> None:
         self._record(manifest.run_id, mode, action, answer)
         if answer.decision is Decision.REFUSED:
             raise SinkRefused(refusal(answer, manifest.run_id, mode, self.declared))
-        return self._opened(self.declared[name])
 
     def _opened(self, sink: SinkDeclaration) -> OpenedSink:
         # read here, after the policy has allowed it: no adapter of another mode's process is ever given them

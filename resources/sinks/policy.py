@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from manifests.errors import Problem
 from manifests.model import Mode, RunManifest
-from resources.sinks.declared import Declared, SinkClass, SinkDeclaration
+from manifests.planned_topics import GrantedTopic
+from resources.sinks.declared import Declared, SinkClass, SinkDeclaration, ToTopic
 
 
 class Decision(StrEnum):
@@ -27,6 +28,12 @@ class Decision(StrEnum):
 SIDE_EFFECTS = frozenset({SinkClass.EVENT_TOPIC, SinkClass.NOTIFICATION, SinkClass.TICKET, SinkClass.EXTERNAL_API})
 """Classes whose writes somebody outside sees at once and nobody can take back."""
 READ_ONLY_MODES = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
+
+
+def has_side_effects(sink: SinkDeclaration, mode: Mode) -> bool:
+    """Whether somebody outside sees at once what a run of a mode writes to a sink: not what goes to a topic of the run's own."""
+    own = isinstance(sink.adapter, ToTopic) and mode not in {Mode.LIVE, *READ_ONLY_MODES}
+    return sink.sink_class in SIDE_EFFECTS and not own
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,10 @@ def judge_granted(
     """Decide whether a run in `mode` may use a sink that its manifest names; by default, of the most that one can grant."""
     if mode in READ_ONLY_MODES:
         return _answer(sink, Decision.REFUSED, f"{mode} writes to no sink")
+    if isinstance(sink.adapter, ToTopic) and mode is not Mode.LIVE:
+        return _answer(
+            sink, Decision.ALLOWED_ISOLATED, f"{mode}, granted, and it writes to {sink.adapter.own_topic} alone"
+        )
     if sink.sink_class in SIDE_EFFECTS:
         if mode is not Mode.LIVE:
             return _answer(
@@ -91,6 +102,39 @@ def judge_granted(
     return _answer(sink, Decision.ALLOWED_ISOLATED, f"{mode}, granted, and the sink keeps runs apart")
 
 
+def judge_topic(sink: SinkDeclaration, topic: str, mode: Mode, run_id: str, declared: Declared) -> Answer | None:
+    """Return why a run that is allowed a sink may not write to a topic all the same; None if it may.
+
+    It may write to the one that is its own by the declaration, and unless it is LIVE to none that is the live one of any sink.
+    """
+    if not isinstance(sink.adapter, ToTopic):
+        return _answer(sink, Decision.REFUSED, "it is no topic that rows are published to")
+    if mode is not Mode.LIVE and topic in live_topics(declared):
+        return _answer(sink, Decision.REFUSED, f"{topic} is a live topic, and only LIVE may write to one")
+    own = sink.adapter.topic_of(mode, run_id)
+    if topic != own:
+        return _answer(sink, Decision.REFUSED, f"the topic of a run of {mode} is {own}, and no other")
+    return None
+
+
+def granted_topics(manifest: RunManifest, declared: Declared) -> list[GrantedTopic]:
+    """Return the topics that a run's rows would go to by the sinks that its manifest grants."""
+    mode, found = manifest.execution_mode, []
+    live = {one.adapter.topic: one.name for one in declared.values() if isinstance(one.adapter, ToTopic)}
+    for name in manifest.safety.sinks:
+        sink = declared.get(name)
+        if sink is not None and isinstance(sink.adapter, ToTopic):
+            topic = sink.adapter.topic_of(mode, manifest.run_id)
+            taken = "" if mode is Mode.LIVE else live.get(topic, "")
+            found.append(GrantedTopic(name, topic, sink.adapter.table, taken))
+    return found
+
+
+def live_topics(declared: Declared) -> frozenset[str]:
+    """Return the topics that LIVE writes to, of every sink."""
+    return frozenset(one.adapter.topic for one in declared.values() if isinstance(one.adapter, ToTopic))
+
+
 def _answer(sink: SinkDeclaration, decision: Decision, reason: str) -> Answer:
     return Answer(sink.name, sink.sink_class.value, decision, reason)
 
@@ -106,7 +150,7 @@ def _way_out(answer: Answer, mode: Mode, declared: Declared) -> str:
     if sink is None:
         close = get_close_matches(answer.sink, declared, n=1)
         return f"did you mean '{close[0]}'?" if close else "correct the name, or remove it from safety.sinks"
-    if sink.sink_class in SIDE_EFFECTS and mode is not Mode.LIVE:
+    if has_side_effects(sink, mode) and mode is not Mode.LIVE:
         return "remove it from safety.sinks; what a correction must tell the world is LIVE's to say, after publication"
     return "remove it from safety.sinks"
 
@@ -121,7 +165,7 @@ def draft_problems(names: Sequence[str], mode: Mode | None, declared: Declared) 
         sink = declared.get(name)
         if sink is None:
             rule = f"declared are {', '.join(sorted(declared))}"
-        elif mode not in {None, Mode.LIVE} and sink.sink_class in SIDE_EFFECTS:
+        elif mode is not None and mode is not Mode.LIVE and has_side_effects(sink, mode):
             rule = f"a sink of class {sink.sink_class} has side effects, and only LIVE may cause any"
         else:
             continue

@@ -22,7 +22,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
-from resources.settings import SINK_VARIABLES, WEBHOOK_VARIABLE, Settings
+from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE, Settings
 from resources.spark import class_archive, pyspark_private, surroundings, worker_daemon
 
 if TYPE_CHECKING:
@@ -219,6 +219,8 @@ class ModeSpark:
         _require_one_reach(self._settings, mode, self._sinks)
         # or the JVM and its Python workers would inherit them; what this process may need once rows are published comes back
         held_back = {name: os.environ.pop(name) for name in _credentials() if mode is not Mode.LIVE}
+        for name in [one for one in os.environ if one.upper().startswith((API_VARIABLES, TOPIC_VARIABLES))]:
+            del os.environ[name]  # only an extraction asks a server, and hands its workers what they need
         kept = {name: value for name, value in held_back.items() if _sink_of(name) in reached}
         try:
             return self._start_without_credentials(mode)

@@ -120,9 +120,9 @@ def test_a_manifest_names_snapshots_of_declared_sources_once_each() -> None:
         a_plan(twice, contract=a_contract(sources=(declared(),)))
 
 
-def merging(merge: dict[str, Any], found: FoundSource | None = None) -> Plan:
+def merging(merge: dict[str, Any], found: FoundSource | None = None, **changes: Any) -> Plan:
     target = QUARTER | {"publishMode": "MERGE_BY_KEY", "merge": merge}
-    contract = a_contract(sources=(declared(may_be_empty=True),), entity="case_id")
+    contract = a_contract(sources=(declared(may_be_empty=True, **changes),), entity="case_id")
     base = BaseState(source_snapshots=frozenset({7}))
     sources = {
         RATES: found
@@ -150,6 +150,17 @@ def test_a_merge_of_what_has_changed_says_of_each_source_since_when() -> None:
     ):
         with pytest.raises(ManifestRefused):
             merging(wrong)
+
+
+def test_a_source_that_gates_alone_look_at_changes_no_entity() -> None:
+    plan = merging({"changedSince": 7}, for_gates=True)
+    assert plan.merge is not None
+    assert plan.merge.sources == ()
+    assert plan.sources[0].describe().endswith(", for gates")
+    assert '"for_gates":true' in plan.to_json()
+    assert "for_gates" not in with_rates().to_json()
+    with pytest.raises(PlanRefused, match=r"merge\.sources names bronze\.rates"):
+        merging({"changedSince": 7, "sources": [{"table": RATES, "changedSince": 20}]}, for_gates=True)
 
 
 def test_rows_that_are_not_in_time_are_refused_where_the_target_declares_it() -> None:

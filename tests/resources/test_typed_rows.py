@@ -15,6 +15,7 @@ from resources.ledger.amendments import AmendmentRecord
 from resources.ledger.approvals import ApprovalRecord
 from resources.ledger.attempts import AttemptRecord
 from resources.ledger.cells import IllegibleRow
+from resources.ledger.extractions import ExtractionRecord, ResponseRecord
 from resources.ledger.facade import Ledger
 from resources.ledger.freezes import FreezeRecord
 from resources.ledger.leases import LeaseRecord
@@ -31,9 +32,11 @@ KINDS = (
     AmendmentRecord,
     ApprovalRecord,
     AttemptRecord,
+    ExtractionRecord,
     FreezeRecord,
     LeaseRecord,
     PublicationRecord,
+    ResponseRecord,
     SinkRequest,
     TransitionRecord,
     WatermarkRecord,

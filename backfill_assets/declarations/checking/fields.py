@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from backfill_assets.declarations.checking.apis import usable_apis, wrong_api_fields
+from backfill_assets.declarations.checking.changelogs import usable_changelogs, wrong_changelog_fields
+from backfill_assets.declarations.checking.feeds import usable_feeds, wrong_feed_fields
+from backfill_assets.declarations.checking.migrations import usable_migrations, wrong_migration_fields
 from backfill_assets.declarations.checking.sinks import usable_sinks, wrong_sink_fields
 from backfill_assets.declarations.checking.table_fields import in_words, wrong_table_fields
-from backfill_assets.declarations.target import InputTable, Product, TargetTable
+from backfill_assets.declarations.checking.topics import usable_topics, wrong_topic_fields
+from backfill_assets.declarations.product import InputTable, Product
+from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 from manifests.text import NAME_RULE, not_a_name
 from resources.code.sources import Sources
@@ -35,6 +41,11 @@ def wrong_fields(product: Any) -> Iterator[Problem]:
     yield from _of_loaders(product)
     yield from _of_code(product)
     yield from wrong_sink_fields(product)
+    yield from wrong_feed_fields(product)
+    yield from wrong_api_fields(product)
+    yield from wrong_migration_fields(product)
+    yield from wrong_topic_fields(product)
+    yield from wrong_changelog_fields(product)
 
 
 def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTable]] | None:
@@ -57,6 +68,11 @@ def readable_part(product: Product) -> tuple[Product, list[InputTable | TargetTa
             references=product.references if isinstance(product.references, str) else None,
             loaders={one: path for one, path in loaders.items() if isinstance(one, str) and isinstance(path, str)},
             sinks=usable_sinks(product),
+            feeds=usable_feeds(product),
+            apis=usable_apis(product),
+            migrations=usable_migrations(product),
+            topics=usable_topics(product),
+            changelogs=usable_changelogs(product),
         )
     except Exception:  # noqa: BLE001 - a value may raise anything when it is looked at, as `checking.products` says of it
         return None

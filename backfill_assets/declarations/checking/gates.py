@@ -32,6 +32,7 @@ from backfill_assets.declarations.target import (
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import Problem
 from manifests.expected import EXPECTED_FIGURES_GATE
+from manifests.merge_policy import MERGE_DECISIONS_GATE
 from manifests.timeliness import FUTURE_GATE
 
 _OFFSET = re.compile(r"[+-](0\d|1[0-8]):[0-5]\d")
@@ -105,8 +106,10 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
     yield from _not_amounts(target.tolerances, f"{target.name}: tolerances")
     for gate in target.reconciliations:
         yield from _of_gate(target, gate)
-    if target.live is not None:
-        yield from _not_amounts(target.live.tolerances, f"{target.name}: live")
+    granted = {"live": target.live, "restated": target.restated}
+    for field, policy in granted.items():
+        if policy is not None:
+            yield from _not_amounts(policy.tolerances, f"{target.name}: {field}")
     yield from _of_tolerances(target)
     yield from _of_defaults(target)
     own = [item.name for item in target.reconciliations if isinstance(item.name, str)]
@@ -119,6 +122,7 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
         OLD_DATA_GATE,
         EXPECTED_FIGURES_GATE,
         FUTURE_GATE,
+        MERGE_DECISIONS_GATE,
     }
     for name in dict.fromkeys(one for one in own if one in platforms):
         where = f"{target.name}: reconciliations"
@@ -134,13 +138,13 @@ def of_gates(target: TargetTable) -> Iterator[Problem]:
                 f"{target.name}: reconciliations",
             )
     yield from _of_asked_gates(target, known)
-    for name in target.live.tolerances if target.live else ():
+    for field, name in ((field, name) for field, policy in granted.items() if policy for name in policy.tolerances):
         if name not in target.all_tolerances:
             yield Problem(
                 f"{name!r} is no tolerance" + did_you_mean(name, target.all_tolerances),
                 f"tolerances are {', '.join(target.all_tolerances) or 'none'}",
                 "correct the name, or declare it in `tolerances`",
-                f"{target.name}: live",
+                f"{target.name}: {field}",
             )
 
 
@@ -148,6 +152,7 @@ def _of_asked_gates(target: TargetTable, known: Sequence[str]) -> Iterator[Probl
     """Say which gates that a policy of a target asks for are none."""
     asked = {
         "live": (target.live.gates if target.live else None, known),
+        "restated": (target.restated.gates if target.restated else None, known),
         "reconciled": (target.reconciled.gates if target.reconciled else None, target.published_gates),
     }
     for field, (names, there) in asked.items():

@@ -1,4 +1,4 @@
-"""Mistakes in what a target's schedules may do: its policy for LIVE, and that for reconciling what is published.
+"""Mistakes in what a target's schedules may do: its policies for LIVE, for reconciling what is published, for proposed restatements.
 
 Put here what can be said of a policy beside the target's own declaration. Its gates and tolerances are `gates`' to look up, its
 sinks `sinks`', the kind of each of its fields `table_fields`'.
@@ -12,7 +12,7 @@ from typing import Any
 
 from croniter import CroniterError, croniter
 
-from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy, RestatementPolicy
 from backfill_assets.declarations.target import TargetTable
 from manifests.chunks import aligned, first_day
 from manifests.errors import InputRefused, Problem
@@ -25,14 +25,18 @@ _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 def of_policies(target: TargetTable) -> Iterator[Problem]:
     """Say what is wrong with the policies of a target; of one that it has not, nothing."""
-    policies: dict[str, LivePolicy | ReconciliationPolicy | None] = {
+    policies: dict[str, LivePolicy | ReconciliationPolicy | RestatementPolicy | None] = {
         "live": target.live,
         "reconciled": target.reconciled,
+        "restated": target.restated,
     }
     for field, policy in policies.items():
         if policy is not None:
             yield from _of_names(policy, f"{target.name}: {field}")
+        if isinstance(policy, LivePolicy | ReconciliationPolicy):
             yield from _of_cron(policy, f"{target.name}: {field}")
+        if isinstance(policy, LivePolicy | RestatementPolicy):
+            yield from _of_version(target, policy.transform_version, field)
     if target.reconciled is not None and target.reconciled.gates is not None and not target.reconciled.gates:
         yield Problem(
             "gates is empty",
@@ -44,7 +48,7 @@ def of_policies(target: TargetTable) -> Iterator[Problem]:
         yield from _of_live(target, target.live, f"{target.name}: live")
 
 
-def _of_names(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[Problem]:
+def _of_names(policy: LivePolicy | ReconciliationPolicy | RestatementPolicy, where: str) -> Iterator[Problem]:
     """Say which name in a policy is none, or that both are the same person's."""
     wrong = False
     for name in ("requested_by", "approved_by"):
@@ -83,14 +87,18 @@ def _of_cron(policy: LivePolicy | ReconciliationPolicy, where: str) -> Iterator[
         )
 
 
-def _of_live(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Problem]:
-    if live.transform_version not in target.versions:
+def _of_version(target: TargetTable, version: str, field: str) -> Iterator[Problem]:
+    """Say that a policy computes with a version that is not declared."""
+    if version not in target.versions:
         yield Problem(
-            f"{live.transform_version!r} is no version",
+            f"{version!r} is no version",
             f"versions are {', '.join(map(str, target.versions))}",
-            "correct live.transform_version",
-            where,
+            f"correct {field}.transform_version",
+            f"{target.name}: {field}",
         )
+
+
+def _of_live(target: TargetTable, live: LivePolicy, where: str) -> Iterator[Problem]:
     if live.publish_mode is not PublishMode.REPLACE_PARTITIONS:
         yield Problem(
             f"publish_mode is {live.publish_mode}",

@@ -11,18 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from backfill_assets.declarations.checking.apis import of_all_apis
+from backfill_assets.declarations.checking.changelogs import of_all_changelogs
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
+from backfill_assets.declarations.checking.feeds import of_all_feeds
 from backfill_assets.declarations.checking.fields import readable_part, wrong_fields
 from backfill_assets.declarations.checking.gates import not_gates, with_gates
 from backfill_assets.declarations.checking.imports import python_words
+from backfill_assets.declarations.checking.migrations import of_all_migrations
+from backfill_assets.declarations.checking.revisions import of_restated
 from backfill_assets.declarations.checking.sinks import of_all_sinks, of_live_sinks
 from backfill_assets.declarations.checking.source_tables import of_circles
 from backfill_assets.declarations.checking.sql import of_sql_files
+from backfill_assets.declarations.checking.starts import of_starts
 from backfill_assets.declarations.checking.tables import of_input
 from backfill_assets.declarations.checking.targets import of_target
+from backfill_assets.declarations.checking.topic_sinks import of_all_topic_sinks
+from backfill_assets.declarations.checking.topics import of_all_topics
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.quarantine import with_quarantines
 from backfill_assets.declarations.sources import sources_of
-from backfill_assets.declarations.target import InputTable, Product, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 from resources.code.sources import missing_of
 from resources.sinks.declared import PLATFORM_SINKS
@@ -66,6 +75,12 @@ def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | Targe
         yield from problems
     yield from _twice(declared, inputs, targets)
     yield from of_all_sinks(declared, columns)
+    yield from of_all_topic_sinks(declared)
+    yield from of_all_feeds(declared, columns)
+    yield from of_all_apis(declared, columns, (name for product in declared for name in product.loaders))
+    yield from of_all_migrations(declared, columns)
+    yield from of_all_topics(declared, columns, ())
+    yield from of_all_changelogs(declared, columns)
     sinks = dict(PLATFORM_SINKS) | {sink.name: sink for product in declared for sink in product.sinks}
     yield from of_circles(targets)
     references = {table.name for table in inputs if table.is_reference}
@@ -84,6 +99,9 @@ def _problems(declared: Sequence[Product], left_out: Sequence[InputTable | Targe
             yield from _in_words(own.name, of_input(own, columns))
         for target in product.targets:
             yield from _in_words(target.name, _of_target(target, columns, references))
+            if columns.get(target.source) is not None:
+                yield from _in_words(target.name, of_restated(target, {table.name: table for table in inputs}))
+            yield from _in_words(target.name, of_starts(target, columns, {table.name: table for table in tables}))
             if target.live is not None:
                 yield from _in_words(target.name, of_live_sinks(target.live, f"{target.name}: live", sinks))
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from backfill_assets.declarations.checking.names import did_you_mean, names_of, no_tuple
+from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import OWNER, of_name
+from backfill_assets.declarations.checking.topic_sinks import of_topic
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schedules import LivePolicy
 from backfill_assets.declarations.sinks import Sink
-from backfill_assets.declarations.target import Product
 from manifests.errors import Problem
 from manifests.model import Mode
 from resources.code.sources import missing_of
@@ -31,6 +33,7 @@ from resources.sinks.declared import (
     Declared,
     SinkClass,
     ToTable,
+    ToTopic,
     ToWebhook,
 )
 from resources.sinks.policy import SIDE_EFFECTS, draft_problems
@@ -49,24 +52,13 @@ _ADAPTER_RULE = f"it is one of {_ADAPTERS}, or the product's own as `module:ATTR
 
 def wrong_sink_fields(product: Product) -> Iterator[Problem]:
     """Yield each field of a product's sinks that nobody can use, and each that cannot be so, whatever else is declared."""
-    sinks: Any = product.sinks
-    where = f"product {product.name if isinstance(product.name, str) else in_words(product.name)}"
-    rule, fix = "it is a tuple of `Sink`", "write `sinks=(SINK,)`, or leave it out"
-    if not isinstance(sinks, (tuple, list)):
-        yield Problem(f"sinks is {in_words(sinks)}", rule, fix, where)
-        return
-    for sink in sinks:
-        if not isinstance(sink, Sink):
-            yield Problem(f"sinks has {in_words(sink)}", rule, fix, where)
-        else:
-            yield from of_sink(sink)
+    return wrong_parts(product, "sinks", Sink, of_sink, "SINK")
 
 
 def usable_sinks(product: Product) -> tuple[Sink, ...]:
     """Return those sinks of a product of which it is known what they are called, and of which class they are."""
-    sinks: Any = product.sinks
-    several = (one for one in sinks if isinstance(one, Sink)) if isinstance(sinks, (tuple, list)) else ()
-    return tuple(one for one in several if isinstance(one.name, str) and isinstance(one.sink_class, SinkClass))
+    parts = parts_of_kind(product, "sinks", Sink)
+    return tuple(one for one in parts if isinstance(one.name, str) and isinstance(one.sink_class, SinkClass))
 
 
 def of_sink(sink: Sink) -> Iterator[Problem]:
@@ -116,6 +108,11 @@ def _of_owners(sink: Sink, where: str) -> Iterator[Problem]:
 
 def _of_actions(sink: Sink, where: str) -> Iterator[Problem]:
     told: Any = sink.told_of
+    if isinstance(sink.adapter, ToTopic):
+        if told != ():
+            rule = "a topic gets the rows of publications, rollbacks and reinstatements, and is told of nothing else"
+            yield Problem(f"told_of is {_shown(told)}, and the adapter ToTopic", rule, "leave it out", where)
+        return
     if isinstance(told, str) and told.strip(" ,"):
         yield no_tuple(f"{where}: told_of", "told_of is", told)
         return
@@ -191,6 +188,8 @@ def _of_adapter(sink: Sink, where: str) -> Iterator[Problem]:
             "leave `isolated` out",
             where,
         )
+    if isinstance(adapter, ToTopic):
+        yield from of_topic(adapter, where)
     if isinstance(adapter, ToTable):
         table: Any = adapter.table
         if isinstance(table, str):

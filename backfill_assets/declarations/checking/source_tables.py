@@ -13,7 +13,7 @@ import polars as pl
 from backfill_assets.declarations.checking.columns import DAY, ColumnTypes, of_declared_table, of_kind
 from backfill_assets.declarations.checking.names import texts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.source_tables import Readers, SourceTable, Window
+from backfill_assets.declarations.source_tables import Readers, SourceTable, StartsFrom, Window
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS
@@ -72,6 +72,7 @@ def _wrong_fields(one: SourceTable, where: str) -> Iterator[Problem]:
         ("time_column", one.time_column, isinstance(one.time_column, str), "the name of a column of it"),
         ("reads", window, isinstance(window, Window), "a ba.Window, or ba.EVERYTHING_UNTIL_END"),
         ("may_be_empty", one.may_be_empty, isinstance(one.may_be_empty, bool), "True or False"),
+        ("for_gates", one.for_gates, isinstance(one.for_gates, bool), "True or False"),
     ]
     times: Any = one.timeliness
     readers: Any = one.readers
@@ -147,7 +148,8 @@ def of_circles(targets: Sequence[TargetTable]) -> Iterator[Problem]:
 
 def _sources_of(target: TargetTable) -> list[str]:
     further = target.sources if isinstance(target.sources, (tuple, list)) else ()
-    return [target.source, *(one.table for one in further if isinstance(one, SourceTable))]
+    states = [target.starts_from.table] if isinstance(target.starts_from, StartsFrom) else []
+    return [target.source, *(one.table for one in further if isinstance(one, SourceTable)), *states]
 
 
 def _way_back(name: str, made_of: Mapping[str, Sequence[str]]) -> list[str]:

@@ -11,10 +11,11 @@ from decimal import Decimal
 
 from backfill_assets.declarations.checking.names import did_you_mean, texts
 from backfill_assets.declarations.checking.table_fields import in_words
+from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.source_tables import SourceTable
 from backfill_assets.declarations.sources import sources_of
 from backfill_assets.declarations.sql_transforms import CONTEXT_PARAMETERS, LOOK_BACK, SOURCE, SqlTransform
-from backfill_assets.declarations.target import Product, TargetTable, TransformVersion
+from backfill_assets.declarations.target import TargetTable, TransformVersion
 from manifests.errors import Problem
 
 _PARAMETER_KINDS = (str, bool, int, float, Decimal, date, datetime)

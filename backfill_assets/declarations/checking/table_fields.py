@@ -11,12 +11,15 @@ from typing import Any
 
 import pandera.polars as pa
 
-from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
-from backfill_assets.declarations.source_tables import Readers
-from backfill_assets.declarations.target import CorrectionsTable, InputTable, Outline, TargetTable
+from backfill_assets.declarations.product import InputTable
+from backfill_assets.declarations.revisions import Revisions
+from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy, RestatementPolicy
+from backfill_assets.declarations.source_tables import Readers, StartsFrom
+from backfill_assets.declarations.target import CorrectionsTable, Outline, TargetTable
 from manifests.chunks import Chunking
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS
+from manifests.merge_policy import MergePolicy, OnAmbiguous, OnCollision, OnRepeated, OnStale
 from manifests.model import PublishMode
 from manifests.timeliness import OnFuture, OnLate, Timeliness
 
@@ -30,6 +33,10 @@ _OBJECTS: dict[str, type] = {
     "reconciled": ReconciliationPolicy,
     "timeliness": Timeliness,
     "readers": Readers,
+    "restated": RestatementPolicy,
+    "revisions": Revisions,
+    "merge_policy": MergePolicy,
+    "starts_from": StartsFrom,
 }
 _TEXTS = ("description", "day_column", "source", "source_time_column", "transform", "version_column", "quarantine_of")
 _COLLECTIONS = ("key", "owners", "references", "look_back_columns")
@@ -90,6 +97,13 @@ def _are_by_name(value: Any) -> bool:
     )
 
 
+def _are_shares(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(rule, str) and rule.strip() and type(share) in {int, float} and 0 <= share <= 1
+        for rule, share in value.items()
+    )
+
+
 def _is_chunking(value: Any) -> bool:
     return isinstance(value, Chunking)
 
@@ -104,6 +118,10 @@ def _is_truth(value: Any) -> bool:
 
 def _is_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: value is None or isinstance(value, kind)
+
+
+def _is_word_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
 
 
 def _are_days(value: Any) -> bool:
@@ -143,11 +161,15 @@ _KINDS: tuple[_Kind, ...] = (
     ("chunking", _is_chunking, f"one of {', '.join(f'Chunking.{one.name}' for one in Chunking)}"),
     ("chunks_per_run", _is_count, "a whole number, 1 or more"),
     ("is_reference", _is_truth, "True or False"),
+    ("quarantine_limits", _are_shares, "a mapping from rules (texts) to shares, numbers from 0 to 1"),
+    ("quarantine_age_days", _are_days_or_nothing, f"a whole number of days, 1 to {MOST_DAYS}, or None"),
     *((name, _is_of(kind), f"a `{kind.__name__}`, or None") for name, kind in _OBJECTS.items()),
 )
 """By field of a table what it has to be, and in words."""
 _KINDS_OF_PARTS: tuple[_Kind, ...] = (
-    *((name, _is_text, "a text") for name in ("name", "transform_version", "cron")),
+    *((name, _is_text, "a text") for name in ("name", "transform_version", "cron", "valid", "system", "version")),
+    *((name, _is_text, "a text") for name in ("table", "source_day")),
+    ("fits", _are_by_name, "a mapping of tuples of versions by version"),
     *((name, _are_texts, "a tuple of texts") for name in ("columns", "sinks")),
     *((name, _is_truth, "True or False") for name in ("side_effects_allowed", "development")),
     _MODEL,
@@ -160,6 +182,10 @@ _KINDS_OF_PARTS: tuple[_Kind, ...] = (
     ("publish_mode", _is_publish_mode, "a `ba.PublishMode`"),
     ("late", _is_of(OnLate), "a `ba.OnLate`"),
     ("future", _is_of(OnFuture), "a `ba.OnFuture`"),
-    ("purpose", _is_text_or_nothing, "a text, or None"),
+    *((name, _is_text_or_nothing, "a text, or None") for name in ("purpose", "sequence")),
+    ("collision", _is_word_of(OnCollision), "a `ba.OnCollision`"),
+    ("stale", _is_word_of(OnStale), "a `ba.OnStale`"),
+    ("repeated", _is_word_of(OnRepeated), "a `ba.OnRepeated`"),
+    ("ambiguous", _is_word_of(OnAmbiguous), "a `ba.OnAmbiguous`"),
 )
 """The same of the fields of its parts, each of which has some of them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from backfill_assets.declarations.checking.columns import (
     INSTANT,
@@ -16,11 +17,15 @@ from backfill_assets.declarations.checking.columns import (
     of_unique,
     without_type,
 )
+from backfill_assets.declarations.checking.logs import of_log
 from backfill_assets.declarations.checking.models import of_values
-from backfill_assets.declarations.checking.names import no_tuple, texts
+from backfill_assets.declarations.checking.names import names_of, no_tuple, texts
+from backfill_assets.declarations.checking.revisions import of_revisions
+from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.column_history import former_name_problems
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.sinks import PLATFORM_TABLES
-from backfill_assets.declarations.target import InputTable, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 
 OWNER = re.compile(r"team:.*\S.*|.*\S@\S.*")
@@ -31,12 +36,15 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
     """Say what is wrong with the declaration of an input table."""
     own = columns[table.name]
     yield from of_every_table(table)
+    yield from _of_limits(table)
     if own is None:
         return
     yield from without_type(table.name, own)
     yield from of_unique(table.name, table.model)
     yield from of_values(table.name, table.model, own)
     yield from former_name_problems(table.name, table.model)
+    yield from of_revisions(table, own)
+    yield from of_log(table, own)
     if table.partition_by is not None:
         yield from of_kind(table.name, "partition_by", table.partition_by, table.name, own, INSTANT)
     if table.quarantine_of:
@@ -44,6 +52,35 @@ def of_input(table: InputTable, columns: Mapping[str, ColumnTypes | None]) -> It
         if table.quarantine_of == table.name:
             rule = "a quarantine has the rows that another table refuses"
             yield Problem(f"{table.name} is its own quarantine", rule, "leave it out", f"{table.name}: quarantine_of")
+
+
+def _of_limits(table: InputTable) -> Iterator[Problem]:
+    """Say which limits a table declares for a quarantine that it has not."""
+    if not (table.is_reference or table.quarantine_of):
+        return
+    what = (
+        f"the quarantine of {table.quarantine_of}"
+        if table.quarantine_of
+        else "a reference table, which has no quarantine"
+    )
+    for name, value in (
+        ("quarantine_limits", table.quarantine_limits),
+        ("quarantine_age_days", table.quarantine_age_days),
+    ):
+        if value:
+            yield Problem(
+                f"{name} of {table.name}, which is {what}",
+                "limits are declared of the table whose rows are quarantined",
+                f"declare it of {table.quarantine_of}" if table.quarantine_of else "leave it out",
+                f"{table.name}: {name}",
+            )
+
+
+def of_owners(owners: Any, whose: str, where: str) -> Iterator[Problem]:
+    """Say that what is declared, in words `whose`, has no owners, or some that are none."""
+    if isinstance(owners, str) or not names_of(owners) or any(not OWNER.fullmatch(str(one)) for one in owners):
+        rule = f"an owner is team:NAME or an e-mail address, and {whose} has one or more"
+        yield Problem(f"owners={in_words(owners)}", rule, 'for example owners=("team:metering",)', where)
 
 
 def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:

@@ -48,6 +48,7 @@ def _of_timeless(target: TargetTable) -> Iterator[Problem]:
         ("timeliness", target.timeliness != AS_OTHERS, f"rows are late by their days, and {_DAYS}"),
         ("live", target.live is not None, f"LIVE goes on from day to day, and {_DAYS}"),
         ("reconciled", target.reconciled is not None, f"a schedule reconciles the newest days, and {_DAYS}"),
+        ("restated", target.restated is not None, f"a restatement is proposed for days, and {_DAYS}"),
         (
             "entity",
             target.entity is not None,

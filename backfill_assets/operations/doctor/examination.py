@@ -13,6 +13,7 @@ from functools import partial
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.accepted_files import accepted_files_that_differ
+from backfill_assets.operations.doctor.apis import extractions_left, feeds_without_settings, settings_without_feeds
 from backfill_assets.operations.doctor.attempts import attempts_not_running
 from backfill_assets.operations.doctor.damaged_files import damaged_staged_files, lost_files
 from backfill_assets.operations.doctor.disagreements import (
@@ -41,8 +42,9 @@ from backfill_assets.operations.doctor.publications import (
     publications_off_the_record,
     unprotected_bases,
 )
+from backfill_assets.operations.doctor.quarantine import cases_left_waiting, releases_interrupted, unloads_interrupted
 from backfill_assets.operations.doctor.settling import settled
-from backfill_assets.operations.doctor.sinks import settings_without_sinks, sinks_without_settings
+from backfill_assets.operations.doctor.sinks import settings_without_sinks, sinks_without_settings, topics_behind
 from backfill_assets.operations.doctor.tables import (
     columns_that_differ,
     foreign_snapshots,
@@ -83,6 +85,9 @@ def examine(platform: Platform) -> list[Disagreement]:
         pins_untagged,
         upstream_superseded,
         late_rows,
+        cases_left_waiting,
+        releases_interrupted,
+        unloads_interrupted,
         damaged_bundles,
         damaged_records,
         missing_diffs,
@@ -93,6 +98,10 @@ def examine(platform: Platform) -> list[Disagreement]:
         policy_file_that_differs,
         sinks_without_settings,
         settings_without_sinks,
+        topics_behind,
+        feeds_without_settings,
+        settings_without_feeds,
+        extractions_left,
     ):
         found += settled(platform, partial(_as_far_as_possible, platform, "ledger", partial(look, platform)))
     for one in found:

@@ -1,4 +1,4 @@
-"""Looks at the settings of sinks: what LIVE could not tell for want of one, and what is set for nobody.
+"""Looks at sinks: what LIVE could not tell for want of a setting, what is set for nobody, and topics that lack events of a run.
 
 Put here what is known without opening a sink. Whether one was told of a change is `evidence`'s.
 """
@@ -11,6 +11,8 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from backfill_assets.operations.doctor.views import legible_runs
 from backfill_assets.operations.sinks import targets_that_grant
+from backfill_assets.publication.topic_publishing import lacking
+from manifests.lifecycle import WAS_PUBLISHED
 from manifests.model import Mode
 from resources.sinks.declared import place_of_setting
 
@@ -29,6 +31,21 @@ def sinks_without_settings(platform: Platform) -> Iterator[Disagreement]:
                     Confidence.POSSIBLE,
                     f"where LIVE runs, set {place_of_setting(name, setting)}; in a process of another mode it is right that it is missing",
                 )
+
+
+def topics_behind(platform: Platform) -> Iterator[Disagreement]:
+    """Find runs whose last change has not come to each topic of their plan, or not whole."""
+    for record in legible_runs(platform):
+        if record.state not in WAS_PUBLISHED or not record.plan.topics:
+            continue
+        for planned, action in lacking(platform, record):
+            yield Disagreement(
+                "topic-behind",
+                record.run_id,
+                f"the topic {planned.topic} has not every event of its {action} (sink {planned.sink})",
+                Confidence.CERTAIN,
+                f"`backfill {action} {record.run_id}` goes on where it stopped",
+            )
 
 
 def settings_without_sinks(platform: Platform) -> Iterator[Disagreement]:

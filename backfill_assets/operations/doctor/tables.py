@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from pyiceberg.table.snapshots import Snapshot
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import iceberg_schema
-from backfill_assets.declarations.target import InputTable
 from backfill_assets.evidence.split_records import splits_on_record
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, table_missing

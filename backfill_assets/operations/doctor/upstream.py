@@ -18,7 +18,7 @@ from resources.ledger.cells import IllegibleRow
 
 def upstream_superseded(platform: Platform) -> Iterator[Disagreement]:
     """Find published runs that have read chunks of another target which another run holds by now."""
-    if not any(platform.products.find_target(name) for one in platform.products.targets for name in one.every_source):
+    if not any(platform.products.find_target(name) for one in platform.products.targets for name in one.every_read):
         return
     for record in legible_runs(platform):
         if record.state is not RunState.PUBLISHED:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
+from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.sinks import Sink, SinkClass, ToWebhook
-from backfill_assets.declarations.target import (
-    ColumnOrigin,
-    CorrectionsTable,
-    InputTable,
-    Outline,
-    Product,
-    TargetTable,
-)
+from backfill_assets.declarations.target import ColumnOrigin, CorrectionsTable, Outline, TargetTable
 from backfill_assets.products.enforcement import reconciliations, schemas, transforms
 from manifests.chunks import Chunking
 

@@ -5,7 +5,8 @@ Put here which rows go to which table. How a table is appended to is the lakehou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from backfill_assets.declarations.deliveries import Counted, Loader
+from backfill_assets.declarations.deliveries import Counted, Loader, QuarantinedRecord
 from backfill_assets.declarations.quarantine import Rejections
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.delivered_files import content_hash
@@ -98,6 +99,34 @@ def generated(cases: int, seed: int) -> RawLoad:
     return RawLoad(f"case-events:{name}", name, lambda: raw.number_rows(generator.generate(cases, seed)))
 
 
+@dataclass(frozen=True)
+class RawRecords(RawLoad):
+    """Raw rows that were quarantined, to be read by the rules of today: one batch for each file and shape they came in."""
+
+    records: tuple[QuarantinedRecord, ...] = ()
+
+    def _classified(self, ingested_at: datetime) -> Iterator[raw.Classified]:
+        shapes: dict[tuple[str, tuple[str, ...]], list[dict[str, str | int | None]]] = {}
+        for one in self.records:
+            values = json.loads(one.record)
+            shapes.setdefault((one.source_file, tuple(values)), []).append(values | {"source_row": one.source_row})
+        for (source_file, names), rows in shapes.items():
+            schema = dict.fromkeys(names, pl.String()) | {"source_row": pl.Int64()}
+            yield raw.classify(
+                pl.DataFrame(rows, schema=schema),
+                source_file=source_file,
+                ingested_at=ingested_at,
+                default_jurisdiction=DEFAULT_JURISDICTION,
+                known_jurisdictions=frozenset(reference.TIME_ZONES),
+            )
+
+
+def from_records(records: Sequence[QuarantinedRecord]) -> RawRecords:
+    """Return the delivery of raw rows that were quarantined; a log without a jurisdiction is read as it was."""
+    name = f"quarantined-{len(records)}"
+    return RawRecords(f"case-events:{name}", name, lambda: iter(()), tuple(records))
+
+
 def reference_tables() -> Iterable[tuple[str, pa.Table, str]]:
     """Return each shipped reference table: its name, its rows and the name of this version of it."""
     rules = [asdict(rule) for rule in reference.sla_rules()]
@@ -117,6 +146,10 @@ def _arrow(frame: pl.DataFrame, model: type) -> pa.Table:
 
 
 CASE_EVENTS = Loader(
-    EVENTS, "Load enforcement case events from FILE (Parquet or CSV), or generate them.", from_file, generated
+    EVENTS,
+    "Load enforcement case events from FILE (Parquet or CSV), or generate them.",
+    from_file,
+    generated,
+    from_records,
 )
 """What `backfill load case-events` does."""

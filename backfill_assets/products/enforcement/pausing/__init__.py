@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPolicy
 from backfill_assets.declarations.standard.known_cases import known_keys_gate
-from backfill_assets.declarations.target import ColumnOrigin, InputTable, TargetTable
+from backfill_assets.declarations.target import ColumnOrigin, TargetTable
 from backfill_assets.products import enforcement
 from backfill_assets.products.enforcement.pausing import reconciliations, schemas, transform
 from manifests.chunks import Chunking

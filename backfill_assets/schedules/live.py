@@ -18,6 +18,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.live_names import ATTEMPTS, is_live_id, live_id
 from backfill_assets.planning.live_sources import first_days_changed, newest_of_further, read_of_further
+from backfill_assets.planning.read_models import live_stands_still
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.publication.ending import cancel
@@ -98,6 +99,8 @@ def _tick(platform: Platform, target: TargetTable) -> Tick:
         _take_over(platform, target, under_way[0])
         record = approve_by_policy(platform, target, under_way[0])
         return Tick(target.name, record, f"{record.run_id} is {record.state}: {record.state_reason}")
+    if why := live_stands_still(platform, target.name):
+        return Tick(target.name, None, why)
     manifest, why = _next(platform, target)
     if manifest is None:
         return Tick(target.name, None, why)
@@ -111,6 +114,8 @@ def foreseen(platform: Platform, target: TargetTable) -> str:
     if under_way := _under_way(platform, target):
         record = under_way[0]
         return f"{record.run_id} is {record.state}: {record.state_reason}"
+    if why := live_stands_still(platform, target.name):
+        return why
     manifest, why = _next(platform, target)
     return why if manifest is None else f"A tick would plan {manifest.run_id}. {why}"
 
@@ -153,6 +158,18 @@ def live_manifest(platform: Platform, target: TargetTable) -> RunManifest | None
     that the source knows, in whole chunks.
     """
     return _next(platform, target)[0]
+
+
+def positions_read(platform: Platform, target: TargetTable) -> dict[str, dict[int, int]]:
+    """Return up to which position of each partition a target has read its sources that are logs, by source.
+
+    They stand in the plan of the run that brought the watermark where it is: both are accepted in one transaction.
+    """
+    mark = platform.ledger.watermarks.current(target.name)
+    if mark is None:
+        return {}
+    pinned = platform.ledger.run(mark.run_id).plan.logs
+    return {one.table: {place.partition: place.until for place in one.ranges} for one in pinned}
 
 
 def approve_by_policy(platform: Platform, target: TargetTable, record: RunRecord) -> RunRecord:

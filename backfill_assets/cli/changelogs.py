@@ -1,0 +1,90 @@
+"""What `land` does of the changes of a database, and what it prints.
+
+Put here what is said of a changelog. Its arguments are `cli.logs`'; what landing one is, `ingestion.landed_changes`'.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backfill_assets.cli.base import opened_instance, opened_platform, say, tell
+from manifests.log_pins import lsn as lsn_in_words
+from manifests.log_pins import lsn_ranges
+from manifests.log_ranges import LogRange, gaps, joined
+
+if TYPE_CHECKING:
+    from backfill_assets.ingestion.landed_changes import Landed
+    from backfill_assets.installation import Platform
+
+_SHOWN = 5
+
+
+def land_changelog(log: str, folder: Path, *, accept_gap: str | None, by: str | None, as_json: bool) -> None:
+    """Land a changelog in the installation of this process, tell Dagster of it, and print what came of it."""
+    from backfill_assets.defs.launch import report_inputs
+    from backfill_assets.ingestion.landed_changes import land_changes
+
+    with opened_platform() as platform, opened_instance(platform.settings) as instance:
+        done = land_changes(platform, log, folder, accept_gap=accept_gap, by=by)
+        report_inputs(platform, instance)
+    if as_json:
+        say(done)
+    else:
+        _tell(done)
+
+
+def _tell(done: Landed) -> None:
+    if not done.loads:
+        tell(f"{done.changelog}: nothing new in the files")
+    for one in done.loads:
+        tell(f"{done.changelog}: {one.rows:,} changes landed, {lsn_ranges([one.range])}")
+        tell(f"  {done.table}: snapshot {one.snapshot_id}, load {one.load_id}")
+    if done.again:
+        tell(f"  in the table already: {done.again:,} transactions and snapshots")
+    for lsn in done.passed_over:
+        tell(f"  the snapshot at {lsn_in_words(lsn)} is of a range that is landed: its reads were left out")
+    for open_one in done.open[:_SHOWN]:
+        tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
+    for what, number in done.left_out.items():
+        tell(f"  left out: {number:,} {what}(s)")
+    for rule, number in done.unreadable.items():
+        tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
+    if not done.is_kept and (done.open or done.unreadable):
+        tell(
+            "  nothing of this delivery was kept, since nothing in it is whole: deliver these files once more with those that follow"
+        )
+    for gap in done.accepted:
+        tell(f"  accepted, and on record: {gap}")
+
+
+def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
+    """Return what is landed of a changelog, as plain data."""
+    changelog = platform.products.changelog(name)
+    loads = platform.lakehouse.landed_loads(changelog.table)
+    ranges = [one for load in loads for one in load.landed.ranges]
+    times = [at for one in ranges for at in (one.first_time, one.last_time) if at is not None]
+    return {
+        "log": name,
+        "table": changelog.table,
+        "identity": loads[-1].landed.log if loads else None,
+        "loads": len(loads),
+        "ranges": [[one.start, one.until] for one in joined(one.range for one in ranges)],
+        "gaps": [[one.start, one.until] for one in gaps(one.range for one in ranges)],
+        "changes": sum(one.rows for one in ranges),
+        "first_time": min(times, default=None),
+        "last_time": max(times, default=None),
+    }
+
+
+def show_changelog(found: dict[str, Any]) -> None:
+    """Print what is landed of a changelog."""
+    tell(f"{found['log']}: the changes of a database, in {found['table']}")
+    if found["identity"] is None:
+        tell("  nothing is landed")
+        return
+    tell(f"  {found['identity']}, {found['loads']:,} load(s), {found['changes']:,} changes")
+    for name in ("ranges", "gaps"):
+        said = lsn_ranges(LogRange(0, start, until) for start, until in found[name])
+        tell(f"  {'landed' if name == 'ranges' else 'gaps'}: {said or 'none'}")
+    tell(f"  committed {found['first_time']:%Y-%m-%d %H:%M:%S} to {found['last_time']:%Y-%m-%d %H:%M:%S} (UTC)")

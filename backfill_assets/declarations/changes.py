@@ -1,0 +1,288 @@
+"""What changes of a database come to: rows as they were at a position, from when to when they were so, and at the end of each day.
+
+Put here functions over Spark frames with the columns of `ChangeRecord`, which transforms of products call. All of them order changes by
+commit, LSN and position, never by arrival, look at one key at a time, and use Spark's own expressions: there is no function of Python
+in them. How changes are landed is `ingestion`'s. Imported by Spark's Python workers: keep it light.
+
+Between transactions nobody sees a row: what a transaction creates and removes again was never there. A snapshot is an observation of
+a whole table: what it has not read is not there any more, and a row that it finds as it was goes on being so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import StringType, StructField, StructType
+
+UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+"""What stands for a large value that a change has left as it was, and did not send: as text, and as bytes in base64."""
+_MOST_STEPS = 10_000
+"""So often a key may be changed before a value is sent again."""
+PLACE = ("commit_lsn", "lsn", "position")
+"""The order of changes."""
+
+
+def history(changes: DataFrame, row: str) -> DataFrame:
+    """Return what each row said, and from which commit up to which: a row for each time that it was so.
+
+    Args:
+        changes: changes of one table of the database, with the columns of `ChangeRecord`; each may be there several times.
+        row: the columns to read of a row, as DDL of Spark: `account_id bigint, balance decimal(12, 2)`. One that a change has not is
+            NULL. A large value that a change did not send is the one that the row had before.
+
+    Returns:
+        The columns of `row`, and `key` (canonical JSON), `valid_from_lsn`, `valid_from` (its commit and the time of that),
+        `valid_to_lsn`, `valid_to` (of the commit that ended it, or of the snapshot that did not find it; NULL while it holds), and
+        `is_observed`: whether a snapshot found it, so that it may have been so before.
+
+    Times go on with the commits of a key: a commit that has an earlier time than the one before it is given the same. Spark raises an
+    error that names the row where a value was not sent, and none is known.
+    """
+    segments = _segments(changes, row)
+    names = _names(row)
+    islands = segments.groupBy("key", "_island").agg(
+        F.min_by("_row", "_place").alias("_row"),
+        F.min("commit_lsn").alias("valid_from_lsn"),
+        F.min("_time").alias("valid_from"),
+        F.max_by("_end", "_place").alias("_end"),
+        F.min_by(F.col("op") == "r", "_place").alias("is_observed"),
+    )
+    ended = F.when(F.col("_end").isNotNull(), F.greatest(F.col("_end.time"), F.col("valid_from")))
+    return islands.where(F.col("_end").isNull() | (F.col("_end.commit_lsn") > F.col("valid_from_lsn"))).select(
+        "key",
+        *(F.col("_row")[name].alias(name) for name in names),
+        "valid_from_lsn",
+        "valid_from",
+        F.col("_end.commit_lsn").alias("valid_to_lsn"),
+        ended.alias("valid_to"),
+        "is_observed",
+    )
+
+
+def state_at(changes: DataFrame, row: str, until: int | datetime | None = None) -> DataFrame:
+    """Return the rows of a table as they were at a position of its log.
+
+    Args:
+        changes: changes of one table of the database; see `history`.
+        row: the columns to read of a row, as DDL of Spark.
+        until: an LSN, or an instant: what was committed up to then, inclusive, counts. None: all changes do.
+
+    Returns:
+        The columns of `history` but for `valid_to_lsn` and `valid_to`; no row for a key that was not there.
+    """
+    if isinstance(until, datetime):
+        at = F.lit(until)
+        found = history(changes, row)
+        found = found.where((F.col("valid_from") <= at) & (F.col("valid_to").isNull() | (F.col("valid_to") > at)))
+    else:
+        found = history(changes if until is None else changes.where(F.col("commit_lsn") <= until), row)
+        found = found.where(F.col("valid_to_lsn").isNull())
+    return found.drop("valid_to_lsn", "valid_to")
+
+
+def daily_state(changes: DataFrame, row: str, first: date, last: date) -> DataFrame:
+    """Return the rows of a table as they were at the end of each day (UTC), from `first` to `last`, both inclusive.
+
+    Returns:
+        The columns of `state_at`, and `day`. Changes after `last` make no difference.
+    """
+    end = F.expr("CAST(date_add(day, 1) AS TIMESTAMP)")
+    found = history(changes, row)
+    # cut before it is multiplied: a row is there on the days from its first to its last one
+    begun = F.greatest(F.lit(first), F.to_date("valid_from"))
+    over = F.least(F.lit(last), F.coalesce(F.to_date("valid_to"), F.lit(last)))
+    days = F.explode(F.when(begun <= over, F.sequence(begun, over)).otherwise(F.array().cast("array<date>"))).alias(
+        "day"
+    )
+    by_day = found.select("*", days)
+    return by_day.where(F.col("valid_to").isNull() | (F.col("valid_to") >= end)).drop("valid_to_lsn", "valid_to")
+
+
+def renamed(row: str, names: Mapping[str, str]) -> Callable[[DataFrame], DataFrame]:
+    """Return a reader of a schema version whose columns had other names: `ba.Readers("schema_version", {"1": ba.renamed(...)})`.
+
+    Args:
+        row: the columns of that version, as DDL of Spark, under their old names.
+        names: what each old name is called by now; the others stay.
+    """
+
+    def read(rows: DataFrame) -> DataFrame:
+
+        def anew(column: str) -> Column:
+            said = F.from_json(column, row, {"mode": "FAILFAST"})
+            fields = [said[name].alias(names.get(name, name)) for name in _names(row)]
+            written = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+            return F.when(F.col(column).isNotNull(), written).alias(column)
+
+        kept = {"before": anew("before"), "after": anew("after")}
+        return rows.select(*(kept.get(name, F.col(name)) for name in rows.columns))
+
+    return read
+
+
+def _names(row: str) -> list[str]:
+
+    return [field.name for field in _fields(row)]
+
+
+def _fields(row: str) -> list[StructField]:
+    found = StructType.fromDDL(row)
+    if not isinstance(found, StructType):
+        raise ValueError(f"{row!r} is one type, and no list of columns with theirs")  # noqa: TRY004 - the text is wrong, not its type
+    return found.fields
+
+
+def _segments(changes: DataFrame, row: str) -> DataFrame:
+    """Return each change that leaves a row, with what the row says then, where that ends, and which of them are one and the same.
+
+    Columns: those of the change, `_row` (a struct), `_place`, `_time`, `_end` (commit_lsn and time of what ends it, or NULL), and
+    `_island`: segments of a key with one number follow on one another and say the same.
+    """
+    place = F.struct(*PLACE)
+    of_key = Window.partitionBy("key").orderBy("_place", "op", "after", "before")
+    rows = changes.where(F.col("key").isNotNull()).select("key", "op", "before", "after", *PLACE, "committed_at")
+    rows = rows.withColumn("_place", place)
+    again = F.coalesce(F.lag("_place").over(of_key) == F.col("_place"), F.lit(False))
+    rows = rows.withColumn("_again", again).where(~F.col("_again")).drop("_again")
+    rows = _resolved(rows, row)
+    rows = rows.crossJoin(F.broadcast(_barriers(changes)))
+    upto = of_key.rowsBetween(Window.unboundedPreceding, 0)
+    rows = rows.withColumn("_time", F.max("committed_at").over(upto))
+    last, last_row = F.lag("_place").over(of_key), F.lag("_row").over(of_key)
+    rows = rows.withColumns(
+        {"_last": last, "_last_row": last_row, "_next": F.lead(F.struct("_place", "_time")).over(of_key)}
+    )
+    ends = F.expr("filter(_barriers, b -> b.place > _place AND (_next IS NULL OR b.place < _next._place))")
+    broken = F.expr(
+        "exists(_barriers, b -> b.place > _last AND b.place < _place AND NOT (b.is_read AND b.place.commit_lsn = commit_lsn))"
+    )
+    goes_on = (
+        (F.col("op") == "r") & F.col("_last_row").isNotNull() & ~broken & F.col("_row").eqNullSafe(F.col("_last_row"))
+    )
+    by_barrier = F.struct(
+        F.get(ends, F.lit(0))["place"]["commit_lsn"].alias("commit_lsn"), F.get(ends, F.lit(0))["time"].alias("time")
+    )
+    by_next = F.struct(F.col("_next._place.commit_lsn").alias("commit_lsn"), F.col("_next._time").alias("time"))
+    end = F.when(F.size(ends) > 0, by_barrier).when(F.col("_next").isNotNull(), by_next)
+    rows = rows.withColumns({"_end": end, "_goes_on": F.coalesce(goes_on, F.lit(False))})
+    rows = rows.withColumn("_island", F.count_if(~F.col("_goes_on")).over(upto))
+    return rows.where(F.col("_row").isNotNull()).drop("_barriers", "_last", "_last_row", "_next", "_goes_on")
+
+
+def _barriers(changes: DataFrame) -> DataFrame:
+    """Return one row: what ends every row of the table that was there before, in order: truncates, and snapshots of the whole."""
+    is_read = F.col("op") == "r"
+    # a snapshot of the table stands before all that it has read
+    position = F.when(is_read, F.lit(-1).cast("bigint")).otherwise(F.col("position"))
+    lsn = F.when(is_read, F.col("commit_lsn")).otherwise(F.col("lsn"))
+    place = F.struct(F.col("commit_lsn"), lsn.alias("lsn"), position.alias("position"))
+    each = changes.where(is_read | (F.col("op") == "t")).groupBy(place.alias("place"), is_read.alias("is_read"))
+    found = each.agg(F.min("committed_at").alias("time"))
+    return found.agg(F.array_sort(F.collect_list(F.struct("place", "is_read", "time"))).alias("_barriers"))
+
+
+def _resolved(rows: DataFrame, row: str) -> DataFrame:
+    """Return changes with `_row`: what the row says after each, NULL where it is gone.
+
+    A value that was not sent is the one that the row had before, since it was created; of a row that was created by a change of
+    its key, the one that it had under the other key.
+    """
+    strict = {"mode": "FAILFAST"}
+    rows = rows.withColumns(
+        {"_after": F.from_json("after", row, strict), "_before": F.from_json("before", row, strict)}
+    )
+    texts = [field.name for field in _fields(row) if isinstance(field.dataType, StringType)]
+    rows = _with_known(rows, texts)
+    if texts:
+        others = _under_other_keys(rows, len(texts))
+        nothing = {f"_other_{place}": F.lit(None).cast("struct<value: string>") for place in range(len(texts))}
+        rows = rows.withColumns(nothing) if others is None else rows.join(others, ["key", "_life"], "left")
+    fields: list[Column] = []
+    for name in _names(row):
+        said = F.col("_after")[name]
+        if name in texts:
+            place = texts.index(name)
+            found = F.coalesce(f"_known_{place}", f"_earlier_{place}", f"_other_{place}")
+            said = F.when(found.isNotNull(), found["value"]).otherwise(_lost(name))
+        fields.append(said.alias(name))
+    whole = F.when(F.col("_after").isNotNull(), F.struct(*fields))
+    return rows.withColumn("_row", whole).select(
+        "key", "op", "before", "after", *PLACE, "committed_at", "_place", "_row"
+    )
+
+
+def _with_known(rows: DataFrame, texts: Sequence[str]) -> DataFrame:
+    """Return changes with what each knows of every text (`_known_0`, ...), and what those before it know since the row was created."""
+    of_key = Window.partitionBy("key").orderBy("_place", "op")
+    rows = rows.withColumn(
+        "_life", F.count_if(F.col("op") == "c").over(of_key.rowsBetween(Window.unboundedPreceding, 0))
+    )
+    before_it = Window.partitionBy("key", "_life").orderBy("_place", "op").rowsBetween(Window.unboundedPreceding, -1)
+    for place, name in enumerate(texts):
+        said, was = F.col("_after")[name], F.col("_before")[name]
+        sent = F.col("_after").isNotNull() & ~F.coalesce(said.isin(*UNAVAILABLE), F.lit(False))
+        # of a row that was not sent whole an empty text stands for no value; a large one is none
+        had = F.col("_after").isNotNull() & was.isNotNull() & ~was.isin("", *UNAVAILABLE)
+        known = F.when(sent, F.struct(said.alias("value"))).when(had, F.struct(was.alias("value")))
+        rows = rows.withColumn(f"_known_{place}", known)
+    earlier = {
+        f"_earlier_{place}": F.last(f"_known_{place}", ignorenulls=True).over(before_it) for place in range(len(texts))
+    }
+    return rows.withColumns(earlier)
+
+
+def _under_other_keys(rows: DataFrame, texts: int) -> DataFrame | None:
+    """Return, for each row that was created by a change of its key, what was known of its texts under the keys before (`_other_0`, ...).
+
+    A key may have been changed many times since a value was sent: each step leads to the key before. Such rows
+    are few, and looked up once, by a job of their own: every step would do it again. None where there are none.
+    """
+    created = rows.where((F.col("op") == "c") & _any([F.col(f"_known_{place}").isNull() for place in range(texts)]))
+    new = created.select("commit_lsn", "lsn", F.col("position").alias("_at"), "key", "_life")
+    gone = rows.where(F.col("op") == "d").select(
+        "commit_lsn",
+        "lsn",
+        "position",
+        F.col("key").alias("_old_key"),
+        F.col("_life").alias("_old_life"),
+        *(F.col(f"_earlier_{place}").alias(f"_other_{place}") for place in range(texts)),
+    )
+    values = [f"_other_{place}" for place in range(texts)]
+    links = new.join(gone, ["commit_lsn", "lsn"]).where(F.col("_at") - F.col("position") <= 1)
+    links = links.select("key", "_life", "_old_key", "_old_life", *values).localCheckpoint()
+    if links.isEmpty():
+        return None
+    chased = ", ".join(f"coalesce(c.{name}, l.{name})" for name in values)
+    unknown = " OR ".join(f"c.{name} IS NULL" for name in values)
+    columns = f"key, _life, _old_key, _old_life, {', '.join(values)}"
+    query = f"""
+        WITH RECURSIVE chase({columns}, _steps) MAX RECURSION LEVEL {_MOST_STEPS} AS (
+            SELECT {columns}, 0 FROM {{links}}
+            UNION ALL
+            SELECT c.key, c._life, l._old_key, l._old_life, {chased}, c._steps + 1
+            FROM chase c JOIN {{links}} l ON l.key = c._old_key AND l._life = c._old_life
+            WHERE {unknown}
+        )
+        SELECT * FROM chase
+    """  # noqa: S608 - names of columns of this module
+    found = rows.sparkSession.sql(query, links=links)
+    newest = [F.max_by(name, "_steps").alias(name) for name in values]
+    return found.groupBy("key", "_life").agg(*newest)
+
+
+def _any(conditions: Sequence[Column]) -> Column:
+    return reduce(lambda one, other: one | other, conditions)
+
+
+def _lost(name: str) -> Column:
+    """Return what refuses a row one of whose values is known by nobody."""
+    why = (
+        ", and no earlier change of that row has it: have its table send whole rows (REPLICA IDENTITY FULL), or land a snapshot from"
+        " before"
+    )
+    said = (F.lit(f"the value of {name} was not sent with the change of the row "), F.col("key"), F.lit(" at LSN "))
+    return F.raise_error(F.concat(*said, F.col("lsn").cast("string"), F.lit(why))).cast("string")

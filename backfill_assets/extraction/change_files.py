@@ -1,0 +1,340 @@
+"""Files of changes as they were delivered: which transactions and snapshots in them are whole, and their changes in order.
+
+Put here how a folder is read: `log.json`, which says what log it is, and `*.jsonl`, a message a line, in any order and any number of
+times. A message is `debezium`'s; which of what is whole is landed, `ingestion`'s. Nothing here opens a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backfill_assets.declarations.changelogs import Changelog
+from backfill_assets.extraction.debezium import (
+    MESSAGE,
+    Boundary,
+    Change,
+    Read,
+    SaysNothing,
+    UnreadableError,
+    message_of,
+)
+from manifests.canonical import canonical_json
+from manifests.errors import InputRefused, Problem
+from manifests.log_ranges import LogIdentity, LogKind
+
+FACTS, ENDING = "log.json", ".jsonl"
+_SHOWN = 5
+_TOLD_EACH = 1_000
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What `log.json` says of a delivery: which log its changes are of, and how far its connector says that it is.
+
+    Attributes:
+        identity: the system identifier of the server, the database, and its timeline.
+        slot: the name of the replication slot that it was read by.
+        slot_created_lsn: the position at which that slot was made; None where it is not said.
+        offset_lsn: the last commit that the connector's offset file has; None where it is not said.
+    """
+
+    identity: LogIdentity
+    slot: str
+    slot_created_lsn: int | None = None
+    offset_lsn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a change was found: the number of its file, the line's number, its first byte and its length; and what tells it from another."""
+
+    file: int
+    row: int
+    begin: int
+    size: int
+    lsn: int
+    order: int
+    said: int
+
+
+@dataclass
+class Transaction:
+    """What was delivered of one transaction: its changes by their place in it, and its end, if that has come."""
+
+    number: str
+    changes: dict[int, Line] = field(default_factory=dict)
+    commit: int | None = None
+    count: int = 0
+    previous: int | None = None
+    first: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its end and each of its changes are there."""
+        return self.commit is not None and len(self.changes) == self.count
+
+    def in_words(self) -> str:
+        """Say what is there of it."""
+        if self.commit is None:
+            return f"transaction {self.number} ({len(self.changes):,} change(s), no end)"
+        return f"transaction {self.number} (commit at {self.commit:,}, {len(self.changes):,} of {self.count:,} changes)"
+
+
+@dataclass
+class Snapshot:
+    """What was delivered of a snapshot: its reads by table and key, and whether its first and its last one are there."""
+
+    lsn: int
+    reads: dict[tuple[str, str], Line] = field(default_factory=dict)
+    has_first: bool = False
+    has_last: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether both its ends are there; of one with a single row that is the last."""
+        return self.has_last and (self.has_first or len(self.reads) == 1)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A line that is no message: its file and number, the rule that it breaks, the offending value, and the line."""
+
+    file: str
+    row: int
+    rule: str
+    detail: str
+    text: str
+
+
+@dataclass
+class Delivered:
+    """What is in the files of a delivery."""
+
+    changelog: Changelog
+    files: list[Path]
+    names: list[str]
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def open_lines(self) -> list[Line]:
+        """The changes of what is not whole, in the order of the files."""
+        found = [line for one in self.transactions.values() if not one.is_whole for line in one.changes.values()]
+        found += [line for one in self.snapshots.values() if not one.is_whole for line in one.reads.values()]
+        return sorted(found, key=lambda line: (line.file, line.begin))
+
+    def texts(self, lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
+        """Yield lines with their texts, read anew."""
+        streams: dict[int, Any] = {}
+        try:
+            for line in lines:
+                if line.file not in streams:
+                    streams[line.file] = self.files[line.file].open("rb")
+                streams[line.file].seek(line.begin)
+                yield line, streams[line.file].read(line.size).decode()
+        finally:
+            for stream in streams.values():
+                stream.close()
+
+
+def facts_of(folder: Path) -> LogFacts:
+    """Return what `log.json` in a folder says.
+
+    Raises:
+        InputRefused: if it is not there, or says something else; all reasons at once.
+    """
+    place = folder / FACTS
+    try:
+        said = json.loads(place.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputRefused(
+            Problem(
+                f"{place} cannot be read: {error}",
+                "beside files of changes lies a file that says which log they are of",
+                'write {"system_identifier": "…", "timeline": 1, "database": "…", "slot": "…"} there: IDENTIFY_SYSTEM of the '
+                "server says the first two",
+            )
+        ) from None
+    said = said if isinstance(said, Mapping) else {}
+    problems = [
+        Problem(f"{name} is {said.get(name)!r}", "it is a text", f"write {name} into it", str(place))
+        for name in ("system_identifier", "database", "slot")
+        if not isinstance(said.get(name), str) or not said[name].strip()
+    ]
+    offset = said.get("offset")
+    positions = {"timeline": said.get("timeline"), "slot_created_lsn": said.get("slot_created_lsn")}
+    positions["offset.lsn_commit"] = offset.get("lsn_commit") if isinstance(offset, Mapping) else None
+    for name, value in positions.items():
+        if not (type(value) is int and value >= 0) and (value is not None or name == "timeline"):
+            problems.append(Problem(f"{name} is {value!r}", "it is a whole number", "correct it", str(place)))
+    if problems:
+        raise InputRefused(problems)
+    identity = LogIdentity(
+        LogKind.CHANGELOG, said["system_identifier"], said["database"], f"timeline {said['timeline']}"
+    )
+    return LogFacts(identity, said["slot"], positions["slot_created_lsn"], positions["offset.lsn_commit"])
+
+
+def delivered(
+    changelog: Changelog, folder: Path, kept: Sequence[Path] = (), tell: Callable[[], None] = lambda: None
+) -> Delivered:
+    """Return what is in the files of a folder, and in files that were kept of earlier deliveries; `tell` is called while they are read.
+
+    Memory is some 300 bytes a change. A last line without a line end is left alone if it is no whole message: somebody is still writing it.
+
+    Raises:
+        InputRefused: if the folder has no file of changes, or a file cannot be read.
+    """
+    files = (
+        sorted(one for one in folder.iterdir() if one.name.endswith(ENDING) and one.is_file())
+        if folder.is_dir()
+        else []
+    )
+    if not files:
+        raise InputRefused(
+            Problem(
+                f"{folder} has no file *{ENDING}",
+                "changes are delivered as files of a folder, a message a line",
+                "name the folder that the connector's messages were written to",
+            )
+        )
+    found = Delivered(
+        changelog, [*kept, *files], [f"kept {one.name[:12]}" for one in kept] + [one.name for one in files]
+    )
+    for number, place in enumerate(found.files):
+        begin = 0
+        with place.open("rb") as stream:
+            for row, raw in enumerate(stream):
+                if raw.strip():
+                    _take(found, number, row, begin, raw)
+                begin += len(raw)
+                if row % _TOLD_EACH == 0:
+                    tell()
+    found.problems += _repeated(found)
+    return found
+
+
+def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> None:
+    try:
+        text = raw.decode()
+        read: Read = message_of(text)
+        if isinstance(read, Change):
+            _enter(found, read, number, row, begin, len(raw))
+    except (UnreadableError, UnicodeDecodeError) as error:
+        if not raw.endswith(b"\n"):
+            return
+        rule, detail = (
+            (error.rule, error.detail) if isinstance(error, UnreadableError) else ("a line is UTF-8", str(error))
+        )
+        text = raw.decode(errors="backslashreplace").rstrip("\n")
+        found.unreadable.append(Unreadable(found.names[number], row, rule, detail, text))
+        return
+    if isinstance(read, Boundary):
+        _bound(found, read)
+    elif isinstance(read, SaysNothing):
+        found.left_out[read.what] += 1
+
+
+def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, size: int) -> None:
+    key = key_of(found.changelog, read)
+    told = (read.op, read.table, key, read.before, read.after, read.lsn)
+    digest = int.from_bytes(hashlib.blake2b(repr(told).encode(), digest_size=8).digest())
+    line = Line(number, row, begin, size, read.lsn, read.order, digest)
+    if read.transaction is None:
+        snapshot = found.snapshots.setdefault(read.lsn, Snapshot(read.lsn))
+        snapshot.has_first |= read.snapshot == "first"
+        snapshot.has_last |= read.snapshot == "last"
+        _once(found, snapshot.reads, (read.table, key or ""), line, f"the snapshot at {read.lsn:,}")
+        return
+    one = found.transactions.setdefault(read.transaction, Transaction(read.transaction))
+    _once(found, one.changes, read.order, line, f"transaction {read.transaction}")
+    if one.first is None or read.order < one.first:
+        one.first, one.previous = read.order, read.previous
+    elif read.order == one.first and read.previous is not None:
+        # who goes on amid a transaction names a position within it: the least is that of the commit before
+        one.previous = read.previous if one.previous is None else min(one.previous, read.previous)
+
+
+def key_of(changelog: Changelog, read: Change) -> str | None:
+    """Return the key of a change as canonical JSON; None where it is of no declared table, or has none.
+
+    Raises:
+        UnreadableError: if the row lacks a column of the key, or the message has another key.
+    """
+    declared = changelog.changed_table(read.table)
+    if declared is None or read.row is None:
+        return None if read.key is None else canonical_json(dict(read.key))
+    if missing := [name for name in declared.key if read.row.get(name) is None]:
+        raise UnreadableError("a row has the columns of its key", ", ".join(missing))
+    key = {name: read.row[name] for name in declared.key}
+    if read.key is not None and dict(read.key) != key:
+        raise UnreadableError("the message's key is that of its row", canonical_json(dict(read.key))[:80])
+    return canonical_json(key)
+
+
+def _once(found: Delivered, lines: dict[Any, Line], place: Any, line: Line, where: str) -> None:
+    """Enter a change where its place is free; what was delivered again is the same."""
+    before = lines.setdefault(place, line)
+    if before.said != line.said and len(found.problems) < _SHOWN:
+        found.problems.append(
+            Problem(
+                f"{where} was delivered twice and says two things: {found.names[before.file]} line {before.row:,}, "
+                f"{found.names[line.file]} line {line.row:,}",
+                "a change that is delivered again is the same",
+                "find out which of the files is of another log, and take it out of the folder",
+            )
+        )
+
+
+def _bound(found: Delivered, read: Boundary) -> None:
+    one = found.transactions.setdefault(read.transaction, Transaction(read.transaction))
+    if not read.is_end:
+        return
+    if one.commit is not None and (one.commit, one.count) != (read.lsn, read.count) and len(found.problems) < _SHOWN:
+        found.problems.append(
+            Problem(
+                f"transaction {read.transaction} ends at {one.commit:,} with {one.count:,} changes, and at {read.lsn:,} with {read.count:,}",
+                "a transaction ends once",
+                "deliver the files of one log, and those that are further apart than the server's numbers go in folders of their own",
+            )
+        )
+    one.commit, one.count = read.lsn, read.count
+
+
+def _repeated(found: Delivered) -> Iterator[Problem]:
+    """Say which transactions have more changes than their end counts, or one position."""
+    seen: dict[int, str] = {}
+    for one in found.transactions.values():
+        if one.commit is None:
+            continue
+        other = seen.setdefault(one.commit, one.number)
+        if other != one.number:
+            what, rule = (
+                f"transactions {other} and {one.number} both end at {one.commit:,}",
+                "a commit has a position of its own",
+            )
+            yield Problem(what, rule, "deliver the files of one log")
+        if len(one.changes) > one.count:
+            what = f"{one.in_words()}: it has more changes than its end says"
+            yield Problem(what, "its end counts all of a transaction's changes", "deliver the files of one log")
+
+
+def in_order(one: Transaction | Snapshot) -> list[Line]:
+    """Return the lines of a transaction or snapshot in the order of its changes; those of a snapshot by table and key."""
+    if isinstance(one, Snapshot):
+        return [line for _, line in sorted(one.reads.items())]
+    return sorted(one.changes.values(), key=lambda line: (line.lsn, line.order))
+
+
+def is_of_a_row(read: Change, changelog: Changelog) -> bool:
+    """Whether a change is one of a declared table: else it is left out."""
+    return read.op != MESSAGE and changelog.changed_table(read.table) is not None

@@ -1,0 +1,269 @@
+"""Messages of Debezium, as JSON: a change of a row, the beginning or end of a transaction, or what says nothing of a row.
+
+Put here how one message is read: pure, a text in, a record or the rule that it breaks out. Which messages make a whole transaction is
+`change_files`'; what a change means, a product's. Which LSN is which was tried on a server: `lsn` of a change's source is its own, the
+`id` of END has that of its transaction's commit, and `sequence` begins with the commit before it in the stream, or null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"\d{1,19}")
+_LARGEST = 2**63 - 1
+_OPS = ("c", "u", "d", "r", "t", "m")
+_NO_ROW = ("t", "m")
+MESSAGE = "m"
+"""A message that a program has written into the log: part of a transaction, and no change of a row."""
+
+
+class UnreadableError(Exception):
+    """A text is no message of Debezium: the rule that it breaks, and the offending value in words."""
+
+    def __init__(self, rule: str, detail: str = "") -> None:
+        """Say which rule it breaks."""
+        super().__init__(rule, detail)
+        self.rule, self.detail = rule, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a row, or what a snapshot has read of one.
+
+    Attributes:
+        op: c, u, d, r or t; m of a message in the log.
+        table: schema.table.
+        lsn: of the change; of a read, that of its snapshot.
+        previous: the commit before its transaction in the stream; None where the connector did not know one.
+        transaction: the database's id; None of a read.
+        order: its place in its transaction, from 1, over all tables; 0 of a read.
+        key: the message's key, if it came with one.
+        before: the row before as it came, a JSON text; None where nothing came. `after`: the row after.
+        row: the one of them that says which columns there are, read; None where there is none.
+        micros: when its transaction was committed, or the row read, in microseconds since 1970.
+        snapshot: what a read says of its place in its snapshot: `first`, `true`, `last`, ...; empty of any other change.
+    """
+
+    op: str
+    table: str
+    lsn: int
+    previous: int | None
+    transaction: str | None
+    order: int
+    key: Mapping[str, Any] | None
+    before: str | None
+    after: str | None
+    row: Mapping[str, Any] | None
+    micros: int
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The beginning or the end of a transaction; the LSN of an end is that of the commit, and `count` how many changes it has."""
+
+    is_end: bool
+    transaction: str
+    lsn: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaysNothing:
+    """A message that says nothing of a row: a tombstone, or a heartbeat."""
+
+    what: str
+
+
+Read = Change | Boundary | SaysNothing
+_Part = tuple[Any, int, int]
+
+
+def message_of(line: str) -> Read:
+    """Return what a line says: `{"key": …, "value": …}`, each as JSON or as a text of it, or the value alone; schemas may be there or not.
+
+    Raises:
+        UnreadableError: if it is no message of Debezium.
+    """
+    parts = _members(line, 0)
+    if parts is None:
+        raise UnreadableError("a line is a JSON object", line[:80])
+    key, text, at = None, line, 0
+    if "value" in parts and "op" not in parts:
+        key = _key(parts["key"][0]) if "key" in parts else None
+        value, at, _ = parts["value"]
+        if value is None:
+            return SaysNothing("tombstone")
+        if isinstance(value, str):
+            text, at = value, 0
+        parts = _members(text, at)
+    if parts is not None and set(parts) == {"schema", "payload"}:
+        if parts["payload"][0] is None:
+            return SaysNothing("tombstone")
+        parts = _members(text, parts["payload"][1])
+    if parts is None:
+        raise UnreadableError("a message's value is a JSON object", text[at : at + 80])
+    if "status" in parts:
+        return _boundary({name: value for name, (value, _, _) in parts.items()})
+    if set(parts) == {"ts_ms"}:
+        return SaysNothing("heartbeat")
+    return _change(text, parts, key)
+
+
+def _change(text: str, parts: Mapping[str, _Part], key: Mapping[str, Any] | None) -> Change:
+    said = {name: value for name, (value, _, _) in parts.items()}
+    op, source = said.get("op"), said.get("source")
+    if op not in _OPS:
+        raise UnreadableError("op is one of " + ", ".join(_OPS), str(op)[:80])
+    if not isinstance(source, Mapping):
+        raise UnreadableError("a change has a source", str(source)[:80])
+    lsn, sequence = _lsn(source.get("lsn"), "source.lsn"), _sequence(source.get("sequence"))
+    snapshot = str(source.get("snapshot") or "false")
+    if op == "r":
+        if snapshot in {"false", "incremental"}:
+            raise UnreadableError(
+                "a read is part of a snapshot of the whole table, none of an incremental one", snapshot
+            )
+        transaction, order = None, 0
+    else:
+        transaction, order = _place(said.get("transaction"))
+        snapshot = ""
+    rows = {name: said.get(name) for name in ("before", "after")}
+    for name, row in rows.items():
+        if not (row is None or isinstance(row, Mapping)):
+            raise UnreadableError(f"{name} is a row or null", str(row)[:80])
+    needed = None if op in _NO_ROW else rows["before"] if op == "d" else rows["after"]
+    if op not in _NO_ROW and needed is None:
+        raise UnreadableError("a change has its row: a delete the one before, any other the one after", f"op {op}")
+    if op == "d" and rows["after"] is not None:
+        raise UnreadableError("a delete leaves no row", "after")
+    texts = {name: None if rows[name] is None else text[parts[name][1] : parts[name][2]] for name in rows}
+    return Change(
+        op,
+        f"{source.get('schema')}.{source.get('table')}",
+        lsn,
+        sequence,
+        transaction,
+        order,
+        key,
+        texts["before"],
+        texts["after"],
+        needed,
+        _micros(source),
+        snapshot,
+    )
+
+
+def _boundary(said: Mapping[str, Any]) -> Boundary:
+    status, name = said["status"], str(said.get("id"))
+    number, _, lsn = name.partition(":")
+    if status not in {"BEGIN", "END"} or not number:
+        raise UnreadableError("a transaction's message is BEGIN or END, with its id", f"{status} {name}"[:80])
+    count = said.get("event_count")
+    if status == "END" and (type(count) is not int or count < 0):
+        raise UnreadableError("END says how many changes its transaction has", str(count)[:80])
+    return Boundary(status == "END", number, _lsn(lsn, "the LSN in a transaction's id"), count or 0)
+
+
+def _place(transaction: Any) -> tuple[str, int]:
+    """Return the transaction of a change and its place in it."""
+    if not isinstance(transaction, Mapping):
+        raise UnreadableError(
+            "a change names its transaction: the connector is to have provide.transaction.metadata=true"
+        )
+    number, order = str(transaction.get("id")).partition(":")[0], transaction.get("total_order")
+    order = int(order) if isinstance(order, str) and _NUMBER.fullmatch(order) else order
+    if not number or type(order) is not int or not 1 <= order <= _LARGEST:
+        raise UnreadableError("a change has its place in its transaction, from 1", str(transaction)[:80])
+    return number, order
+
+
+def _lsn(value: Any, what: str) -> int:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise UnreadableError(f"{what} is a whole number from 0", str(value)[:80])
+    return value
+
+
+def _sequence(value: Any) -> int | None:
+    """Return the commit before, of `["24023119", "24023128"]`."""
+    try:
+        said = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        said = None
+    if not isinstance(said, list) or len(said) != 2:  # noqa: PLR2004 - commit before, and LSN
+        raise UnreadableError("source.sequence has the commit before and the LSN", str(value)[:80])
+    return None if said[0] is None else _lsn(said[0], "the commit before")
+
+
+def _micros(source: Mapping[str, Any]) -> int:
+    micros, millis = source.get("ts_us"), source.get("ts_ms")
+    if type(micros) is int and 0 <= micros <= _LARGEST // 1_000:
+        return micros
+    if type(millis) is int and 0 <= millis <= _LARGEST // 1_000_000:
+        return millis * 1_000
+    raise UnreadableError("source says when it was: ts_us or ts_ms", f"{micros}, {millis}"[:80])
+
+
+def _key(value: Any) -> Mapping[str, Any] | None:
+    try:
+        said = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise UnreadableError("a message's key is JSON", str(value)[:80]) from None
+    if isinstance(said, Mapping) and set(said) == {"schema", "payload"}:
+        said = said["payload"]
+    if not (said is None or isinstance(said, Mapping)):
+        raise UnreadableError("a message's key is an object or null", str(said)[:80])
+    return said
+
+
+def _no_number(text: str) -> Any:
+    raise UnreadableError("a number is none that JSON has", text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def _members(text: str, at: int) -> dict[str, _Part] | None:
+    """Return the members of the JSON object that begins at a place: each value, and where it begins and ends; None if there is no object.
+
+    Raises:
+        UnreadableError: if it is damaged, or has a member twice.
+    """
+    at = _after_space(text, at)
+    if text[at : at + 1] != "{":
+        return None
+    found: dict[str, _Part] = {}
+    at = _after_space(text, at + 1)
+    while text[at : at + 1] != "}":
+        try:
+            if text[at] != '"':
+                raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
+            name, at = _DECODER.raw_decode(text, at)
+            at = _after_space(text, at)
+            if text[at] != ":":
+                raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
+            begin = _after_space(text, at + 1)
+            value, end = _DECODER.raw_decode(text, begin)
+        except (ValueError, IndexError, RecursionError) as error:
+            raise UnreadableError("a line is a whole JSON object", str(error)[:80]) from None
+        if name in found:
+            raise UnreadableError("a message has each member once", name[:80])
+        found[name] = value, begin, end
+        at = _after_space(text, end)
+        if text[at : at + 1] == ",":
+            at = _after_space(text, at + 1)
+        elif text[at : at + 1] != "}":
+            raise UnreadableError("a line is a whole JSON object", text[at : at + 80] or "it ends too early")
+    return found
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()

@@ -1,0 +1,164 @@
+"""Which of the delivered transactions and snapshots are new to a table, which range of the log they are, and what is missing between.
+
+Put here what follows from positions alone: pure, no table is opened. How files are read is `extraction.change_files`', what is done with
+a range `landed_changes`'.
+
+A transaction that names the commit before it says that there is nothing between the two. So it covers the log from that one, exclusive,
+up to its own commit. What nobody covers is a gap: changes were lost, or are still to be delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from backfill_assets.extraction.change_files import Delivered, LogFacts, Snapshot, Transaction
+from manifests.errors import Problem
+from manifests.log_ranges import LogRange, gaps, in_words, joined, positions, without
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of the log without a gap that is to be landed as one load, with what is in it, in order."""
+
+    range: LogRange
+    units: tuple[Transaction | Snapshot, ...]
+
+
+@dataclass(frozen=True)
+class ToLand:
+    """What a delivery brings.
+
+    Attributes:
+        pieces: what is new, in order.
+        missing: the positions that nobody covers, and that were not missing before.
+        lost: why something is missing, each a reason to refuse the delivery unless somebody accepts it.
+        again: how many whole transactions and snapshots are in the table already.
+        passed_over: positions of snapshots that were taken of a range that is landed: the table knows more than they do.
+    """
+
+    pieces: tuple[Piece, ...]
+    missing: tuple[LogRange, ...]
+    lost: tuple[Problem, ...]
+    again: int
+    passed_over: tuple[int, ...]
+
+
+def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observed: Sequence[int]) -> ToLand:
+    """Return what of a delivery is new, and what is missing.
+
+    Args:
+        found: what was delivered.
+        facts: what is said beside it.
+        known: the ranges that the table has.
+        observed: the positions of the snapshots that it has.
+    """
+    known = joined(known)
+    whole: list[tuple[int, Transaction | Snapshot]] = []
+    whole += [(_position(one), one) for one in found.transactions.values() if one.is_whole]
+    snapshots = [(one.lsn, one) for one in found.snapshots.values() if one.is_whole]
+    # what is there already speaks for what is before it, too
+    of_log: dict[int, Transaction | Snapshot] = dict([*whole, *snapshots])
+    observed_at = {*observed, *(lsn for lsn, _ in snapshots)}
+    covered = [_covered(position, one, of_log, known, observed_at) for position, one in of_log.items()]
+    new = {position: one for position, one in of_log.items() if not _has(known, position)}
+    missing = without(gaps([*known, *covered]), gaps(known))
+    pieces = []
+    for part in without(joined(covered), known):
+        inside = tuple(one for position, one in sorted(new.items()) if part.start <= position < part.until)
+        if inside:
+            pieces.append(Piece(part, inside))
+    passed = tuple(sorted(lsn for lsn, _ in snapshots if _has(known, lsn) and lsn not in observed))
+    again = len(of_log) - len(new) - len(passed)
+    return ToLand(tuple(pieces), missing, tuple(_lost(found, facts, known, missing, new)), again, passed)
+
+
+def _position(one: Transaction) -> int:
+    assert one.commit is not None  # it is whole
+    return one.commit
+
+
+def _has(ranges: Sequence[LogRange], position: int) -> bool:
+    return any(one.start <= position < one.until for one in ranges)
+
+
+def _covered(
+    position: int,
+    one: Transaction | Snapshot,
+    of_log: dict[int, Transaction | Snapshot],
+    known: Sequence[LogRange],
+    snapshots: set[int],
+) -> LogRange:
+    """Return the range that a transaction or snapshot speaks for."""
+    if isinstance(one, Snapshot):
+        return LogRange(0, position, position + 1)
+    if one.previous is not None:
+        return LogRange(0, min(one.previous + 1, position), position + 1)
+    # the first one after a snapshot names none: nothing was delivered between the two, and what follows on it names it
+    before = [other for other in of_log if other < position] + [
+        part.until - 1 for part in known if part.until <= position
+    ]
+    last = max(before, default=None)
+    return LogRange(0, last + 1 if last is not None and last in snapshots else position, position + 1)
+
+
+def _lost(
+    found: Delivered,
+    facts: LogFacts,
+    known: Sequence[LogRange],
+    missing: Sequence[LogRange],
+    new: dict[int, Transaction | Snapshot],
+) -> Iterator[Problem]:
+    """Say what is missing, and by what it shows."""
+    rule = "a changelog is landed without a gap: what is missing would be missing in every state that is made of it"
+    fix = (
+        "deliver the files that have it; where it is lost for good, take a new snapshot of the tables, and land all the same with "
+        "--accept-gap REASON, which goes on record"
+    )
+    first = min(new, default=None)
+    if not known and first is not None and not isinstance(new[first], Snapshot):
+        what = (
+            f"rows from before the commit {first:,} are missing: no snapshot was delivered that the changes go on from"
+        )
+        yield Problem(
+            what, rule, f"{fix}; so it is of tables that were empty when the log began, of which no snapshot has a row"
+        )
+    open_ones = [one.in_words() for one in found.transactions.values() if not one.is_whole and one.changes]
+    beside = f"; delivered in part are {', '.join(open_ones[:_SHOWN])}" if open_ones else ""
+    for part in missing[:_SHOWN]:
+        yield Problem(
+            f"changes between the commits {part.start - 1:,} and {part.until:,} are missing{_by_slot(facts, known, part)}{beside}",
+            rule,
+            fix,
+        )
+    if len(missing) > _SHOWN:
+        yield Problem(f"and {len(missing) - _SHOWN:,} more gaps, {positions(missing):,} positions in all", rule, fix)
+    for one in found.transactions.values():
+        if one.commit is not None and not one.is_whole and not _has(known, one.commit):
+            yield Problem(f"{one.in_words()}: changes of it are missing", rule, fix)
+    for snapshot in found.snapshots.values():
+        later = [position for position in new if position > snapshot.lsn]
+        if not snapshot.is_whole and not _has(known, snapshot.lsn) and later:
+            if any(position in found.snapshots for position in later):
+                continue  # it was given up, and taken anew
+            what = (
+                f"the snapshot at {snapshot.lsn:,} has no last row, and later commits are there: rows of it are missing"
+            )
+            yield Problem(what, rule, fix)
+    ends = [one.commit for one in found.transactions.values() if one.commit is not None]
+    reach = max([*ends, *new, *(part.until - 1 for part in known)], default=-1)
+    if facts.offset_lsn is not None and facts.offset_lsn > reach:
+        yield Problem(
+            f"the connector's offset file is newer than its changes: it has the commit {facts.offset_lsn:,}, and they reach {max(reach, 0):,}",
+            rule,
+            fix,
+        )
+
+
+def _by_slot(facts: LogFacts, known: Sequence[LogRange], part: LogRange) -> str:
+    created = facts.slot_created_lsn
+    if created is None or not known or created < part.start:
+        return ""
+    return f": the slot {facts.slot} was made at {created:,}, after what is landed ({in_words(known[-1:])})"

@@ -1,0 +1,389 @@
+"""Landing delivered changes: whole transactions in the order of their commits, each range of the log once, and no gap that nobody has accepted.
+
+Put here the order of things, safe to end anywhere: changes of open transactions are kept first, then what is unreadable is quarantined,
+then rows are appended, a load for each range. The table's own history says what is landed; the same command again goes on from there. What is
+new in a delivery is `change_ranges`', how its files are read `extraction.change_files`'.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+
+from backfill_assets import faults
+from backfill_assets.decisions import decider
+from backfill_assets.declarations.changelogs import CREATED, DELETED, UPDATED, Changelog
+from backfill_assets.declarations.product import InputTable
+from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections, limit_problems
+from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.extraction.change_files import (
+    Delivered,
+    Line,
+    LogFacts,
+    Snapshot,
+    delivered,
+    facts_of,
+    in_order,
+    is_of_a_row,
+    key_of,
+)
+from backfill_assets.extraction.debezium import Change, message_of
+from backfill_assets.ingestion.change_ranges import Piece, ToLand, to_land
+from backfill_assets.ingestion.columns_in_place import require_declared_columns
+from backfill_assets.ingestion.file_archive import ACCEPTED, FileArchive
+from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
+from backfill_assets.ingestion.landed_commits import other_rows
+from backfill_assets.ingestion.quarantine_parts import part_to_append
+from backfill_assets.installation import Platform
+from manifests.canonical import canonical_json, sha256_of
+from manifests.errors import InputRefused, Problem
+from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, going_on, in_words
+from manifests.text import seen
+from resources import actors
+from resources.lakehouse.landed_logs import landed_loads
+from resources.lakehouse.loads import (
+    ACTOR_PROPERTY,
+    FILE_PROPERTY,
+    LOAD_PROPERTY,
+    LOG_PROPERTY,
+    REJECTED_PROPERTY,
+    load_to_make,
+)
+from resources.lakehouse.summaries import summary_of
+from resources.ledger.facade import operator
+
+OPEN_PROPERTY = "backfill.load-log-open"
+"""The archived file with the changes of transactions that were open at the end of a delivery: their end comes later."""
+OBSERVED_PROPERTY = "backfill.load-log-snapshots"
+"""The positions of the snapshots that a load has brought."""
+SLOT_PROPERTY = "backfill.load-log-slot"
+GAP_PROPERTY = "backfill.load-log-gap"
+"""The gap before a load that somebody has accepted: which, who, and why."""
+_BATCH_ROWS = 20_000
+_SHOWN = 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class LandedLoad:
+    """A load of a range of a log: its id, the range, and its rows."""
+
+    load_id: str
+    range: LogRange
+    rows: int
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What landing a delivery has brought.
+
+    Attributes:
+        changelog: which one; `table` what the rows went to.
+        loads: one for each range, in order; none where nothing was new.
+        again: how many whole transactions and snapshots were in the table already.
+        open: what is not whole yet, in words: it is kept, and comes with its end.
+        unreadable: how many lines were quarantined, by rule.
+        left_out: messages that are no change of a declared table, by what they are.
+        passed_over: positions of snapshots of a range that is landed already.
+        accepted: the gaps that were accepted with this landing.
+        is_kept: whether what is open, and what is unreadable, was kept with a load; else the same files have to be delivered again.
+    """
+
+    changelog: str
+    table: str
+    loads: tuple[LandedLoad, ...]
+    again: int = 0
+    open: tuple[str, ...] = ()
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    passed_over: tuple[int, ...] = ()
+    accepted: tuple[str, ...] = ()
+    is_kept: bool = True
+
+
+@dataclass(frozen=True)
+class _InTable:
+    """What a table has of a log: which, its ranges, its snapshots, and the kept file with what was open last."""
+
+    log: LogIdentity | None = None
+    ranges: tuple[LogRange, ...] = ()
+    observed: tuple[int, ...] = ()
+    open: str = ""
+
+
+def land_changes(
+    platform: Platform, name: str, folder: Path, *, accept_gap: str | None = None, by: str | None = None
+) -> Landed:
+    """Land what is new in the files of a folder.
+
+    Args:
+        platform: the opened installation.
+        name: of the changelog.
+        folder: with `log.json` and files of changes. They are read and left where they are.
+        accept_gap: why it is landed although something before it is missing; None: it is refused then.
+        by: who decides so; None: who acts.
+
+    Raises:
+        InputRefused: if the changelog is not declared, the files cannot be read, are of another log than the table, contradict one
+            another, have too many unreadable lines, or lack changes; all reasons at once, and nothing is written.
+        EnvironmentRefused: if the table, or its quarantine, does not have the columns of its model.
+        LeaseHeld: if somebody else loads into the table for longer than is waited for.
+        LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
+        TransitionRefused: if the policy wants to know who decides about a gap, and nothing but a name says so.
+    """
+    changelog = platform.products.changelog(name)
+    table = platform.products.input(changelog.table)
+    require_declared_columns(platform, table)
+    facts = facts_of(folder)
+    archive = FileArchive(platform.settings.home, changelog.name)
+    with held_to_load(platform, table.name, "land") as held:
+        there = _in_table(platform, table.name)
+        kept = [archive.folder(ACCEPTED) / there.open] if there.open else []
+        for place in kept:
+            archive.read(place.name)  # refuses one that is gone or was changed
+        found = delivered(changelog, folder, kept, held.keep)
+        plan = to_land(found, facts, there.ranges, there.observed)
+        _require_none([*_of_another_log(there, facts, table.name), *found.problems])
+        _require_few_unreadable(platform, table, found, folder)
+        gap = _accepted(platform, table.name, plan, accept_gap, by)
+        loads: tuple[LandedLoad, ...] = ()
+        if plan.pieces:
+            archive.make()
+            said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found), **gap}
+            faults.reach("landing.kept")
+            loads = tuple(_land(platform, table, found, facts, plan, said, held))
+    open_ones = [one.in_words() for one in found.transactions.values() if one.commit is None and one.changes]
+    open_ones += [
+        f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.snapshots.values() if not one.is_whole
+    ]
+    return Landed(
+        changelog.name,
+        table.name,
+        loads,
+        plan.again,
+        tuple(open_ones),
+        dict(sorted(Counter(one.rule for one in found.unreadable).items())),
+        dict(sorted(found.left_out.items())),
+        plan.passed_over,
+        tuple(one.what for one in plan.lost) if gap else (),
+        is_kept=bool(loads),
+    )
+
+
+def _in_table(platform: Platform, name: str) -> _InTable:
+    """Return what a table has of its log: what its loads say that were not taken back.
+
+    Raises:
+        InputRefused: if something else has changed its rows, so that nobody knows which ranges it has.
+    """
+    table = platform.lakehouse.table(name)
+    _require_none(list(other_rows(platform, name)))
+    there = _InTable()
+    for load in landed_loads(table):
+        snapshot = table.snapshot_by_id(load.snapshot_id)
+        said = {} if snapshot is None else summary_of(snapshot)
+        observed = json.loads(said.get(OBSERVED_PROPERTY, "[]"))
+        ranges = [one.range for one in load.landed.ranges]
+        there = _InTable(
+            load.landed.log, (*there.ranges, *ranges), (*there.observed, *observed), said.get(OPEN_PROPERTY, "")
+        )
+    return there
+
+
+def _require_none(problems: Sequence[Problem]) -> None:
+    if problems:
+        raise InputRefused(problems)
+
+
+def _of_another_log(there: _InTable, facts: LogFacts, table: str) -> Iterator[Problem]:
+    if there.log is not None and there.log != facts.identity:
+        yield Problem(
+            f"the files are of {facts.identity}, and {table} is of {there.log}",
+            "positions of two servers, databases or timelines are none of one log, and say nothing of one another",
+            "correct log.json if it names the wrong one; declare a changelog with a table of its own for the other log",
+        )
+
+
+def _require_few_unreadable(platform: Platform, table: InputTable, found: Delivered, folder: Path) -> None:
+    reasons = _rejections(found)
+    lines = len(found.unreadable) + sum(len(one.changes) for one in found.transactions.values())
+    lines += sum(len(one.reads) for one in found.snapshots.values())
+    withheld = platform.policy.protects(table.name)
+    limit = platform.settings.quarantine_limit
+    _require_none(limit_problems(table, str(folder), reasons, max(lines, 1), limit, withheld=withheld))
+
+
+def _rejections(found: Delivered) -> Rejections:
+    reasons = Rejections()
+    for one in found.unreadable:
+        reasons.counts[one.rule] += 1
+        reasons.first.setdefault(one.rule, FirstRow(one.row, one.detail))
+    return reasons
+
+
+def _accepted(platform: Platform, table: str, plan: ToLand, reason: str | None, by: str | None) -> dict[str, str]:
+    """Return what goes on record of a gap that somebody accepts; nothing where there is none.
+
+    Raises:
+        InputRefused: if there is one, and nobody does; or if there is none to accept.
+    """
+    if not plan.lost:
+        return {}
+    if reason is None:
+        raise InputRefused(plan.lost)
+    problems = actors.no_reason(reason)
+    if not seen(reason):
+        rule = "landing beside a gap is a decision: who and why"
+        problems = [Problem("no reason is given", rule, "give --accept-gap REASON")]
+    _require_none(problems)
+    who = decider(platform, by, f"a gap of {table}")
+    what = "; ".join(problem.what for problem in plan.lost)
+    return {GAP_PROPERTY: canonical_json({"gap": what, "by": who.name, "reason": reason})}
+
+
+def _keep_open(archive: FileArchive, found: Delivered) -> str:
+    """Keep the changes of what has no end yet, and return the hash that they are kept under; empty where there is none."""
+    lines = found.open_lines
+    if not lines:
+        return ""
+    content = b"".join(text.rstrip("\n").encode() + b"\n" for _, text in found.texts(lines))
+    name = hashlib.sha256(content).hexdigest()
+    archive.keep(ACCEPTED, name, content)
+    archive.settle()
+    return name
+
+
+def _land(
+    platform: Platform,
+    table: InputTable,
+    found: Delivered,
+    facts: LogFacts,
+    plan: ToLand,
+    said: Mapping[str, str],
+    held: HeldTable,
+) -> Iterator[LandedLoad]:
+    """Append what is new, a load for each range; what is unreadable goes to the quarantine with the first."""
+    at = platform.ledger.now().replace(microsecond=0)
+    quarantine = platform.products.quarantine_of(table).name
+    reasons = _rejections(found)
+    for number, piece in enumerate(plan.pieces):
+        landed, digest = _landed(found, facts, piece)
+        lost = plan.missing if GAP_PROPERTY in said and not number else ()
+        before = [one.landed for one in platform.lakehouse.landed_loads(table.name)]
+        landed = going_on(replace(landed, lost=lost), before)
+        # content that was landed before, and taken back since, is a load of its own
+        load_id = load_to_make(platform.lakehouse.loads(table.name), f"{table.name}:{digest}").load_id
+        properties = {
+            LOAD_PROPERTY: load_id,
+            FILE_PROPERTY: f"{len(piece.units):,} transaction(s) of {facts.identity.name}, {in_words([piece.range])}",
+            ACTOR_PROPERTY: operator(),
+            REJECTED_PROPERTY: str(0 if number else reasons.total),
+            LOG_PROPERTY: landed.to_json(),
+            OBSERVED_PROPERTY: json.dumps([one.lsn for one in piece.units if isinstance(one, Snapshot)]),
+            **said,
+        }
+        if not number:
+            part = part_to_append(platform, quarantine, load_id, reasons.counts, reasons.first, token=held.token)
+            if part is not None:
+                rows = _quarantined(found, at)
+                platform.lakehouse.append(quarantine, [rows], {**properties, **part}, token=held.token)
+        faults.reach("landing.quarantined")
+        batches = held.keeping(_rows(found, piece, table, at))
+        commit = platform.lakehouse.append(table.name, batches, properties, token=held.token)
+        faults.reach("landing.appended")
+        snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table.name)
+        yield LandedLoad(load_id, piece.range, sum(one.rows for one in landed.ranges), snapshot)
+
+
+def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog, str]:
+    """Return what a load says of its range, and the hash of its content: the same changes make the same load."""
+    rows, first, last = 0, None, None
+    digest = hashlib.sha256(canonical_json(piece.range).encode())
+    for read, _, _ in _changes(found, piece):
+        for row in _as_rows(found.changelog, read, 0, None):
+            rows += 1
+            first = row["committed_at"] if first is None else min(first, row["committed_at"])
+            last = row["committed_at"] if last is None else max(last, row["committed_at"])
+        digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
+    return LandedLog(facts.identity, (LandedRange(piece.range, rows, first, last),)), digest.hexdigest()
+
+
+def _changes(found: Delivered, piece: Piece) -> Iterator[tuple[Change, int, Line]]:
+    """Yield the changes of a range in order, of declared tables, each with the position of its commit."""
+    of = [(one.lsn if isinstance(one, Snapshot) else one.commit or 0, one) for one in piece.units]
+    placed = [(position, line) for position, one in of for line in in_order(one)]
+    for (position, _), (line, text) in zip(placed, found.texts(line for _, line in placed), strict=True):
+        read = message_of(text)
+        if isinstance(read, Change) and is_of_a_row(read, found.changelog):
+            yield read, position, line
+
+
+def _rows(found: Delivered, piece: Piece, table: InputTable, at: datetime) -> Iterator[Any]:
+    schema = iceberg_schema(table.model).as_arrow()
+    rows: list[dict[str, Any]] = []
+    gone: tuple[int, str | None] = (-1, None)
+    for read, position, line in _changes(found, piece):
+        # a create that follows on a delete of the same record of the log is a row whose key has changed
+        was = gone[1] if read.op == CREATED and gone[0] == read.lsn else None
+        gone = (read.lsn, read.before) if read.op == DELETED else (-1, None)
+        placed = {"source_file": found.names[line.file], "source_row": line.row, "landed_at": at}
+        rows += (row | placed for row in _as_rows(found.changelog, read, position, was))
+        if len(rows) >= _BATCH_ROWS:
+            yield arrow.Table.from_pylist(rows, schema=schema)
+            rows = []
+    if rows:
+        yield arrow.Table.from_pylist(rows, schema=schema)
+
+
+def _as_rows(changelog: Changelog, read: Change, position: int, was: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a change: one, or two of an update that has changed the key: a delete, and a create."""
+    declared = changelog.changed_table(read.table)
+    assert declared is not None  # others are left out
+    key = key_of(changelog, read)
+    columns = None if read.row is None else frozenset(map(str, read.row))
+    row = {
+        "commit_lsn": position,
+        "lsn": read.lsn,
+        "position": read.order,
+        "op": read.op,
+        "source_table": read.table,
+        "key": key,
+        "before": was if read.before is None else read.before,
+        "after": read.after,
+        "committed_at": _EPOCH + timedelta(microseconds=read.micros),
+        "transaction_id": read.transaction,
+        "schema_version": declared.newest_version if columns is None else declared.version_of(columns),
+        "is_snapshot_read": read.transaction is None,
+        "previous_commit_lsn": read.previous,
+    }
+    if read.op == UPDATED and read.before is not None:
+        said = json.loads(read.before)
+        old = {name: said.get(name) for name in declared.key}
+        if None not in old.values() and canonical_json(old) != key:
+            yield row | {"op": DELETED, "key": canonical_json(old), "after": None}
+            row["op"] = CREATED
+    yield row
+
+
+def _quarantined(found: Delivered, at: datetime) -> Any:
+    rows: Sequence[dict[str, Any]] = [
+        {
+            "source_file": one.file,
+            "source_row": one.row,
+            "reason": one.rule,
+            "detail": one.detail or one.rule,
+            "record": json.dumps({"line": one.text}, ensure_ascii=False),
+            "ingested_at": at,
+        }
+        for one in found.unreadable
+    ]
+    return arrow.Table.from_pylist(list(rows), schema=iceberg_schema(Quarantine).as_arrow())

@@ -1,0 +1,124 @@
+"""Quarantined rows held against the model of their table once more: from their JSON text to rows with the declared types.
+
+Put here how a raw row is read back, and which rule of today it breaks. Which rows are held against it, and where they go, is
+`releases`'; what a product's own raw rows mean, its loader's. A value is read back as it was loaded: what came as text by the rules for
+text, what came with a type as the text that Polars writes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandera.polars as pa
+import polars as pl
+
+from backfill_assets.declarations.column_types import inner_types, instance_of, is_floating
+from backfill_assets.ingestion.input_files import ROW, Checked, InputFile
+from backfill_assets.planning.quarantine_cases import RawRow
+
+_NINE_DIGITS = r"(\.\d{6})000(\+00:00)?$"
+"""What Polars writes of an instant with nanoseconds, where those are none."""
+_NO_NUMBERS = ("NaN", "inf", "-inf")
+
+
+class RawRecords(InputFile):
+    """Quarantined rows of a table whose files have its own columns; the number of a row is its place in the sequence."""
+
+    def __init__(self, rows: Sequence[RawRow], model: type[pa.DataFrameModel]) -> None:
+        """Read the rows back; `unreadable` has, by the number of a row, why one can be no row of the model's columns."""
+        self._held_against(model, Path("the quarantined rows"))
+        self._is_text = False  # a line end within a cell is one row's, and none of a file
+        self.unreadable: dict[int, str] = {}
+        self._groups: dict[tuple[bool, tuple[str, ...], tuple[str, ...]], list[tuple[int, dict[str, Any]]]] = {}
+        for number, row in enumerate(rows):
+            values = self._values(number, row)
+            if values is not None:
+                from_text = row.source_file.lower().endswith(".csv")
+                numbers = () if from_text else self._numbers(values)
+                self._groups.setdefault((from_text, tuple(values), numbers), []).append((number, values))
+
+    def batches(self, rows: int = 200_000) -> Iterator[Checked]:
+        """Yield the rows, held against the model, in batches of about `rows`.
+
+        Raises:
+            InputRefused: if a rule of the model is about the whole table at once, and is not met.
+        """
+        for (from_text, names, numbers), found in self._groups.items():
+            self._columns = [name for name in self._types if name in names]
+            for start in range(0, len(found), rows):
+                part = found[start : start + rows]
+                columns = [self._column(name, part, numbers, from_text=from_text) for name in self._columns]
+                frame = pl.DataFrame([*columns, pl.Series(ROW, [number for number, _ in part], pl.Int64)])
+                yield self._check(frame)
+
+    def _values(self, number: int, row: RawRow) -> dict[str, Any] | None:
+        """Return the values of a raw row by column; None where it is unreadable."""
+        try:
+            values = json.loads(row.record)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            self.unreadable[number] = "the raw row has no columns"
+            return None
+        for name, value in values.items():
+            if (why := self._wrong(name, value)) is not None:
+                self.unreadable[number] = f"{name}: {why}"
+                return None
+        return values
+
+    def _wrong(self, name: str, value: Any) -> str | None:
+        if name not in self._types:
+            return "not declared"
+        if value is None:
+            return None
+        kind = self._types[name]
+        if not _is_read_back(kind):
+            return f"{self._names[name]} is not read back from the quarantine"
+        is_right = _are_lists_of_text(value, _depth(kind)) if isinstance(kind, pl.List) else isinstance(value, str)
+        return None if is_right else f"not {self._names[name]}"
+
+    def _numbers(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the columns of floating point with a number that is none: no text of a file says one, and a typed value may be one."""
+        return tuple(name for name, value in values.items() if is_floating(self._types[name]) and value in _NO_NUMBERS)
+
+    def _column(
+        self, name: str, part: Sequence[tuple[int, Mapping[str, Any]]], numbers: Sequence[str], *, from_text: bool
+    ) -> pl.Series:
+        kind = self._types[name]
+        column = pl.Series(name, [values[name] for _, values in part], _as_text(kind))
+        if isinstance(kind, pl.Binary):
+            return column.str.decode("hex", strict=False)
+        if name in numbers:
+            return column.cast(kind, strict=False)
+        if not from_text and isinstance(kind, pl.Datetime | pl.Time):
+            return column.str.replace(_NINE_DIGITS, "${1}${2}")
+        return column
+
+
+def _as_text(kind: pl.DataType) -> pl.DataType:
+    return pl.List(_as_text(instance_of(kind.inner))) if isinstance(kind, pl.List) else pl.String()
+
+
+def _depth(kind: pl.DataType) -> int:
+    return 1 + _depth(instance_of(kind.inner)) if isinstance(kind, pl.List) else 0
+
+
+def _are_lists_of_text(value: Any, depth: int) -> bool:
+    if value is None:
+        return True
+    if not depth:
+        return isinstance(value, str)
+    return isinstance(value, list) and all(_are_lists_of_text(one, depth - 1) for one in value)
+
+
+@cache
+def _is_read_back(kind: pl.DataType) -> bool:
+    """Whether values of a type are read back from text: nothing that has others inside but lists, and no lists of bytes."""
+    if isinstance(kind, pl.List):
+        inner = inner_types(kind)[0]
+        return not isinstance(inner, pl.Binary) and _is_read_back(inner)
+    return not isinstance(kind, pl.Struct | pl.Map)

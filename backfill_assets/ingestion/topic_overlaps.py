@@ -1,0 +1,141 @@
+"""Records that a table has and that come once more, from brokers or an archive: proven to be the same ones, offset by offset.
+
+Put here how two readings of the same offsets are held against each other. What is read, and why, is `landing`'s and
+`archived_topics`'. Memory is bounded by a block of offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import polars as pl
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.table import Table
+
+from backfill_assets.declarations.schema import polars_type
+from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.digest import RowDigest
+from manifests.errors import InputRefused, Problem
+from manifests.log_ranges import LogRange
+from resources.lakehouse.facade import local_path
+from resources.lakehouse.live_files import live_files
+
+_BLOCK = 100_000
+"""Offsets that are compared at once."""
+PARTITION, OFFSET = "log_partition", "log_offset"
+COLUMNS = (
+    PARTITION,
+    OFFSET,
+    "record_time",
+    "record_time_type",
+    "record_key",
+    "record_value",
+    "record_headers",
+)
+"""What makes a record: everything that is landed of it but the load."""
+
+
+@dataclass(frozen=True)
+class Proven:
+    """Offsets of which two readings have the same records.
+
+    Attributes:
+        ranges: the offsets.
+        rows: how many records they are.
+        digest: the SHA-256 of these (hex), in the order of the log.
+        removed: how many records the table has that compaction has removed since: of them nothing is proven.
+    """
+
+    ranges: tuple[LogRange, ...]
+    rows: int
+    digest: str
+    removed: int = 0
+
+
+def require_equal(
+    table: Table, paths: Sequence[str], ranges: Sequence[LogRange], what: str, *, compacted: bool = False
+) -> Proven:
+    """Hold the rows of a table against those of files, and return what they have in common: all of it.
+
+    Args:
+        table: what is landed.
+        paths: Parquet files with the columns of a record, by their names.
+        ranges: the offsets that both have.
+        what: what the files are of, in words.
+        compacted: whether records may be missing in the files that the table has.
+
+    Raises:
+        InputRefused: if they differ, naming the first offset at which they do.
+    """
+    schema = table.schema().model_dump_json()
+    kinds = pl.Schema({name: polars_type(table.schema().find_field(name).field_type) for name in COLUMNS})
+    removed = 0
+    digest = RowDigest(kinds)
+    for one in ranges:
+        own = _files(table, one)
+        for start in range(one.start, one.until, _BLOCK):
+            block = LogRange(one.partition, start, min(start + _BLOCK, one.until))
+            landed = _rows(own, schema, block, kinds)
+            other = _rows(paths, "", block, kinds)
+            if compacted:
+                kept = landed.join(other.select(OFFSET), on=OFFSET, how="semi", maintain_order="left")
+                removed += landed.height - kept.height
+                landed = kept
+            if not landed.equals(other):
+                raise _differs(landed, other, one, table, what)
+            digest.update(landed)
+    return Proven(tuple(ranges), digest.rows, digest.result(), removed)
+
+
+def _files(table: Table, one: LogRange) -> list[str]:
+    """Return the files of a table that may have rows of a range."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return []
+    rows: BooleanExpression = And(
+        EqualTo(term=PARTITION, value=one.partition),
+        GreaterThanOrEqual(term=OFFSET, value=one.start),
+        LessThan(term=OFFSET, value=one.until),
+    )
+    return [local_path(file.file_path) for file in live_files(table, snapshot, rows)]
+
+
+def _rows(paths: Sequence[str], schema: str, block: LogRange, kinds: pl.Schema) -> pl.DataFrame:
+    """Return the rows of files that lie in a block, in the order of their offsets."""
+    within = (pl.col(PARTITION) == block.partition) & pl.col(OFFSET).is_between(block.start, block.until, closed="left")
+    found = [scan_file(path, schema, COLUMNS).filter(within) for path in paths]
+    if not found:
+        return pl.DataFrame(schema=kinds)
+    return pl.concat(found, how="vertical_relaxed").sort(OFFSET).collect().cast(kinds)
+
+
+def _differs(landed: pl.DataFrame, other: pl.DataFrame, one: LogRange, table: Table, what: str) -> InputRefused:
+    offset, how = next(_differences(landed, other))
+    return InputRefused(
+        Problem(
+            f"{what} and {'.'.join(table.name())} differ in partition {one.partition} from offset {offset:,} on: {how}",
+            "where a range is landed already, what comes once more is the same, record by record",
+            "find out which of them is right; take the load back that is not, and land it again",
+        )
+    )
+
+
+def _differences(landed: pl.DataFrame, other: pl.DataFrame) -> Iterator[tuple[int, str]]:
+    """Yield the offsets at which rows differ, and in what; no value is quoted."""
+    for mine, theirs in zip_longest(landed.iter_rows(named=True), other.iter_rows(named=True)):
+        if mine == theirs:
+            continue
+        if theirs is None or (mine is not None and mine[OFFSET] < theirs[OFFSET]):
+            yield _offset(mine), "the table has a record there, and the other has none"
+        elif mine is None or theirs[OFFSET] < mine[OFFSET]:
+            yield _offset(theirs), "the table has no record there, and the other has one"
+        else:
+            columns = ", ".join(name for name in COLUMNS if mine[name] != theirs[name])
+            yield _offset(mine), f"in {columns}"
+
+
+def _offset(row: Any) -> int:
+    return int(row[OFFSET])

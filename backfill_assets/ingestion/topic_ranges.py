@@ -1,0 +1,246 @@
+"""Which ranges of a topic are landed, and what is refused of them before anything is read.
+
+Put here what follows from a question, from what brokers say and from what is landed, as plain data. How brokers are asked is
+`extraction.brokers`'; how ranges are read and committed, `landing`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backfill_assets.extraction.topic_state import TopicState
+from manifests.errors import Problem
+from manifests.log_ranges import LogIdentity, LogRange, gaps, in_words, joined, overlaps, positions, without
+from resources.lakehouse.landed_logs import LandedLoad
+
+FirstSince = Callable[[datetime, Iterable[int]], Mapping[int, int | None]]
+"""By partition, the first offset of an instant on; None where there is none."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a topic somebody wants landed: what is new, offsets by partition, or times.
+
+    Attributes:
+        new: whatever is not landed yet, of every partition.
+        start, until: by partition the first offset, and the one that ends it and is not in it. A partition that only one of them
+            has begins where landed offsets end, or ends where the log does.
+        since, before: of times, the same.
+    """
+
+    new: bool = False
+    start: Mapping[int, int] = field(default_factory=dict)
+    until: Mapping[int, int] = field(default_factory=dict)
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What of a topic is landed.
+
+    Attributes:
+        log: the topic.
+        missing: what is read and landed.
+        there: what was asked for and is landed already.
+        gap: what lies between landed offsets and `missing`, and is left out by decision.
+        new_partitions: the partitions that had no landed offset, where others have.
+        compacted: whether the brokers remove records that have a newer one of the same key.
+        problems: why none of it is landed.
+    """
+
+    log: LogIdentity
+    missing: tuple[LogRange, ...]
+    there: tuple[LogRange, ...]
+    gap: tuple[LogRange, ...]
+    new_partitions: tuple[int, ...]
+    compacted: bool
+    problems: tuple[Problem, ...]
+
+
+def landed_ranges(loads: Sequence[LandedLoad]) -> tuple[LogRange, ...]:
+    """Return the ranges that loads have brought, joined."""
+    return joined(one.range for load in loads for one in load.landed.ranges)
+
+
+def resolve(
+    wanted: Wanted,
+    state: TopicState,
+    loads: Sequence[LandedLoad],
+    first_since: FirstSince,
+    *,
+    accepts_gap: bool = False,
+) -> Resolved:
+    """Return which ranges are landed, or every reason why they are not.
+
+    Args:
+        wanted: what is wanted.
+        state: which log it is now, and which offsets it has.
+        loads: what is landed.
+        first_since: asks brokers of times.
+        accepts_gap: whether offsets between landed ones and these may be left out.
+    """
+    landed = landed_ranges(loads)
+    accepted = joined(one for load in loads for one in load.gap)
+    if problems := [*_other_log(state, loads)]:
+        return Resolved(state.log, (), (), (), (), state.is_compacted, tuple(problems))
+    problems = [*_changed_log(state, landed), *_impossible(wanted, state)]
+    if problems:
+        return Resolved(state.log, (), (), (), (), state.is_compacted, tuple(problems))
+    asked = joined(_asked(wanted, state, landed, accepted, first_since, accepts_gap=accepts_gap))
+    missing = without(asked, landed)
+    there = overlaps([*joined(landed), *asked])
+    gap = without(gaps([*landed, *missing]), accepted)
+    problems += _passed(state, missing)
+    if not accepts_gap:  # what was taken back since, or was never landed, is no gap that this load makes
+        problems += [_gap(one, state) for one in without(gap, gaps(landed))]
+        gap = ()
+    had = {one.partition for one in landed}
+    new = tuple(sorted(set(state.partitions) - had)) if had else ()
+    return Resolved(state.log, missing, there, gap if missing else (), new, state.is_compacted, tuple(problems))
+
+
+def _other_log(state: TopicState, loads: Sequence[LandedLoad]) -> Iterator[Problem]:
+    """Say that the topic is not the one whose records are landed."""
+    for log in sorted({load.landed.log for load in loads}):
+        if log == state.log:
+            continue
+        if log.server != state.log.server:
+            what = (
+                f"the brokers are those of cluster {state.log.server}, and records of cluster {log.server} are landed"
+            )
+            fix = "correct the addresses; records of a cluster that has taken the other's place are landed in a table of their own"
+        elif log.name != state.log.name:
+            what = f"the topic is {state.log.name}, and records of {log.name} are landed"
+            fix = "correct the declaration, or land this topic in a table of its own"
+        else:
+            what = f"{log.name} was made anew: its id is {state.log.incarnation}, and records of {log.incarnation} are landed"
+            fix = "land it in a table of its own: its offsets begin again, and say nothing about those that are landed"
+        yield Problem(what, "offsets are those of one topic of one cluster", fix)
+
+
+def _changed_log(state: TopicState, landed: Sequence[LogRange]) -> Iterator[Problem]:
+    """Say which partitions are gone, or end before offsets that are landed."""
+    ends = {one.partition: one.until for one in landed}
+    for partition, until in sorted(ends.items()):
+        now = state.partitions.get(partition)
+        if now is None:
+            yield Problem(
+                f"{state.log.name} has no partition {partition} any more, of which offsets until {until:,} are landed",
+                "a topic never loses a partition",
+                "find out what has become of it; what is landed stays as it is",
+            )
+        elif now.high < until:
+            yield Problem(
+                f"partition {partition} of {state.log.name} ends at {now.high:,}, and offsets until {until:,} are landed",
+                "a log grows: one that is shorter was truncated, and its offsets are other records now",
+                "find out which records were lost; land what the topic is now in a table of its own",
+            )
+
+
+def _impossible(wanted: Wanted, state: TopicState) -> Iterator[Problem]:
+    """Say what of a question no topic of these partitions and offsets has."""
+    for partition in sorted({*wanted.start, *wanted.until} - set(state.partitions)):
+        yield Problem(
+            f"{state.log.name} has no partition {partition}",
+            f"it has {len(state.partitions)}, from 0 on",
+            "correct the partition, which stands before the colon",
+        )
+    for partition, until in sorted(wanted.until.items()):
+        now = state.partitions.get(partition)
+        if now is not None and until > now.stable:
+            rest = f"; until {now.high:,}, transactions are open" if now.high > now.stable else ""
+            yield Problem(
+                f"partition {partition} of {state.log.name} is wanted until {until:,}, and ends at {now.stable:,}{rest}",
+                "what is landed is over: a range ends where every transaction is",
+                "wait, or end it there",
+            )
+    for partition in sorted(set(wanted.start) & set(wanted.until)):
+        if wanted.start[partition] > wanted.until[partition]:
+            yield Problem(
+                f"partition {partition} is wanted from {wanted.start[partition]:,} until {wanted.until[partition]:,}",
+                "a range ends where it begins, or later",
+                "correct one of them",
+            )
+    if wanted.since is not None and wanted.before is not None and wanted.since >= wanted.before:
+        what = f"wanted are records from {wanted.since:%Y-%m-%d %H:%M} on, before {wanted.before:%Y-%m-%d %H:%M}"
+        yield Problem(what, "a range ends after it begins", "correct one of them")
+
+
+def _asked(
+    wanted: Wanted,
+    state: TopicState,
+    landed: Sequence[LogRange],
+    accepted: Sequence[LogRange],
+    first_since: FirstSince,
+    *,
+    accepts_gap: bool,
+) -> Iterator[LogRange]:
+    """Yield the ranges that are asked for, whether or not they are landed, or there."""
+    begins = {one: _next(one, state, landed, accepts_gap=accepts_gap) for one in state.partitions}
+    if wanted.new:
+        first = {
+            partition: min((one.start for one in landed if one.partition == partition), default=begins[partition])
+            for partition in state.partitions
+        }
+        whole = [LogRange(one, min(first[one], now.stable), now.stable) for one, now in state.partitions.items()]
+        left_out = [*accepted]
+        if accepts_gap:  # what retention has taken is the gap that is accepted
+            left_out += [LogRange(one, 0, now.low) for one, now in state.partitions.items()]
+        yield from without(whole, without(left_out, landed))
+        return
+    since = {} if wanted.since is None else first_since(wanted.since, state.partitions)
+    before = {} if wanted.before is None else first_since(wanted.before, state.partitions)
+    of_times = wanted.since is not None or wanted.before is not None
+    for partition, now in sorted(state.partitions.items()):
+        if not of_times and partition not in wanted.start and partition not in wanted.until:
+            continue
+        start = wanted.start.get(partition, begins[partition])
+        if wanted.since is not None:
+            found = since.get(partition)
+            start = now.stable if found is None else found
+        until = wanted.until.get(partition, now.stable)
+        if (found := before.get(partition)) is not None:
+            until = min(found, now.stable)
+        if start < until:
+            yield LogRange(partition, start, until)
+
+
+def _next(partition: int, state: TopicState, landed: Sequence[LogRange], *, accepts_gap: bool) -> int:
+    """Return where a partition goes on: after what is landed of it, at 0 if it is new, or where the log begins."""
+    own = [one.until for one in landed if one.partition == partition]
+    low = state.partitions[partition].low
+    if own:
+        return max(own + ([low] if accepts_gap else []))
+    return 0 if landed and not accepts_gap else low
+
+
+def _passed(state: TopicState, missing: Sequence[LogRange]) -> Iterator[Problem]:
+    """Say which of the wanted offsets retention has taken."""
+    for partition, now in sorted(state.partitions.items()):
+        gone = without([one for one in missing if one.partition == partition], [LogRange(partition, now.low, 1 << 62)])
+        if gone:
+            yield Problem(
+                f"{in_words(gone)} of {state.log.name}: {positions(gone):,} offsets are gone, the log begins at {now.low:,}",
+                "a range is landed whole, and retention has passed over a part of it",
+                "land it from an archive, or begin where the log does; where landed offsets end before that, the gap is accepted with "
+                "--accept-gap REASON",
+            )
+
+
+def _gap(gap: LogRange, state: TopicState) -> Problem:
+    return Problem(
+        f"{gap} of {state.log.name} would be left out between what is landed and what is wanted",
+        "what is landed has no gaps, but those that somebody has accepted",
+        "begin where landed offsets end, or accept the gap with --accept-gap REASON",
+    )
+
+
+def behind(state: TopicState, loads: Sequence[LandedLoad]) -> Mapping[int, int]:
+    """Return by partition how many offsets are there that are not landed."""
+    landed = [one.range for load in loads for one in load.landed.ranges]
+    whole = [LogRange(one, now.low, max(now.low, now.stable)) for one, now in state.partitions.items()]
+    left = without(whole, landed)
+    return {one: sum(r.until - r.start for r in left if r.partition == one) for one in state.partitions}

@@ -1,0 +1,160 @@
+"""What was landed of the logs that a target reads, looked up when a run is planned.
+
+Put here what is asked of tables and of their rows. Which positions a plan pins, and why they may not be read, is `manifests.log_pins`';
+how records are landed, `ingestion`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import polars as pl
+from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual
+
+from backfill_assets.declarations.logs import LogPlace
+from backfill_assets.declarations.product import InputTable
+from backfill_assets.declarations.target import TargetTable
+from backfill_assets.installation import Platform
+from manifests.facts import SourceState
+from manifests.log_pins import FoundLog, wanted_ranges
+from manifests.log_ranges import LandedLog, LogRange, without
+from manifests.model import RunManifest
+from manifests.source_pins import SourceLog
+from resources.lakehouse.facade import in_ranges
+
+
+def log_tables(platform: Platform, target: TargetTable) -> dict[str, InputTable]:
+    """Return the sources of a target that are logs, by name."""
+    return {
+        table.name: table
+        for table in platform.products.inputs
+        if table.name in target.every_source and table.log is not None
+    }
+
+
+def found_logs(
+    platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, SourceState]
+) -> dict[str, FoundLog]:
+    """Return what is known of each source that is a log, in the state that a run would read it in.
+
+    Raises:
+        EnvironmentRefused: if rows have to be asked for an instant, and cannot be read.
+    """
+    return {
+        name: _found(
+            platform,
+            table,
+            states[name],
+            manifest.source.log if name == target.source else None,
+            target.every_source[name],
+        )
+        for name, table in log_tables(platform, target).items()
+        if name in states
+    }
+
+
+def _found(
+    platform: Platform, table: InputTable, state: SourceState, asked: SourceLog | None, time_column: str
+) -> FoundLog:
+    place, snapshot_id = table.log, state.snapshot_id
+    assert place is not None
+    loads = platform.lakehouse.landed_loads(table.name, snapshot_id)
+    others = tuple(platform.lakehouse.other_changes(table.name, snapshot_id))
+    landed = {one.load_id: one.landed for one in loads}
+    found = FoundLog(table.name, place.position, place.partition, landed, others, place.lateness)
+    if time_column:
+        found = replace(found, untimed=platform.lakehouse.nulls_in(table.name, snapshot_id, time_column))
+    if len({one.log for one in landed.values()}) != 1:
+        return found  # refused: which positions they are cannot be told
+    rows = _Rows(platform, table.name, snapshot_id, place, place.time or time_column)
+    if asked is not None and asked.from_time is not None:
+        found = replace(found, from_time=rows.positions_at(asked.from_time, found.ranges))
+    if asked is not None and asked.until_time is not None:
+        found = replace(found, until_time=rows.positions_at(asked.until_time, found.ranges))
+    if place.lateness is None:
+        return found
+    wanted = wanted_ranges(asked, found)
+    last = _last_times(rows, found, wanted)
+    # a record of the future says nothing about others: nobody has landed what is still to come
+    last = {partition: None if at is None else min(at, state.committed_at) for partition, at in last.items()}
+    return replace(found, last=last, batch=_batch(landed, wanted))
+
+
+def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange]) -> datetime | None:
+    """Return until when loads were asked to land of which nothing is left out; None where none was asked by time."""
+    read = [
+        load.complete_before
+        for load in landed.values()
+        if load.complete_before is not None and not without([one.range for one in load.ranges], wanted)
+    ]
+    return max(read, default=None)
+
+
+def _last_times(rows: _Rows, found: FoundLog, wanted: Sequence[LogRange]) -> dict[int, datetime | None]:
+    """Return the greatest time of each partition that is read: as its loads say, or where a part of one is left out, as its rows do."""
+    last: dict[int, datetime | None] = {one.partition: None for one in found.ranges}
+    parts: list[LogRange] = []
+    for load in found.landed.values():
+        for one in load.ranges:
+            read = without([one.range], without([one.range], wanted))
+            if not without([one.range], wanted):
+                last[one.range.partition] = _later(last[one.range.partition], one.last_time)
+            else:
+                parts += read
+    for partition, at in rows.last_times(parts).items():
+        last[partition] = _later(last.get(partition), at)
+    return last
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max((at for at in (one, other) if at is not None), default=None)
+
+
+class _Rows:
+    """The places and times of a log table's rows at a snapshot; memory is one file's."""
+
+    def __init__(self, platform: Platform, table: str, snapshot_id: int, place: LogPlace, time_column: str) -> None:
+        self._batches = platform.lakehouse.batches
+        self._of = table, snapshot_id
+        self._place, self._time = place, time_column
+
+    def positions_at(self, instant: datetime, landed: Sequence[LogRange]) -> dict[int, int]:
+        """Return by partition the first position with a row of an instant or later; where there is none, the end of what was landed."""
+        found = {
+            partition: max(one.until for one in landed if one.partition == partition)
+            for partition in {one.partition for one in landed}
+        }
+        for frame in self._frames(GreaterThanOrEqual(term=self._time, value=instant.isoformat())):
+            least = frame.filter(pl.col("at") >= instant).group_by("partition").agg(pl.col("position").min())
+            for partition, position in least.iter_rows():
+                found[partition] = min(found.get(partition, position), position)
+        return found
+
+    def last_times(self, ranges: Sequence[LogRange]) -> dict[int, datetime]:
+        """Return by partition the greatest time of the rows in some ranges; of a partition without such a row, nothing."""
+        found: dict[int, datetime] = {}
+        if not ranges:
+            return found
+        for frame in self._frames(in_ranges(self._place.position, self._place.partition, ranges)):
+            inside = pl.any_horizontal(
+                (pl.col("partition") == one.partition) & pl.col("position").is_between(one.start, one.until - 1)
+                for one in ranges
+            )
+            newest = frame.filter(inside).group_by("partition").agg(pl.col("at").max())
+            for partition, at in newest.drop_nulls().iter_rows():
+                found[partition] = max(found.get(partition, at), at)
+        return found
+
+    def _frames(self, row_filter: BooleanExpression) -> Iterator[pl.DataFrame]:
+        place = self._place
+        columns = [*place.columns, self._time]
+        for batch in self._batches(*self._of, row_filter, columns):
+            frame = pl.from_arrow(batch)
+            assert isinstance(frame, pl.DataFrame)
+            yield frame.select(
+                partition=pl.lit(0, pl.Int32) if place.partition is None else pl.col(place.partition),
+                position=place.position,
+                at=self._time,
+            )

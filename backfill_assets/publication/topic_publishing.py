@@ -1,0 +1,219 @@
+"""A run's changes as events of topics: written once, in order, by one process at a time, and read back before that is on record.
+
+Put here what is due, and the order of things of writing it. Which messages there are is `published_events`'; what speaks to the
+broker, `resources.sinks.topics`'. It comes after the tables: readers of events never know more than those of the table. Every step
+is safe to repeat: how far a publisher has come that was killed is read from the topic, whose transactions hold events and their
+numbers together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backfill_assets import faults
+from backfill_assets.evidence.events import TOLD
+from backfill_assets.evidence.record_order import name_of
+from backfill_assets.evidence.record_writing import catch_up
+from backfill_assets.installation import Platform
+from backfill_assets.publication.change import Change
+from backfill_assets.publication.modes import change_of
+from backfill_assets.publication.published_events import events_of, publication_of
+from manifests.errors import Problem, PublicationRefused, Refused
+from manifests.lifecycle import ACCEPT, ROLLBACK, WAS_PUBLISHED, PublicationState, RunState
+from manifests.model import Mode
+from manifests.planned_topics import PlannedTopic
+from resources import logs
+from resources.ledger.facade import RunRecord, operator
+from resources.ledger.topic_publications import TopicPublication, WrittenRange
+from resources.sinks.topic_events import Heard, Message, partition_of
+from resources.sinks.topics import Topic, TopicFacts
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Due:
+    """Events that a topic lacks: those of a run's `number`th change, `at_most` so many; None: all of them.
+
+    Of a publication that was undone before all of its events were written, no more are: then it is 0.
+    """
+
+    number: int
+    action: str
+    entry: TopicPublication | None
+    at_most: int | None = None
+
+
+def publish_events(platform: Platform, run_id: str) -> list[TopicPublication]:
+    """Write to each topic of a run's plan what it lacks of the run's changes; return all that is on record then.
+
+    A publication and a reinstatement are told by the run's rows; a rollback by events that take back those that were written, and
+    no event is ever removed. Safe to repeat, and to be killed anywhere.
+
+    Raises:
+        SinkRefused: if the policy does not allow the topic, the broker does not take the events, or somebody else writes them.
+        PublicationRefused: if the topic is another one by now, or has something else than was written.
+        StateMoved: if another process goes on with the run.
+    """
+    record = platform.ledger.run(run_id)
+    if record.state in WAS_PUBLISHED:
+        for planned in record.plan.topics:
+            if (due := _next_due(platform, run_id, planned)) is not None:
+                _bring_up_to_date(platform, record, planned, due)
+    return platform.ledger.topics.of_run(run_id)
+
+
+def lacking(platform: Platform, record: RunRecord) -> list[tuple[PlannedTopic, str]]:
+    """Return the topics of a run that lack events, each with the run's action that they are of."""
+    found = [(planned, _next_due(platform, record.run_id, planned)) for planned in record.plan.topics]
+    return [(planned, due.action) for planned, due in found if due is not None]
+
+
+def _next_due(platform: Platform, run_id: str, planned: PlannedTopic) -> _Due | None:
+    """Return the first thing that a topic lacks; None if it has everything that it is to have."""
+    entries = {one.number: one for one in platform.ledger.topics.of_run(run_id, planned.sink)}
+    actions = [one.action for one in platform.ledger.landed(run_id)]
+    changes = [(place, action) for place, action in enumerate(actions, start=1) if action != ACCEPT]
+    standing = 0
+    for number, action in changes:
+        entry, is_last = entries.get(number), number == changes[-1][0]
+        if action == ROLLBACK:
+            if (standing and entry is None) or (entry is not None and entry.is_intent):
+                return _Due(number, action, entry, standing)
+            standing = 0
+            continue
+        if entry is None and is_last and platform.ledger.run(run_id).state is RunState.PUBLISHED:
+            return _Due(number, action, None)
+        if entry is not None and entry.is_intent:
+            return _Due(number, action, entry, None if is_last else 0)
+        standing = 0 if entry is None else entry.events or 0
+    return None
+
+
+def _bring_up_to_date(platform: Platform, record: RunRecord, planned: PlannedTopic, due: _Due) -> None:
+    """Write to a topic what it lacks, as its only publisher of the run.
+
+    Whoever wrote before is fenced, so that what the ledger says from then on is what both ledger and topic stay at; what others
+    begin later fences this process.
+    """
+    run_id, mode = record.run_id, record.plan.mode
+    action = name_of(due.action, due.number)
+    topic = platform.sinks.open_topic(planned.sink, planned.topic, mode=mode, manifest=record.manifest, action=action)
+    own = mode is not Mode.LIVE and topic.declared.backfill_topic is None
+    try:
+        with topic.opened():
+            facts = topic.facts(make=own and not platform.ledger.topics.of_run(run_id, planned.sink))
+            topic.require_kept()
+            topic.fence(f"backfill.{run_id}.{planned.sink}")
+            faults.reach("telling.fenced")
+            while (now_due := _next_due(platform, run_id, planned)) is not None:
+                action = name_of(now_due.action, now_due.number)
+                _bring(platform, record, planned, now_due, topic, facts)
+    except Refused as refusal:
+        why = refusal.problems[0].what
+        platform.sinks.record_outcome(record.manifest, planned.sink, action, "FAILED", why)
+        logs.event(_log, logging.WARNING, "events_refused", f"events are not written: {why}", sink=planned.sink)
+        catch_up(platform, run_id, TOLD, {"action": action, "topic": planned.topic})
+        raise
+
+
+def _bring(
+    platform: Platform, record: RunRecord, planned: PlannedTopic, due: _Due, topic: Topic, facts: TopicFacts
+) -> None:
+    """Write what is due, read it back, and put it on record."""
+    action = name_of(due.action, due.number)
+    entry = due.entry
+    if entry is None:
+        entry = platform.ledger.topics.begin(
+            record.run_id,
+            planned.sink,
+            due.number,
+            due.action,
+            topic=facts.topic,
+            cluster_id=facts.cluster_id,
+            topic_id=facts.topic_id,
+            starts=topic.ends(),
+            actor=operator(),
+        )
+    _require_same(entry, facts)
+    faults.reach("telling.begun")
+    written = _write(platform, topic, facts, entry, due)
+    faults.reach("telling.written")
+    state = PublicationState.ABANDONED if due.at_most == 0 else PublicationState.COMMITTED
+    platform.ledger.topics.close(entry, state, written)
+    faults.reach("telling.recorded")
+    platform.sinks.record_outcome(record.manifest, planned.sink, action, "SENT", "")
+    said = f"{sum(one.events for one in written):,} events of {action} are in {planned.topic}"
+    logs.event(_log, logging.INFO, "events_written", said, sink=planned.sink, action=action)
+    catch_up(platform, record.run_id, TOLD, {"action": action, "topic": planned.topic})
+
+
+def _require_same(entry: TopicPublication, facts: TopicFacts) -> None:
+    """Refuse to go on in another topic than the one in which a publication was begun.
+
+    Raises:
+        PublicationRefused: naming both.
+    """
+    begun = TopicFacts(entry.topic, entry.cluster_id, entry.topic_id, len(entry.first_offsets))
+    if begun != facts:
+        raise PublicationRefused(
+            Problem(
+                f"{facts}, and the events of '{entry.run_id}' were begun in {begun}",
+                "a publication goes on in the topic that it was begun in",
+                "find out who has made the topic anew or changed it; a new run writes its events from the first one on",
+            )
+        )
+
+
+def _write(
+    platform: Platform, topic: Topic, facts: TopicFacts, entry: TopicPublication, due: _Due
+) -> list[WrittenRange]:
+    """Write the events that the topic lacks, and return what it has of the publication, which is exactly those.
+
+    Raises:
+        PublicationRefused: if it has something else.
+    """
+    publication, starts = publication_of(entry.run_id, entry.sink, entry.number), entry.first_offsets
+    there = topic.written(publication, starts)
+    at_most = there if due.at_most == 0 else due.at_most
+    record = platform.ledger.run(entry.run_id)
+    change = change_of(platform, record, platform.ledger.chunks(entry.run_id))
+    expected = {place: Heard() for place in starts}
+    for _ in topic.write(_lacking(change, topic, entry, expected, there, at_most)):
+        faults.reach("telling.committed")
+    heard = topic.heard(publication, starts, topic.ends())
+    wrong = [
+        place
+        for place in sorted(starts)
+        if (heard[place].events, heard[place].hash.hexdigest())
+        != (expected[place].events, expected[place].hash.hexdigest())
+    ]
+    if wrong:
+        said = "; ".join(f"partition {one} has {heard[one].events:,} of {expected[one].events:,}" for one in wrong)
+        raise PublicationRefused(
+            Problem(
+                f"the topic {facts.topic} has other events of '{entry.run_id}' than were written: {said}",
+                "what was written is read back before it is on record, by number, key, value and headers",
+                "find out who else writes in the run's name, or removes events; what is in the topic stays as it is",
+            )
+        )
+    return [
+        WrittenRange(place, one.first, one.last + 1, one.events, one.hash.hexdigest())
+        for place, one in sorted(heard.items())
+        if one.events
+    ]
+
+
+def _lacking(
+    change: Change, topic: Topic, entry: TopicPublication, expected: dict[int, Heard], there: int, at_most: int | None
+) -> Iterator[tuple[int, Message]]:
+    """Yield the events that are not there yet, each with its partition, and count all of them."""
+    for message in events_of(change, entry.sink, topic.declared, entry.action, entry.number):
+        if at_most is not None and message.sequence >= at_most:
+            return
+        place = partition_of(message.key, len(expected))
+        expected[place].add(message.key, message.value, message.headers)
+        if message.sequence >= there:
+            yield place, message

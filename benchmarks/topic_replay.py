@@ -1,0 +1,315 @@
+"""What a replay of a topic costs: landed, computed, gated and published, beside a bare Spark read, transform and write of the same range.
+
+    PYTHONPATH=tests python -m benchmarks.topic_replay [--messages 500000] [--rounds 2] [--chunkings 100000,10000] [--bootstrap HOST:PORT]
+
+A broker is started for it unless one is named. Messages are written in 12 partitions, in transactions, of which each tenth is aborted, with
+keys that repeat; the topic is compacted before anything is read, and then left as it is. The bare job reads with a Python data source, one
+input partition a range and the consumer of this project, and writes one zstd file a day. Both run in the same Spark session, the bare job
+before and after each replay. With `--chunkings`, the same range is landed once more in loads of so many positions, and every digest of the
+rows is compared. Prints seconds, messages a second, the ratio, and peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as arrow
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+import backfill_assets as ba
+from backfill_assets.extraction import topic_records
+from backfill_assets.extraction.brokers import Brokers, reader_settings
+from backfill_assets.gates.judging import gate_chunks, gate_run
+from backfill_assets.ingestion.landing import land
+from backfill_assets.ingestion.topic_ranges import Wanted
+from backfill_assets.installation import Platform
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import plan_run
+from backfill_assets.publication.publisher import publish
+from backfill_assets.staging.executor import stage_chunks
+from backfill_assets.worker.digest import RowDigest
+from benchmarks import topic_orders
+from benchmarks.installation import PeakMemory
+from manifests.lifecycle import RunState
+from manifests.model import Mode
+from manifests.reading import manifest_from
+from resources.settings import load_settings
+
+PARTITIONS = 12
+FIRST_MS = 1_767_225_600_000  # 2026-01-01
+MONTH_MS = 31 * 86_400_000
+A_TRANSACTION = 5_000
+
+
+def written(bootstrap: str, topic: str, messages: int) -> None:
+    """Write so many messages, of which a tenth is in aborted transactions; a key in twenty repeats the one before."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        NewTopic,
+        ResourceType,
+    )
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    settings = {
+        "cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.01",
+        "max.message.bytes": str(8 << 20),
+    }  # fmt: skip
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=settings)])[topic].result(30)
+    time.sleep(1)
+    producer = Producer({
+        "bootstrap.servers": bootstrap, "transactional.id": f"{topic}-writer", "linger.ms": 20, "batch.size": 1 << 20,
+        "queue.buffering.max.messages": 2_000_000, "compression.type": "lz4",
+    })  # fmt: skip
+    producer.init_transactions(60)
+    chance = random.Random(1)
+    for begin in range(0, messages, A_TRANSACTION):
+        producer.begin_transaction()
+        for number in range(begin, min(begin + A_TRANSACTION, messages)):
+            order = number - (number % 20 == 0) * 12
+            value = json.dumps(
+                {
+                    "status": ("NEW", "PAID", "SENT")[number % 3],
+                    "cents": chance.randrange(100_000),
+                    "note": "as it was said",
+                }
+            )
+            headers = [("trace", b"%d" % number)] if number % 10 == 0 else None
+            producer.produce(
+                topic,
+                value,
+                f"order-{order}",
+                number % PARTITIONS,
+                timestamp=FIRST_MS + number * MONTH_MS // messages,
+                headers=headers,
+            )
+        producer.flush(60)  # or an abort would purge what was never sent
+        if (begin // A_TRANSACTION) % 10 == 3:
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+    time.sleep(20)  # compaction of the segments that are closed
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    for name, value in (("cleanup.policy", "delete"), ("retention.ms", "-1")):
+        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    time.sleep(2)
+
+
+_KINDS = arrow.schema(
+    [
+        ("log_partition", arrow.int32()),
+        ("log_offset", arrow.int64()),
+        ("record_time", arrow.timestamp("us", "UTC")),
+        ("record_time_type", arrow.string()),
+        ("record_key", arrow.binary()),
+        ("record_value", arrow.binary()),
+        ("record_headers", arrow.list_(arrow.struct([("name", arrow.string()), ("value", arrow.binary())]))),
+        ("load_id", arrow.string()),
+    ]
+)
+"""The columns as Spark takes them."""
+
+
+class _Range(InputPartition):
+    def __init__(self, partition: int, start: int, until: int) -> None:
+        self.partition, self.start, self.until = partition, start, until
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: Any) -> None:
+        self._options = dict(options)
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Range(*one) for one in json.loads(self._options["ranges"])]
+
+    def read(self, partition: Any) -> Iterator[arrow.RecordBatch]:
+        from confluent_kafka import Consumer
+
+        client = {"bootstrap.servers": self._options["bootstrap"], "log_level": 0}
+        consumer = Consumer(reader_settings(client) | topic_records._FAST)
+        task = topic_records.RangeTask(
+            "", partition.partition, partition.start, partition.until, "", "bare", 1 << 60, 0.0
+        )
+        for batch in topic_records._Records(consumer, self._options["topic"], task, 60.0, client, []).batches():
+            yield from topic_records._columns(batch, task, _KINDS)[0].combine_chunks().to_batches()
+        consumer.close()
+
+
+class _Source(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "bare_topic"
+
+    def schema(self) -> str:
+        return (
+            "log_partition int, log_offset bigint, record_time timestamp, record_time_type string, record_key binary, "
+            "record_value binary, record_headers array<struct<name: string, value: binary>>, load_id string"
+        )
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        del schema
+        return _Reader(self.options)
+
+
+def bare(spark: SparkSession, bootstrap: str, topic: str, ranges: list[list[int]], folder: Path) -> float:
+    """Read, transform, sort and write the range, a folder a day; return seconds."""
+    begun = time.monotonic()
+    rows = spark.read.format("bare_topic").options(bootstrap=bootstrap, topic=topic, ranges=json.dumps(ranges)).load()
+    decoded = topic_orders.decoded(rows).repartition("day").sortWithinPartitions("day", "log_partition", "log_offset")
+    decoded.write.partitionBy("day").parquet(f"file://{folder}")
+    took = time.monotonic() - begun
+    shutil.rmtree(folder)
+    return took
+
+
+def installation(
+    home: Path, bootstrap: str, topic: str, limits: ba.TopicLimits | None = None, beside: Sequence[Path] = ()
+) -> Platform:
+    """Return an installation of the topic; its sessions reach folders `beside` its warehouse."""
+    for one in beside:
+        one.mkdir(parents=True)
+    settings = load_settings(
+        home=home, table_folders=[str(one) for one in beside], topics={"orders": {"bootstrap_servers": bootstrap}}
+    )
+    platform = Platform.of(settings, [topic_orders.product(topic, limits)])
+    initialise(platform)
+    return platform
+
+
+def replayed(platform: Platform, run_id: str) -> dict[str, float]:
+    """Land what is new, plan, compute, gate and publish it; return seconds by part."""
+    parts: dict[str, float] = {}
+    at = time.monotonic()
+
+    def done(part: str) -> None:
+        nonlocal at
+        parts[part], at = time.monotonic() - at, time.monotonic()
+
+    land(platform, platform.products.topic("orders"), Wanted(new=True))
+    done("land")
+    manifest = {
+        "runId": run_id, "kind": "BACKFILL", "requestedBy": "ana", "reason": "a replay of the topic, measured",
+        "source": {"table": topic_orders.LOG}, "transform": {"name": "order_events", "version": "1"},
+        "target": {"table": topic_orders.EVENTS, "publishRange": {"start": "2026-01-01", "end": "2026-01-31"}},
+        "development": True,
+    }  # fmt: skip
+    record = plan_run(platform, manifest_from(manifest))
+    platform.ledger.decide(run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash)
+    done("plan")
+    stage_chunks(platform, run_id, [chunk.key for chunk in record.plan.chunks])
+    done("stage")
+    gate_chunks(platform, run_id)
+    gate_run(platform, run_id)
+    done("gate")
+    found = platform.ledger.run(run_id)
+    if found.state is not RunState.VALIDATED:
+        raise SystemExit(f"{found.state}: {found.state_reason}")
+    publish(platform, run_id)
+    done("publish")
+    return parts
+
+
+def digest(platform: Platform) -> str:
+    """Return the SHA-256 of every landed row but for its load, in the order of the log."""
+    table = platform.lakehouse.table(topic_orders.LOG)
+    found: RowDigest | None = None
+    for partition in range(PARTITIONS):
+        rows = pl.from_arrow(table.scan(row_filter=f"log_partition = {partition}").to_arrow().drop_columns(["load_id"]))
+        assert isinstance(rows, pl.DataFrame)
+        found = RowDigest(dict(rows.schema)) if found is None else found
+        found.update(rows.sort("log_offset"))
+    return "" if found is None else found.result()
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--chunkings", default="")
+    parser.add_argument("--bootstrap", default="")
+    parser.add_argument("--topic", default="", help="a topic that an earlier round has written")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topic-replay-")))
+        bootstrap = options.bootstrap
+        if not bootstrap:
+            from real_servers.kafka import kafka_broker
+
+            bootstrap = stack.enter_context(kafka_broker()).bootstrap_servers
+        topic = options.topic or f"orders-{int(time.time())}"
+        if not options.topic:
+            begun = time.monotonic()
+            written(bootstrap, topic, options.messages)
+            print(
+                f"topic {topic}: {options.messages:,} messages written in {time.monotonic() - begun:.0f} s", flush=True
+            )
+        measured(options, home, bootstrap, topic)
+
+
+def measured(options: argparse.Namespace, home: Path, bootstrap: str, topic: str) -> None:
+    """Print what each round took."""
+    others = [home / f"round-{number}" / "warehouse" for number in range(options.rounds)]
+    first = installation(home / "first", bootstrap, topic, beside=others)
+    spark = first.spark.session(Mode.BACKFILL)
+    spark.dataSource.register(_Source)
+    with Brokers(first.products.topic("orders"), first.settings.of_topic("orders")) as brokers:
+        state = brokers.state()
+    ranges = [[partition, one.low, one.stable] for partition, one in state.partitions.items()]
+    offsets = sum(until - start for _, start, until in ranges)
+    folder = home / "first" / "warehouse" / "bare"
+    memory = PeakMemory()
+    memory.start()
+    try:
+        bare(spark, bootstrap, topic, ranges, folder)  # the JVM compiles
+        before = bare(spark, bootstrap, topic, ranges, folder)
+        for number in range(options.rounds):
+            platform = installation(home / f"round-{number}", bootstrap, topic).with_spark(first.spark)
+            begun = time.monotonic()
+            parts = replayed(platform, f"replay-{number}")
+            took = time.monotonic() - begun
+            after = bare(spark, bootstrap, topic, ranges, folder)
+            rows = sum(one.rows for one in platform.lakehouse.loads(topic_orders.LOG))
+            print(
+                f"round {number}: replay {took:.1f} s ({rows:,} records of {offsets:,} offsets, {rows / took:,.0f}/s), bare {before:.1f} s and "
+                f"{after:.1f} s, ratio {took / ((before + after) / 2):.2f}; "
+                + ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items()),
+                flush=True,
+            )
+            before = after
+    finally:
+        memory.stop.set()
+        memory.join()
+    print(f"peak memory of all processes but the broker: {memory.peak:,.0f} MiB", flush=True)
+    if options.chunkings:
+        wanted = digest(platform)
+        for positions in map(int, options.chunkings.split(",")):
+            other = installation(
+                home / f"by-{positions}", bootstrap, topic, ba.TopicLimits(positions=positions)
+            ).with_spark(first.spark)
+            begun = time.monotonic()
+            done = land(other, other.products.topic("orders"), Wanted(new=True))
+            equal = digest(other) == wanted
+            print(
+                f"in loads of {positions:,}: {len(done.loads)} loads, {time.monotonic() - begun:.1f} s, digests {'equal' if equal else 'DIFFER'}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""Positions of a log that a run reads: which ones a plan pins of what was landed, and why they may not be read.
+
+Put here the rules, and what a plan keeps. What was landed is looked up by `backfill_assets.planning.landed_logs`; ranges by themselves
+are `log_ranges`', days that are complete `lateness`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+
+from manifests.canonical import LATER
+from manifests.chunks import Chunking, in_words
+from manifests.errors import Problem
+from manifests.facts import TargetContract
+from manifests.lateness import Lateness, last_complete_day
+from manifests.log_ranges import (
+    LandedLog,
+    LogIdentity,
+    LogKind,
+    LogRange,
+    joined,
+    overlaps,
+    positions,
+    without,
+)
+from manifests.log_ranges import in_words as ranges_in_words
+from manifests.model import Mode, RunManifest
+from manifests.source_pins import IncompleteDays, SourceLog
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class PinnedLog:
+    """Of a source that is a log, the positions that a run reads at the snapshot that is pinned.
+
+    Attributes:
+        table: the source.
+        log: which log it is.
+        position: the column of a row's position, and `partition` that of its partition; None where there is one only.
+        ranges: what is read.
+        is_whole: whether that is all that the snapshot has.
+        lost: positions in between that somebody has accepted as lost.
+        complete_before: the instant before which the log is complete, as its declaration has it; None where it says nothing, or
+            nothing is known to be complete.
+        lateness: that declaration in words; empty where there is none.
+        untimed: rows of the snapshot without the time by which the run reads it: no chunk reads them.
+    """
+
+    table: str
+    log: LogIdentity
+    position: str
+    partition: str | None
+    ranges: tuple[LogRange, ...]
+    is_whole: bool
+    lost: tuple[LogRange, ...] = ()
+    complete_before: datetime | None = None
+    lateness: str = ""
+    untimed: int = field(default=0, metadata=LATER)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Say in words what is read of the log, and until when it is complete."""
+        written = lsn_ranges if self.log.kind is LogKind.CHANGELOG else ranges_in_words
+        said = [(f"log {self.table}", f"{self.log}: {written(self.ranges) or 'nothing'}")]
+        if self.lost:
+            said.append(("accepted as lost", written(self.lost)))
+        if self.untimed:
+            said.append(("without a time", f"{self.untimed:,} rows, which no chunk reads"))
+        if self.lateness:
+            until = (
+                "nothing is known to be"
+                if self.complete_before is None
+                else f"before {self.complete_before.isoformat()}"
+            )
+            said.append(("complete", f"{until} ({self.lateness})"))
+        return said
+
+
+def lsn_ranges(ranges: Iterable[LogRange]) -> str:
+    """Return ranges of a log of one partition as the server writes positions."""
+    return "; ".join(f"from {lsn(one.start)} until {lsn(one.until)}" for one in sorted(ranges))
+
+
+def lsn(position: int) -> str:
+    """Return a position of a changelog as the server writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+@dataclass(frozen=True)
+class FoundLog:
+    """What is known of a source that is a log, at the snapshot that a run would read.
+
+    Attributes:
+        table: the source.
+        position: the column of a row's position, and `partition` that of its partition; None where there is one only.
+        landed: what each load has brought that was not taken back, by its id.
+        others: what else has brought rows: loads without ranges, by their ids, and snapshots of other programs, by theirs.
+        lateness: what is declared of records that come late; None where nothing is.
+        from_time: by partition, the position that the instant of the manifest's `fromTime` stands for; None where it names none.
+            `until_time` likewise.
+        last: by partition, the greatest time in the ranges that are read, where lateness is declared.
+        batch: until when the newest load was asked to land, where all of it is read.
+        untimed: how many rows have no time by which a run would read them.
+    """
+
+    table: str
+    position: str
+    partition: str | None
+    landed: Mapping[str, LandedLog] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    lateness: Lateness | None = None
+    from_time: Mapping[int, int] | None = None
+    until_time: Mapping[int, int] | None = None
+    last: Mapping[int, datetime | None] = field(default_factory=dict)
+    batch: datetime | None = None
+    untimed: int = 0
+
+    @property
+    def ranges(self) -> tuple[LogRange, ...]:
+        """Every range that a load has brought."""
+        return tuple(one.range for load in self.landed.values() for one in load.ranges)
+
+    @property
+    def lost(self) -> tuple[LogRange, ...]:
+        """Every range that somebody has accepted as lost."""
+        return tuple(one for load in self.landed.values() for one in load.lost)
+
+
+def wanted_ranges(asked: SourceLog | None, found: FoundLog) -> tuple[LogRange, ...]:
+    """Return the positions that a manifest asks for, those that were not landed too; without any, all from the first landed one to the last.
+
+    A range that ends before it begins is left out: `log_problems` names it.
+    """
+    begins, ends = _hull(found)
+    start = found.from_time if asked is None or asked.from_ is None else asked.from_
+    until = found.until_time if asked is None or asked.until is None else asked.until
+    named = asked is not None and (asked.from_ or asked.until)
+    partitions = sorted(named or begins)
+    ranges = []
+    for one in partitions:
+        first = begins.get(one, 0) if start is None else start.get(one, begins.get(one, 0))
+        last = ends.get(one, 0) if until is None else until.get(one, ends.get(one, 0))
+        if first < last:
+            ranges.append(LogRange(one, first, last))
+    return joined(ranges)
+
+
+def _hull(found: FoundLog) -> tuple[dict[int, int], dict[int, int]]:
+    begins: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for one in (*found.ranges, *found.lost):
+        begins[one.partition] = min(begins.get(one.partition, one.start), one.start)
+        ends[one.partition] = max(ends.get(one.partition, one.until), one.until)
+    return begins, ends
+
+
+def pin_of_log(asked: SourceLog | None, found: FoundLog) -> PinnedLog | None:
+    """Return what a plan keeps of a log; None where it cannot be told which log it is."""
+    identities = {load.log for load in found.landed.values()}
+    if len(identities) != 1:
+        return None
+    lost = joined(found.lost)
+    wanted = wanted_ranges(asked, found)
+    lateness = found.lateness
+    return PinnedLog(
+        found.table,
+        identities.pop(),
+        found.position,
+        found.partition,
+        wanted,
+        is_whole=not without(joined(found.ranges), wanted),
+        lost=without(wanted, without(wanted, lost)),
+        complete_before=None if lateness is None else lateness.complete_before(found.last, found.batch),
+        lateness="" if lateness is None else lateness.describe(),
+        untimed=found.untimed,
+    )
+
+
+def _problems_of_one(
+    manifest: RunManifest, found: FoundLog, asked: SourceLog | None, chunks: Sequence[tuple[str, date]]
+) -> Iterator[Problem]:
+    """Say why a log may not be read as a manifest asks; `chunks` are keys with their last days, of a target that has days."""
+    identities = sorted({load.log for load in found.landed.values()})
+    if found.others:
+        yield Problem(
+            f"{found.table} has rows that no landing has brought: {_shown(found.others)}",
+            "the rows of a log's table come by `backfill land`, which says which positions they are",
+            "take such a load back (`backfill unload`); rows of another program have to be removed by it",
+        )
+    if not identities:
+        yield Problem(
+            f"nothing was landed in {found.table}",
+            "a run reads what was landed of a log",
+            "land it first: `backfill land`",
+        )
+        return
+    if len(identities) > 1:
+        yield Problem(
+            f"{found.table} has records of {len(identities)} logs: {_shown(map(str, identities))}",
+            "positions of a log that was made anew mean something else",
+            "land each in a table of its own; take the loads of one of them back (`backfill unload`)",
+        )
+        return
+    written = lsn_ranges if identities[0].kind is LogKind.CHANGELOG else ranges_in_words
+    if twice := overlaps(found.ranges):
+        yield Problem(
+            f"two loads have brought the same positions of {found.table}: {written(twice)}",
+            "each record of a log is in its table once",
+            "take one of the loads back (`backfill unload`)",
+        )
+    yield from _of_ends(asked, found)
+    if not wanted_ranges(asked, found):
+        rule = "what a run computes of no record is nothing, and nothing would take the place of what is published"
+        yield Problem(
+            f"the run would read no position of {found.table}", rule, "correct source.log, or land records first"
+        )
+    missing = without(wanted_ranges(asked, found), [*found.ranges, *found.lost])
+    if missing:
+        yield Problem(
+            f"{positions(missing):,} position(s) of {found.table} that the run would read were never landed: {written(missing)}",
+            "a run reads a log without gaps",
+            "land them (`backfill land`); where nobody has them any more, land what comes after with --accept-gap and a reason; "
+            "or name positions without them in source.log",
+        )
+    if manifest.execution_mode.publishes and manifest.execution_mode is not Mode.LIVE:
+        yield from _of_days(asked, found, chunks)
+
+
+def _of_ends(asked: SourceLog | None, found: FoundLog) -> Iterator[Problem]:
+    if asked is None:
+        return
+    begins, ends = _hull(found)
+    named = {**(asked.from_ or {}), **(asked.until or {})}
+    if unknown := sorted(named.keys() - begins.keys()):
+        yield Problem(
+            f"source.log names partition {', '.join(map(str, unknown))}, of which nothing was landed",
+            f"landed of {found.table} are the partitions {', '.join(map(str, sorted(begins)))}",
+            "correct the partition, or land it first",
+        )
+    start = found.from_time if asked.from_ is None else asked.from_
+    until = found.until_time if asked.until is None else asked.until
+    for one in sorted(begins.keys() & (named.keys() or begins.keys())):
+        first = begins[one] if start is None else start.get(one, begins[one])
+        last = ends[one] if until is None else until.get(one, ends[one])
+        if first > last:
+            yield Problem(
+                f"source.log begins at {first:,} and ends at {last:,} in partition {one}",
+                "a range of a log ends after it begins",
+                "correct the positions, or the instants",
+            )
+
+
+def _of_days(asked: SourceLog | None, found: FoundLog, chunks: Sequence[tuple[str, date]]) -> Iterator[Problem]:
+    if found.lateness is None or (asked is not None and asked.incomplete_days is IncompleteDays.PUBLISH):
+        return
+    before = found.lateness.complete_before(found.last, found.batch)
+    last = None if before is None else last_complete_day(before)
+    late = [key for key, ends in chunks if last is None or ends > last]
+    if not late:
+        return
+    until = "nothing is known to be complete" if before is None else f"it is complete before {before.isoformat()}"
+    yield Problem(
+        f"records of {in_words(late)} may still come into {found.table}: {until}",
+        f"the log's declaration says how late they may be: {found.lateness.describe()}",
+        "land more of the log, or narrow the publish range; source.log.incompleteDays: PUBLISH publishes what there is",
+    )
+
+
+def _shown(names: Iterable[str]) -> str:
+    known = list(names)
+    return ", ".join(known[:_SHOWN]) + (f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else "")
+
+
+def log_problems(
+    manifest: RunManifest, contract: TargetContract, logs: Mapping[str, FoundLog], chunks: Sequence[tuple[str, date]]
+) -> list[Problem]:
+    """Return why the sources that are logs may not be read as a manifest asks; `chunks` are keys with their last days."""
+    asked, problems = manifest.source.log, []
+    if asked is not None and contract.source not in logs:
+        rule = "source.log names positions of a log, and records of none are landed there"
+        problems.append(Problem(f"{contract.source} is no log", rule, "leave source.log out", "source.log"))
+    days = [] if contract.chunking is Chunking.WHOLE else chunks
+    for table, found in logs.items():
+        problems += _problems_of_one(manifest, found, asked if table == contract.source else None, days)
+    return problems
+
+
+def pinned_logs(manifest: RunManifest, source: str, logs: Mapping[str, FoundLog]) -> tuple[PinnedLog, ...]:
+    """Return which positions a plan pins of the sources that are logs: of the first `source` those that the manifest names."""
+    pins = (
+        pin_of_log(manifest.source.log if table == source else None, found) for table, found in sorted(logs.items())
+    )
+    return tuple(pin for pin in pins if pin is not None)
+
+
+def last_complete(logs: Iterable[PinnedLog], start: date, ends: date) -> date:
+    """Return the last day, up to `ends`, that logs are complete for as declared; the one before `start` where none is."""
+    before = start - timedelta(days=1)
+    declared = [one.complete_before for one in logs if one.lateness]
+    return min([ends, *(before if one is None else max(before, last_complete_day(one)) for one in declared)])

@@ -1,0 +1,200 @@
+"""Ranges of a log: which positions of which partition were landed, are read, or are missing.
+
+Put here what can be said of ranges without asking a server or opening a table. What a plan pins
+of a log is `log_pins`'s; how a range is landed, `backfill_assets.ingestion`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from itertools import groupby
+
+from pydantic import TypeAdapter
+
+from manifests.canonical import LATER, canonical_json
+
+
+class LogKind(StrEnum):
+    """What wrote a log."""
+
+    KAFKA = "KAFKA"
+    CHANGELOG = "CHANGELOG"
+
+
+@dataclass(frozen=True, order=True)
+class LogIdentity:
+    """Which log it is: two logs with one name are told apart by it.
+
+    Attributes:
+        kind: what wrote it.
+        server: the id of the cluster, or of the database server.
+        name: of the topic, or of the database.
+        incarnation: the id of the topic, or of the timeline: another one once the log was made anew.
+    """
+
+    kind: LogKind
+    server: str
+    name: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind} {self.server}, {self.incarnation})"
+
+
+@dataclass(frozen=True, order=True)
+class LogRange:
+    """Positions of one partition, from `start` up to `until`, which is not in it; every one of them from 0 on."""
+
+    partition: int
+    start: int
+    until: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no range."""
+        if self.partition < 0 or not 0 <= self.start <= self.until:
+            raise ValueError(f"no range of a log: partition {self.partition}, from {self.start} until {self.until}")
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} from {self.start:,} until {self.until:,}"
+
+
+@dataclass(frozen=True)
+class LandedRange:
+    """A range that a load has brought, with its rows: positions in between that have none are no records, or none that count.
+
+    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none.
+    """
+
+    range: LogRange
+    rows: int
+    first_time: datetime | None = None
+    last_time: datetime | None = None
+
+
+@dataclass(frozen=True)
+class LandedLog:
+    """What one load has brought of a log: a range for each of its partitions, also for those without a row.
+
+    Attributes:
+        log: which log it is.
+        ranges: what was landed.
+        lost: positions that nobody has any more, and that somebody has accepted as lost when the load was made.
+        complete_before: until when the load was asked to land, where it was asked by time.
+        so_far: what had been landed before, in as few ranges as there can be, and `lost_so_far` what of it was accepted as lost: it is
+            known by them when somebody has cut the history of the table.
+    """
+
+    log: LogIdentity
+    ranges: tuple[LandedRange, ...]
+    lost: tuple[LogRange, ...] = field(default=(), metadata=LATER)
+    complete_before: datetime | None = field(default=None, metadata=LATER)
+    so_far: tuple[LandedRange, ...] = field(default=(), metadata=LATER)
+    lost_so_far: tuple[LogRange, ...] = field(default=(), metadata=LATER)
+
+    def to_json(self) -> str:
+        """Return it as canonical JSON; `landed_from_json` reads it back."""
+        return canonical_json(self)
+
+
+_LANDED = TypeAdapter(LandedLog)
+
+
+def landed_from_json(text: str) -> LandedLog:
+    """Read back what `LandedLog.to_json` wrote.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    return _LANDED.validate_json(text)
+
+
+def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
+    """Return what a load has landed with what the loads `before` it have, that were not taken back."""
+    known = list(before)
+    ordered = sorted((one for load in known for one in load.ranges), key=lambda one: one.range)
+    so_far: list[LandedRange] = []
+    for one in ordered:
+        last = so_far[-1] if so_far else None
+        if last is None or last.range.partition != one.range.partition or one.range.start != last.range.until:
+            so_far.append(one)
+            continue
+        times = [at for at in (last.first_time, one.first_time, last.last_time, one.last_time) if at is not None]
+        whole = LogRange(one.range.partition, last.range.start, one.range.until)
+        so_far[-1] = LandedRange(whole, last.rows + one.rows, min(times, default=None), max(times, default=None))
+    lost = joined(one for load in known for one in load.lost)
+    return replace(landed, so_far=tuple(so_far), lost_so_far=lost)
+
+
+def known_from(oldest: LandedLog) -> LandedLog:
+    """Return what had been landed before the oldest load that is known."""
+    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far)
+
+
+def joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:
+    """Return the same positions in as few ranges as there can be, in order; empty ones are left out."""
+    found: list[LogRange] = []
+    for one in sorted(ranges):
+        if one.start == one.until:
+            continue
+        last = found[-1] if found else None
+        if last is not None and last.partition == one.partition and one.start <= last.until:
+            found[-1] = LogRange(one.partition, last.start, max(last.until, one.until))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def without(ranges: Iterable[LogRange], taken: Iterable[LogRange]) -> tuple[LogRange, ...]:
+    """Return the positions of `ranges` that are not in `taken`, in order."""
+    away: dict[int, list[LogRange]] = {}
+    for one in joined(taken):
+        away.setdefault(one.partition, []).append(one)
+    left: list[LogRange] = []
+    for one in joined(ranges):
+        start = one.start
+        for gone in away.get(one.partition, ()):
+            if gone.until <= start or gone.start >= one.until:
+                continue
+            if gone.start > start:
+                left.append(LogRange(one.partition, start, gone.start))
+            start = gone.until
+        if start < one.until:
+            left.append(LogRange(one.partition, start, one.until))
+    return tuple(left)
+
+
+def overlaps(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:
+    """Return the positions that are in more than one of some ranges, in order."""
+    found: list[LogRange] = []
+    for _, of_one in groupby(sorted(ranges), key=lambda one: one.partition):
+        until = 0
+        for one in of_one:
+            if one.start < min(until, one.until):
+                found.append(LogRange(one.partition, one.start, min(until, one.until)))
+            until = max(until, one.until)
+    return joined(found)
+
+
+def gaps(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:
+    """Return the positions between the first and the last of each partition that are in no range, in order."""
+    known = joined(ranges)
+    whole = [
+        LogRange(partition, min(one.start for one in of_one), max(one.until for one in of_one))
+        for partition, of_one in ((key, list(group)) for key, group in groupby(known, key=lambda one: one.partition))
+    ]
+    return without(whole, known)
+
+
+def positions(ranges: Iterable[LogRange]) -> int:
+    """Return how many positions some ranges have, each counted once."""
+    return sum(one.until - one.start for one in joined(ranges))
+
+
+def in_words(ranges: Iterable[LogRange], most: int = 5) -> str:
+    """Return ranges in words, in order, the first `most` of them by name."""
+    known = sorted(ranges)
+    more = f" and {len(known) - most:,} more" if len(known) > most else ""
+    return "; ".join(map(str, known[:most])) + more

@@ -1,0 +1,140 @@
+"""Which ranges of a log a table has, as the loads that brought them and were not taken back say it.
+
+Put here how they are found in a table's history, and what else has changed its rows. What ranges are, and how they are counted, is
+`manifests.log_ranges`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import dropwhile
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.log_ranges import LandedLog, LogRange, known_from, landed_from_json
+from resources.lakehouse.lineage import ancestors
+from resources.lakehouse.live_files import pinned_snapshot
+from resources.lakehouse.loads import (
+    ACTOR_PROPERTY,
+    LOAD_PROPERTY,
+    LOG_PROPERTY,
+    REASON_PROPERTY,
+    STANDING_PROPERTY,
+    UNDOES_PROPERTY,
+)
+from resources.lakehouse.metadata import committed_at, count_said
+from resources.lakehouse.summaries import summary_of
+
+
+@dataclass(frozen=True)
+class LandedLoad:
+    """A load that has brought ranges of a log, and whose rows are there.
+
+    Attributes:
+        load_id: the load; `snapshot_id` the snapshot that it was committed as, `at` that one's time.
+        landed: what it has brought.
+        by: who has landed it.
+        reason: why positions between what was there and what it brought are accepted as lost, where some are.
+    """
+
+    load_id: str
+    snapshot_id: int
+    at: datetime
+    landed: LandedLog
+    by: str = ""
+    reason: str = ""
+
+    @property
+    def gap(self) -> tuple[LogRange, ...]:
+        """The positions that it leaves out between what was there and what it brought."""
+        return self.landed.lost
+
+
+def landed_loads(table: Table, snapshot_id: int | None = None) -> list[LandedLoad]:
+    """Return the loads of ranges that are there at a snapshot in the history of a table (None: now), oldest first.
+
+    Where somebody has cut the history, what the oldest load that is left says of those before it stands for them.
+
+    Raises:
+        EnvironmentRefused: if what a load says of its ranges cannot be read.
+    """
+    history = [(snapshot, summary_of(snapshot)) for snapshot in _history(table, snapshot_id)]
+    known = {said.get(LOAD_PROPERTY) for _, said in history if LOG_PROPERTY in said}
+    found: list[LandedLoad] = []
+    undone: set[str] = set()
+    oldest: LandedLoad | None = None
+    for snapshot, said in history:
+        taken_back = said.get(UNDOES_PROPERTY)
+        if taken_back is not None and taken_back not in known and STANDING_PROPERTY in said:
+            # the load that it took back is of a history that is cut: what stood then is what it says
+            standing = _landed(table, taken_back, said[STANDING_PROPERTY])
+            at = committed_at(table, snapshot)
+            return [LandedLoad(f"before {taken_back}", snapshot.snapshot_id, at, standing), *found[::-1]]
+        if taken_back is not None:
+            undone.add(taken_back)
+        if LOG_PROPERTY not in said:
+            continue
+        oldest = _load(table, snapshot, said[LOG_PROPERTY])
+        if oldest.load_id not in undone:
+            found.append(oldest)
+    if oldest is not None and (oldest.landed.so_far or oldest.landed.lost_so_far):
+        earlier = known_from(oldest.landed)
+        found.append(LandedLoad(f"before {oldest.load_id}", oldest.snapshot_id, oldest.at, earlier))
+    return found[::-1]
+
+
+def other_changes(table: Table, snapshot_id: int) -> list[str]:
+    """Return what else than loads of ranges has changed the rows of a table up to a snapshot of it, in words.
+
+    That are other loads that were not taken back, by their ids, and snapshots of other programs; and how many rows differ.
+
+    Raises:
+        EnvironmentRefused: as `landed_loads`.
+    """
+    others: list[str] = []
+    undone: set[str] = set()
+    for snapshot in _history(table, snapshot_id):
+        said = summary_of(snapshot)
+        load_id = said.get(LOAD_PROPERTY)
+        if (taken_back := said.get(UNDOES_PROPERTY)) is not None:
+            undone.add(taken_back)
+        elif load_id is not None:
+            others += [] if load_id in undone or LOG_PROPERTY in said else [f"load {load_id}"]
+        elif count_said(table, snapshot, "added-records") or count_said(table, snapshot, "deleted-records"):
+            others.append(f"snapshot {snapshot.snapshot_id} of another program")
+    total = count_said(table, pinned_snapshot(table, snapshot_id), "total-records")
+    known = sum(one.rows for load in landed_loads(table, snapshot_id) for one in load.landed.ranges)
+    if not others and total is not None and total != known:
+        others.append(f"snapshot {snapshot_id} has {total:,} rows, and its loads on record have brought {known:,}")
+    return others
+
+
+def _history(table: Table, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """Yield a snapshot in the history of a table (None: the current one) and those before it."""
+    found = ancestors(table)
+    return found if snapshot_id is None else dropwhile(lambda one: one.snapshot_id != snapshot_id, found)
+
+
+def _load(table: Table, snapshot: Snapshot, text: str) -> LandedLoad:
+    said = summary_of(snapshot)
+    load_id = said.get(LOAD_PROPERTY, "")
+    at, by = committed_at(table, snapshot), said.get(ACTOR_PROPERTY, "")
+    landed = _landed(table, load_id, text)
+    return LandedLoad(load_id, snapshot.snapshot_id, at, landed, by, said.get(REASON_PROPERTY, ""))
+
+
+def _landed(table: Table, load_id: str, text: str) -> LandedLog:
+    try:
+        return landed_from_json(text)
+    except ValueError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"load '{load_id}' of {'.'.join(table.name())} does not say legibly which ranges it has brought",
+                f"the summary of its snapshot has them as {LOG_PROPERTY}",
+                "find out who has written it; take the load back, and land the ranges again",
+            )
+        ) from error

@@ -1,0 +1,48 @@
+"""Fixtures of the real servers: one of each a test process; a test that kills or stops one takes one of its own.
+
+A test that asks for a server that cannot be had is skipped, and the reason names the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from real_servers.kafka import Broker, kafka_broker
+from real_servers.postgresql import LogicalPostgres, logical_postgres
+from real_servers.processes import MissingServerError
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """A Kafka broker of this test process: topics are a test's own."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(kafka_broker())
+        except MissingServerError as reason:
+            pytest.skip(f"nothing is tested on a Kafka broker: {reason}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def logical_server() -> Iterator[LogicalPostgres]:
+    """A PostgreSQL of this test process whose log can be decoded: databases are a test's own."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(logical_postgres())
+        except MissingServerError as reason:
+            pytest.skip(f"nothing is tested on PostgreSQL's log: {reason}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def debezium_environment() -> None:
+    """Skip where Debezium's engine cannot be had."""
+    from real_servers.debezium import environment
+
+    try:
+        environment()
+    except MissingServerError as reason:
+        pytest.skip(f"nothing is tested with Debezium: {reason}")

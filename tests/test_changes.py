@@ -1,0 +1,224 @@
+"""What changes come to, against the bank that has made them: state at any LSN, history, and the end of each day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.errors import SparkRuntimeException
+
+from backfill_assets.declarations.changes import daily_state, history, renamed, state_at
+from backfill_assets.products.accounts.generator import COLUMNS, Bank
+from backfill_assets.testing.sessions import spark_sessions
+from manifests.model import Mode
+
+
+@pytest.fixture(scope="module")
+def spark() -> Any:
+    return spark_sessions().session(Mode.BACKFILL)
+
+
+ROW = "account_id bigint, owner string, email string, balance decimal(12, 2), opened_at bigint, note string"
+NEWEST = ROW.replace("email", "contact") + ", tier string"
+NAMES = ["account_id", "owner", "email", "balance", "opened_at", "note"]
+SCHEMA = (
+    "commit_lsn long, lsn long, position long, op string, key string, before string, after string, committed_at timestamp,"
+    " schema_version string"
+)
+
+
+def records(bank: Bank) -> list[dict[str, Any]]:
+    """Read the bank's messages in the plainest way: in the tests of the functions nothing is landed."""
+    ends = {
+        one.value["id"].split(":")[0]: int(one.value["id"].split(":")[1])
+        for one in bank.messages
+        if one.value and one.value.get("status") == "END"
+    }
+    found = []
+    for one in bank.messages:
+        value = one.value
+        if value is None or "op" not in value:
+            continue
+        source, row = value["source"], value["after"] or value["before"]
+        found.append(
+            {
+                "commit_lsn": source["lsn"] if value["op"] == "r" else ends[str(source["txId"])],
+                "lsn": source["lsn"],
+                "position": 0 if value["op"] == "r" else value["transaction"]["total_order"],
+                "op": value["op"],
+                "key": None if one.key is None else json.dumps(one.key, separators=(",", ":")),
+                "before": None if value["before"] is None else json.dumps(value["before"]),
+                "after": None if value["after"] is None else json.dumps(value["after"]),
+                "committed_at": datetime.fromtimestamp(source["ts_ms"] / 1000, UTC),
+                "schema_version": next(
+                    (name for name, columns in COLUMNS.items() if row is not None and set(columns) == set(row)), "1"
+                ),
+            }
+        )
+    return found
+
+
+def frame(spark: Any, rows: Sequence[dict[str, Any]], seed: int = 0) -> Any:
+    """Return changes in disorder, some of them twice."""
+    draw = Random(seed)
+    mixed = [*rows, *(one for one in rows if draw.random() < 0.2)]
+    draw.shuffle(mixed)
+    names = [one.split()[0] for one in SCHEMA.split(", ")]
+    return spark.createDataFrame([tuple(one[name] for name in names) for one in mixed], SCHEMA)
+
+
+def as_dict(found: Any, names: Sequence[str] = NAMES) -> dict[int, tuple[Any, ...]]:
+    rows = [tuple(row[name] for name in names) for row in found.collect()]
+    by_key = {row[0]: row for row in rows}
+    assert len(by_key) == len(rows), "a key is there twice"
+    return by_key
+
+
+def by_bank(bank: Bank, lsn: int, names: Sequence[str] = NAMES) -> dict[int, tuple[Any, ...]]:
+    from decimal import Decimal
+
+    def value(row: dict[str, Any], name: str) -> Any:
+        said = row.get(name, row.get("email") if name == "contact" else None)
+        return Decimal(said) if name == "balance" else said
+
+    return {key: tuple(value(row, name) for name in names) for key, row in bank.rows_at(lsn).items()}
+
+
+def a_bank(seed: int, transactions: int = 60) -> Bank:
+    """A bank with truncates, a snapshot in the beginning and one in the midst, where nothing is lost."""
+    bank = Bank(seed, accounts=12, truncates=0.04)
+    bank.work(transactions // 4)
+    if seed % 2:
+        bank.snapshot()
+    bank.work(transactions // 2)
+    bank.snapshot()
+    bank.work(transactions // 4)
+    return bank
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_state_at_any_lsn_is_that_of_the_bank(spark: Any, seed: int) -> None:
+    bank = a_bank(seed)
+    changes = frame(spark, records(bank), seed).cache()
+    draw = Random(seed)
+    asked = draw.sample([lsn for lsn, _ in bank.commits], 5)
+    for lsn in [*asked, asked[0] - 1, asked[1] + 1, bank.lsn]:
+        assert as_dict(state_at(changes, ROW, lsn)) == by_bank(bank, lsn), f"seed {seed}, LSN {lsn}"
+    changes.unpersist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_history_of_each_row_has_its_state_at_every_commit_and_nothing_twice(spark: Any, seed: int) -> None:
+    bank = a_bank(seed)
+    rows = [row.asDict() for row in history(frame(spark, records(bank), seed), ROW).collect()]
+    for lsn, _ in bank.commits:
+        there = [
+            row
+            for row in rows
+            if row["valid_from_lsn"] <= lsn and (row["valid_to_lsn"] is None or row["valid_to_lsn"] > lsn)
+        ]
+        found = {row["account_id"]: tuple(row[name] for name in NAMES) for row in there}
+        assert len(found) == len(there)
+        assert found == by_bank(bank, lsn), f"seed {seed}, LSN {lsn}"
+    for row in rows:
+        assert row["valid_to"] is None or row["valid_from"] <= row["valid_to"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_state_of_each_day_is_that_at_its_last_commit(spark: Any, seed: int) -> None:
+    bank = a_bank(seed)
+    first, last = bank.commits[0][1].date(), bank.commits[-1][1].date() + timedelta(days=1)
+    found = daily_state(frame(spark, records(bank), seed), ROW, first, last).collect()
+    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+    for day in days:
+        end = datetime.combine(day + timedelta(days=1), time(), UTC)
+        until = max((lsn for lsn, at in bank.commits if at < end), default=0)
+        rows = {row["account_id"]: tuple(row[name] for name in NAMES) for row in found if row["day"] == day}
+        assert rows == by_bank(bank, until), f"seed {seed}, {day}"
+        at = state_at(frame(spark, records(bank)), ROW, end - timedelta(microseconds=1)) if day == days[1] else None
+        assert at is None or as_dict(at) == rows
+    assert len(found) == len({(row["account_id"], row["day"]) for row in found})
+
+
+def test_a_day_says_the_same_whatever_happens_later(spark: Any) -> None:
+    bank = a_bank(3)
+    day = bank.commits[20][1].date()
+    rows = records(bank)
+    end = datetime.combine(day + timedelta(days=1), time(), UTC)
+    whole = daily_state(frame(spark, rows), ROW, day, day)
+    cut = daily_state(frame(spark, [one for one in rows if one["committed_at"] < end]), ROW, day, day)
+    assert sorted(map(str, whole.collect())) == sorted(map(str, cut.collect()))
+    assert whole.count() > 0
+
+
+def test_a_row_that_a_snapshot_does_not_find_is_gone_and_one_that_it_finds_goes_on(spark: Any) -> None:
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    said = '{"account_id":%d,"owner":"%s","email":null,"balance":"1.00","opened_at":0,"note":null}'
+
+    def change(op: str, lsn: int, key: int, owner: str, position: int = 1) -> dict[str, Any]:
+        return {
+            "commit_lsn": lsn if op == "r" else lsn + 1,
+            "lsn": lsn,
+            "position": 0 if op == "r" else position,
+            "op": op,
+            "key": f'{{"account_id":{key}}}',
+            "before": None,
+            "after": said % (key, owner),
+            "committed_at": at + timedelta(seconds=lsn),
+            "schema_version": "1",
+        }
+
+    rows = [change("c", 10, 1, "a"), change("c", 20, 2, "b"), change("c", 30, 3, "c")]
+    rows += [change("r", 100, 1, "a"), change("r", 100, 3, "changed while nobody looked")]
+    found = {
+        (row["account_id"], row["owner"]): (row["valid_from_lsn"], row["valid_to_lsn"], row["is_observed"])
+        for row in history(frame(spark, rows), ROW).collect()
+    }
+    assert found == {
+        (1, "a"): (11, None, False),
+        (2, "b"): (21, 100, False),
+        (3, "c"): (31, 100, False),
+        (3, "changed while nobody looked"): (100, None, True),
+    }
+
+
+def test_a_value_that_was_not_sent_and_is_not_known_is_refused_by_the_name_of_its_row(spark: Any) -> None:
+    bank = Bank(5, accounts=4, truncates=0)
+    bank.work(80)
+    rows = [one for one in records(bank) if one["op"] == "u" and "__debezium" in one["after"]][:1]
+    with pytest.raises(SparkRuntimeException, match="the value of note was not sent with the change of the row"):
+        state_at(frame(spark, rows), ROW).collect()
+
+
+def test_a_value_that_was_not_sent_comes_along_when_the_key_is_changed_again_and_again(spark: Any) -> None:
+    bank = Bank(17, accounts=30, truncates=0, renumbers=0.6)
+    bank.work(300)
+    moved = [one for one in records(bank) if one["op"] == "c" and "__debezium" in one["after"]]
+    assert len(moved) > 5
+    changes = frame(spark, records(bank))
+    for lsn in (moved[0]["commit_lsn"], moved[-1]["commit_lsn"], bank.lsn):
+        assert as_dict(state_at(changes, ROW, lsn)) == by_bank(bank, lsn)
+
+
+def test_versions_are_read_by_the_names_of_the_newest(spark: Any) -> None:
+    from backfill_assets.declarations.source_tables import Readers, as_it_is
+
+    bank = Bank(11, accounts=10, truncates=0)
+    for _ in range(2):
+        bank.work(30)
+        bank.evolve()
+    bank.work(30)
+    second = ROW + ", tier string"
+    readers = Readers(
+        "schema_version",
+        {"1": renamed(ROW, {"email": "contact"}), "2": renamed(second, {"email": "contact"}), "3": as_it_is},
+    )
+    changes = readers.read(frame(spark, records(bank)))
+    names = ["account_id", "owner", "contact", "balance", "opened_at", "note", "tier"]
+    for lsn in (bank.commits[20][0], bank.commits[45][0], bank.lsn):
+        assert as_dict(state_at(changes, NEWEST, lsn), names) == by_bank(bank, lsn, names)
+    assert date(2024, 1, 1) <= bank.commits[-1][1].date()

@@ -1,0 +1,112 @@
+"""Messages of Debezium: each is read as what it says, with its rows as they came, or is refused by the rule that it breaks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from backfill_assets.extraction.debezium import Boundary, Change, SaysNothing, UnreadableError, message_of
+
+SOURCE = {
+    "snapshot": "false",
+    "sequence": '["24023119","24023128"]',
+    "schema": "public",
+    "table": "accounts",
+    "txId": 571,
+    "lsn": 24023128,
+    "ts_ms": 1_704_067_200_001,
+    "ts_us": 1_704_067_200_001_234,
+}
+PLACE = {"id": "571:24023128", "total_order": 1, "data_collection_order": 1}
+VALUE: dict[str, Any] = {
+    "before": None,
+    "after": {"account_id": 7, "rate": 1.10},
+    "source": SOURCE,
+    "transaction": PLACE,
+    "op": "c",
+    "ts_ms": 1,
+}
+
+
+def line(value: Any, key: Any = None, *, as_text: bool = False) -> str:
+    if as_text:
+        return json.dumps({"key": json.dumps(key), "value": None if value is None else json.dumps(value)})
+    return json.dumps({"key": key, "value": value})
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_change_is_read_with_its_rows_as_they_came(as_text: bool) -> None:
+    found = message_of(line(VALUE, {"account_id": 7}, as_text=as_text))
+    assert found == Change(
+        "c", "public.accounts", 24023128, 24023119, "571", 1, {"account_id": 7}, None, '{"account_id": 7, "rate": 1.1}',
+        {"account_id": 7, "rate": 1.1}, 1_704_067_200_001_234, "",
+    )  # fmt: skip
+
+
+def test_a_number_is_kept_as_it_was_written() -> None:
+    text = line(VALUE).replace("1.1}", "1.10000000000000000001}")
+    found = message_of(text)
+    assert isinstance(found, Change)
+    assert found.after == '{"account_id": 7, "rate": 1.10000000000000000001}'
+
+
+def test_schemas_may_be_there_and_a_value_may_come_alone() -> None:
+    whole = {"schema": {"type": "struct"}, "payload": VALUE}
+    key = {"schema": {"type": "struct"}, "payload": {"account_id": 7}}
+    assert message_of(line(whole, key)) == message_of(line(VALUE, {"account_id": 7}))
+    alone = message_of(json.dumps(VALUE))
+    assert isinstance(alone, Change)
+    assert (alone.key, alone.after) == (None, '{"account_id": 7, "rate": 1.1}')
+
+
+def test_what_says_nothing_of_a_row_is_told_apart() -> None:
+    assert message_of(line(None, {"account_id": 7})) == SaysNothing("tombstone")
+    assert message_of(line({"schema": None, "payload": None})) == SaysNothing("tombstone")
+    assert message_of(line({"ts_ms": 1}, {"serverName": "bank"})) == SaysNothing("heartbeat")
+
+
+def test_a_transaction_begins_and_ends() -> None:
+    begin = {"status": "BEGIN", "id": "571:24023128", "event_count": None, "data_collections": None, "ts_ms": 1}
+    assert message_of(line(begin)) == Boundary(False, "571", 24023128, 0)
+    assert message_of(line(begin | {"status": "END", "event_count": 3})) == Boundary(True, "571", 24023128, 3)
+
+
+def test_a_read_is_of_a_snapshot_and_knows_no_commit_before() -> None:
+    source = SOURCE | {"snapshot": "last", "sequence": '[null,"24023128"]'}
+    found = message_of(line(VALUE | {"op": "r", "source": source, "transaction": None}))
+    assert isinstance(found, Change)
+    assert (found.transaction, found.order, found.previous, found.snapshot) == (None, 0, None, "last")
+
+
+WRONG = {
+    "op is one of": VALUE | {"op": "x"},
+    "a change has a source": VALUE | {"source": None},
+    "source.lsn is a whole number": VALUE | {"source": SOURCE | {"lsn": -1}},
+    "source.sequence has": VALUE | {"source": SOURCE | {"sequence": None}},
+    "source says when it was": VALUE | {"source": SOURCE | {"ts_us": None, "ts_ms": None}},
+    "provide.transaction.metadata=true": VALUE | {"transaction": None},
+    "its place in its transaction": VALUE | {"transaction": PLACE | {"total_order": 0}},
+    "a change has its row": VALUE | {"after": None},
+    "a delete leaves no row": VALUE | {"op": "d", "before": {"account_id": 7}},
+    "none of an incremental one": VALUE | {"op": "r", "source": SOURCE | {"snapshot": "incremental"}},
+    "END says how many": {"status": "END", "id": "571:1", "event_count": None},
+    "a transaction's message is BEGIN or END": {"status": "MAYBE", "id": "571:1"},
+    "a message's value is a JSON object": 5,
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_what_is_no_message_says_which_rule_it_breaks(rule: str) -> None:
+    with pytest.raises(UnreadableError) as refused:
+        message_of(line(WRONG[rule]))
+    assert rule in refused.value.rule
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "nonsense", '{"value": ', '{"value": {"a": NaN}}', '{"a": 1, "a": 2}', '{"a" 1}', '{"a": 1']
+)
+def test_a_damaged_line_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableError):
+        message_of(text)

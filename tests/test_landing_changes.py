@@ -1,0 +1,254 @@
+"""Landing changes of a database: whole transactions, each once, in the order of commits, and no gap that nobody has accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from change_world import CHANGES, Accounts, delivery, make_accounts
+
+from backfill_assets import faults
+from backfill_assets.ingestion.landed_changes import GAP_PROPERTY, land_changes
+from backfill_assets.ingestion.table_loads import undo_load
+from backfill_assets.products.accounts import BANK
+from backfill_assets.products.accounts.generator import Bank, Message, log_facts
+from manifests.errors import InputRefused
+from manifests.log_ranges import joined
+from resources.lakehouse.summaries import summary_of
+
+POINTS = ("landing.kept", "landing.quarantined", "landing.appended")
+"""Those of a changelog; `faults.POINTS` has others of topics."""
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Iterator[Accounts]:
+    world = make_accounts(tmp_path / "home")
+    yield world
+    world.platform.ledger.close()
+
+
+def a_bank(seed: int = 1, transactions: int = 40) -> Bank:
+    bank = Bank(seed, accounts=10, truncates=0.03)
+    bank.work(transactions // 4)
+    bank.snapshot()
+    bank.work(transactions)
+    return bank
+
+
+def tail_of(bank: Bank) -> list[Message]:
+    """What an engine delivers that begins with the bank's first snapshot."""
+    first = next(place for place, one in enumerate(bank.messages) if one.value and one.value.get("op") == "r")
+    return bank.messages[first:]
+
+
+def whole(messages: list[Message]) -> list[list[Message]]:
+    """Messages by transaction, each with its boundaries; reads are one."""
+    found: list[list[Message]] = [[]]
+    for one in messages:
+        if one.value and one.value.get("status") == "BEGIN":
+            found.append([])
+        found[-1].append(one)
+    return [each for each in found if each]
+
+
+def test_a_snapshot_and_its_tail_are_landed_and_say_their_range(accounts: Accounts) -> None:
+    bank = a_bank()
+    done = accounts.land(tail_of(bank))
+    assert len(done.loads) == 1
+    (one,) = accounts.ranges()
+    snapshot = next(m.value["source"]["lsn"] for m in bank.messages if m.value and m.value.get("op") == "r")
+    assert (one.range.start, one.range.until) == (snapshot, bank.commits[-1][0] + 1)
+    rows = accounts.table(CHANGES)
+    ops = [m.value["op"] for m in tail_of(bank) if m.value and "op" in m.value]
+    assert rows.height == len(ops) == one.rows
+    assert sorted(rows["op"].to_list()) == sorted(ops)
+    again = accounts.land(tail_of(bank))
+    assert (again.loads, again.again) == (
+        (),
+        1 + sum(1 for m in tail_of(bank) if m.value and m.value.get("status") == "END"),
+    )
+
+
+def test_files_in_any_order_any_number_of_times_and_in_any_pieces_land_the_same(
+    accounts: Accounts, tmp_path: Path
+) -> None:
+    bank = a_bank(2)
+    messages = tail_of(bank)
+    other = make_accounts(tmp_path / "other")
+    other.land(messages)
+    draw = Random(2)
+    cuts = sorted(draw.sample(range(1, len(messages)), 4))
+    for number, until in enumerate([*cuts, len(messages)]):
+        before = 0 if not number else [0, *cuts][number]
+        mixed = [*messages[max(0, before - 7) : until]]
+        draw.shuffle(mixed)
+        accounts.land([*mixed, *mixed[:5]], f"part-{number}")
+    assert accounts.changes() == other.changes()
+    assert joined(one.range for one in accounts.ranges()) == joined(one.range for one in other.ranges())
+    assert len(joined(one.range for one in accounts.ranges())) == 1
+    other.platform.ledger.close()
+
+
+def test_an_open_transaction_waits_and_comes_with_its_end(accounts: Accounts) -> None:
+    bank = a_bank(3)
+    messages = tail_of(bank)
+    longest = max(whole(messages)[1:], key=len)
+    inside = messages.index(longest[0]) + len(longest) // 2
+    first = accounts.land(messages[:inside], "first")
+    assert len(first.open) == 1
+    before = accounts.table(CHANGES).height
+    second = accounts.land(messages[inside:], "second")
+    assert second.open == ()
+    assert accounts.table(CHANGES).height == sum(1 for m in messages if m.value and "op" in m.value) > before
+
+
+@pytest.mark.parametrize("lost", ["transaction", "change", "end", "snapshot row"])
+def test_what_is_missing_is_named_and_refused_unless_somebody_accepts_it(accounts: Accounts, lost: str) -> None:
+    bank = a_bank(4)
+    units = whole(tail_of(bank))
+    at = next(number for number, one in enumerate(units[5:], 5) if len(one) > 4)
+    kept = list(units)
+    if lost == "transaction":
+        kept[at] = []
+    elif lost == "change":
+        kept[at] = [m for m in units[at] if m is not units[at][2]]
+        if units[at][2].value is None:
+            kept[at] = [m for m in units[at] if m is not units[at][1]]
+    elif lost == "end":
+        kept[at] = units[at][:-1]
+    else:
+        kept[0] = units[0][:-1]
+    messages = [m for one in kept for m in one]
+    with pytest.raises(InputRefused) as refused:
+        accounts.land(messages)
+    assert "missing" in str(refused.value)
+    assert accounts.table(CHANGES).height == 0
+    done = accounts.land(messages, accept_gap="the file is gone for good", by="ana")
+    assert done.loads
+    assert done.accepted
+    table = accounts.platform.lakehouse.table(CHANGES)
+    said = json.loads(summary_of(table.current_snapshot())[GAP_PROPERTY])
+    assert (said["by"], said["reason"]) == ("ana", "the file is gone for good")
+    ranges = joined(one.range for one in accounts.ranges())
+    assert len(ranges) == 2 or lost == "snapshot row"
+    # what was lost is found, and fills the gap
+    accounts.land([m for one in units for m in one], "found")
+    assert len(joined(one.range for one in accounts.ranges())) == 1
+
+
+def test_changes_without_a_snapshot_before_them_are_refused_and_a_second_one_after_a_gap_is_a_decision(
+    accounts: Accounts,
+) -> None:
+    bank = a_bank(10)
+    units = whole(tail_of(bank))
+    with pytest.raises(InputRefused, match="no snapshot was delivered that the changes go on from"):
+        accounts.land([m for one in units[3:] for m in one])
+    accounts.land([m for one in units[:5] for m in one], "first")
+    reached = accounts.ranges()[-1].range.until
+    done = len(bank.messages)
+    again = bank.snapshot()
+    bank.work(5)
+    with pytest.raises(InputRefused, match="are missing"):
+        accounts.land(bank.messages[done:], "anew")
+    accounts.land(bank.messages[done:], "anew", accept_gap="the slot was dropped; taken anew", by="ana")
+    first, second = joined(one.range for one in accounts.ranges())
+    assert (first.until, second.start) == (reached, again)
+
+
+def test_another_server_or_timeline_is_refused_by_name(accounts: Accounts) -> None:
+    bank = a_bank(5)
+    accounts.land(tail_of(bank))
+    for wrong in ({"system_identifier": "1"}, {"timeline": 2}, {"database": "shop"}):
+        with pytest.raises(InputRefused, match="the files are of"):
+            accounts.land(tail_of(bank), facts=log_facts() | wrong)
+
+
+def test_a_slot_that_was_made_anew_and_an_offset_file_that_is_newer_are_named(accounts: Accounts) -> None:
+    bank = a_bank(6)
+    units = whole(tail_of(bank))
+    accounts.land([m for one in units[:9] for m in one])
+    later = [m for one in units[12:] for m in one]
+    created = next(m.value["source"]["lsn"] for m in later if m.value and "source" in m.value)
+    with pytest.raises(InputRefused, match="the slot other was made at"):
+        accounts.land(later, "later", facts=log_facts("other") | {"slot_created_lsn": created})
+    newer = log_facts() | {"offset": {"lsn_commit": bank.lsn + 5}}
+    with pytest.raises(InputRefused, match="the connector's offset file is newer than its changes"):
+        accounts.land([m for one in units[9:] for m in one], "rest", facts=newer)
+    older = log_facts() | {"offset": {"lsn_commit": 5}}
+    assert accounts.land([m for one in units[9:] for m in one], "rest", facts=older).loads
+
+
+def test_a_change_that_says_two_things_and_a_load_that_was_taken_back(accounts: Accounts) -> None:
+    bank = a_bank(7)
+    messages = tail_of(bank)
+    forged = next(m for m in messages if m.value and m.value.get("op") in {"c", "u"})
+    other = Message(forged.key, forged.value | {"after": forged.value["after"] | {"owner": "somebody else"}})
+    with pytest.raises(InputRefused, match="delivered twice and says two things"):
+        accounts.land([*messages, other])
+    units = whole(messages)
+    first = accounts.land([m for one in units[:6] for m in one], "first")
+    accounts.land(messages, "all")
+    before = accounts.changes()
+    undo_load(
+        accounts.platform, CHANGES, first.loads[0].load_id, by="ana", reason="landed by mistake, to be landed anew"
+    )
+    assert len(accounts.changes()) < len(before)
+    accounts.land(messages, "again")
+    assert accounts.changes() == before
+
+
+def test_lines_that_are_no_messages_are_quarantined_with_their_rule(accounts: Accounts, tmp_path: Path) -> None:
+    bank = a_bank(8, 200)
+    lines = [one.line() for one in tail_of(bank)]
+    folder = delivery(tmp_path / "some", [[*lines, '{"key": null, "value": {"op": "x"}}', "no JSON at all"]])
+    done = land_changes(accounts.platform, BANK.name, folder)
+    assert sum(done.unreadable.values()) == 2
+    quarantined = accounts.table(f"{CHANGES}_quarantine")
+    assert set(quarantined["reason"].to_list()) == {"op is one of c, u, d, r, t, m", "a line is a JSON object"}
+    many = delivery(tmp_path / "many", [[*lines, *["nonsense"] * 400]])
+    with pytest.raises(InputRefused, match="may be quarantined"):
+        land_changes(accounts.platform, BANK.name, many)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from change_world import Accounts
+from backfill_assets.installation import Platform
+from backfill_assets.ingestion.landed_changes import land_changes
+from resources.settings import load_settings
+home, folder = map(Path, sys.argv[1:])
+settings = load_settings(home=home, products=["backfill_assets.products.accounts:PRODUCT"])
+land_changes(Platform.of(settings), "bank_changes", folder)
+"""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_anywhere_and_repeated_nothing_is_lost_and_nothing_twice(
+    accounts: Accounts, tmp_path: Path, point: str
+) -> None:
+    bank = a_bank(9)
+    messages = tail_of(bank)
+    folder = delivery(tmp_path / "first", [[*messages[: len(messages) // 2], "no message"]])
+    command = [sys.executable, "-c", KILLED, str(accounts.home), str(folder)]
+    environment = os.environ | {
+        faults.VARIABLE: point,
+        "PYTHONPATH": str(Path(__file__).parent),
+        "BACKFILL_QUARANTINE_LIMIT": "0.5",
+    }
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    environment.pop(faults.VARIABLE)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert accounts.table(f"{CHANGES}_quarantine").height == 1
+    accounts.land(messages[len(messages) // 2 :], "second")
+    assert len(accounts.changes()) == sum(1 for m in messages if m.value and "op" in m.value)
+    assert len(joined(one.range for one in accounts.ranges())) == 1

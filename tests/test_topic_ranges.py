@@ -1,0 +1,148 @@
+"""Which ranges of a topic are landed, and what is refused: plain data, no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill_assets.extraction.topic_state import PartitionState, TopicState
+from backfill_assets.ingestion.landing import first_positions, in_pieces
+from backfill_assets.ingestion.topic_ranges import Resolved, Wanted, behind, resolve
+from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogKind, LogRange, joined, positions, without
+from resources.lakehouse.landed_logs import LandedLoad
+
+LOG = LogIdentity(LogKind.KAFKA, "cluster", "orders", "id-1")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def state(*offsets: tuple[int, int, int], log: LogIdentity = LOG) -> TopicState:
+    return TopicState(log, {number: PartitionState(*one) for number, one in enumerate(offsets)}, False)
+
+
+def load(*ranges: tuple[int, int, int], log: LogIdentity = LOG, gap: tuple[LogRange, ...] = ()) -> LandedLoad:
+    landed = LandedLog(log, tuple(LandedRange(LogRange(*one), one[2] - one[1]) for one in ranges), gap)
+    return LandedLoad(str(ranges), 1, NOW, landed, "somebody")
+
+
+def never(_: datetime, partitions: Iterable[int]) -> Mapping[int, int | None]:
+    raise AssertionError("nobody asked for times")
+
+
+def resolved(wanted: Wanted, now: TopicState, *loads: LandedLoad, accepts_gap: bool = False) -> Resolved:
+    return resolve(wanted, now, loads, never, accepts_gap=accepts_gap)
+
+
+def said(found: Resolved) -> str:
+    assert found.missing == () or found.problems
+    return " / ".join(one.what for one in found.problems)
+
+
+NEW = Wanted(new=True)
+
+
+def test_what_is_new_begins_where_the_log_does_and_then_where_landed_offsets_end() -> None:
+    assert resolved(NEW, state((5, 9, 12), (0, 0, 0))).missing == (LogRange(0, 5, 9),)
+    found = resolved(NEW, state((0, 9, 9), (0, 4, 4)), load((0, 0, 6)))
+    assert (found.missing, found.there, found.new_partitions) == (
+        (LogRange(0, 6, 9), LogRange(1, 0, 4)),
+        (LogRange(0, 0, 6),),
+        (1,),
+    )
+
+
+def test_an_overlap_is_cut_off() -> None:
+    found = resolved(Wanted(start={0: 2}, until={0: 9}), state((0, 20, 20)), load((0, 0, 4)), load((0, 6, 7)))
+    assert (found.missing, found.there) == (
+        (LogRange(0, 4, 6), LogRange(0, 7, 9)),
+        (LogRange(0, 2, 4), LogRange(0, 6, 7)),
+    )
+
+
+def test_a_partition_that_has_one_end_only_gets_the_other() -> None:
+    now = state((0, 20, 20), (3, 8, 8), (0, 5, 5))
+    found = resolved(Wanted(start={1: 4}, until={0: 9}), now)
+    assert found.missing == (LogRange(0, 0, 9), LogRange(1, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("now", "loads", "wanted", "what"),
+    [
+        (state((0, 9, 9), log=LogIdentity(LogKind.KAFKA, "cluster", "orders", "id-2")), [load((0, 0, 4))], NEW, "orders was made anew: its id is id-2, and records of id-1 are landed"),
+        (state((0, 9, 9), log=LogIdentity(LogKind.KAFKA, "other", "orders", "id-1")), [load((0, 0, 4))], NEW, "the brokers are those of cluster other, and records of cluster cluster are landed"),
+        (state((0, 9, 9), log=LogIdentity(LogKind.KAFKA, "cluster", "sales", "id-9")), [load((0, 0, 4))], NEW, "the topic is sales, and records of orders are landed"),
+        (state((0, 3, 3)), [load((0, 0, 4))], NEW, "partition 0 of orders ends at 3, and offsets until 4 are landed"),
+        (state((0, 9, 9)), [load((0, 0, 4), (1, 0, 2))], NEW, "orders has no partition 1 any more, of which offsets until 2 are landed"),
+        (state((6, 9, 9)), [load((0, 0, 4))], NEW, "partition 0 from 4 until 6 of orders: 2 offsets are gone, the log begins at 6"),
+        (state((3, 9, 9)), [], Wanted(start={0: 1}), "partition 0 from 1 until 3 of orders: 2 offsets are gone"),
+        (state((0, 9, 9)), [load((0, 0, 4))], Wanted(start={0: 6}), "partition 0 from 4 until 6 of orders would be left out"),
+        (state((0, 9, 9)), [load((0, 4, 6))], Wanted(until={0: 2}, start={0: 0}), "partition 0 from 2 until 4 of orders would be left out"),
+        (state((0, 9, 12)), [], Wanted(until={0: 10}), "partition 0 of orders is wanted until 10, and ends at 9; until 12, transactions are open"),
+        (state((0, 9, 9)), [], Wanted(start={1: 0}, until={0: 99}), "orders has no partition 1 / partition 0 of orders is wanted until 99"),
+        (state((0, 9, 9)), [], Wanted(start={0: 5}, until={0: 2}), "partition 0 is wanted from 5 until 2"),
+        (state((0, 9, 9)), [], Wanted(since=NOW, before=NOW), "wanted are records from 2026-01-01 00:00 on, before 2026-01-01 00:00"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_landed_is_said_by_name(
+    now: TopicState, loads: list[LandedLoad], wanted: Wanted, what: str
+) -> None:
+    assert what in said(resolved(wanted, now, *loads))
+
+
+def test_a_gap_is_left_out_by_decision_and_is_no_gap_of_the_next_landing() -> None:
+    now = state((6, 9, 9))
+    found = resolved(NEW, now, load((0, 0, 4)), accepts_gap=True)
+    assert (found.missing, found.gap, found.problems) == ((LogRange(0, 6, 9),), (LogRange(0, 4, 6),), ())
+    later = resolved(NEW, state((6, 12, 12)), load((0, 0, 4)), load((0, 6, 9), gap=found.gap))
+    assert (later.missing, later.gap, later.problems) == ((LogRange(0, 9, 12),), (), ())
+
+
+def test_what_was_taken_back_is_new_again() -> None:
+    assert resolved(NEW, state((0, 9, 9)), load((0, 0, 3)), load((0, 5, 9))).missing == (LogRange(0, 3, 5),)
+
+
+def test_times_say_the_first_offset_from_each_on() -> None:
+    answers = {NOW: {0: 3, 1: None, 2: 0}, NOW + timedelta(hours=1): {0: 7, 1: None, 2: None}}
+    wanted = Wanted(since=NOW, before=NOW + timedelta(hours=1))
+    now = state((0, 9, 9), (0, 5, 5), (0, 4, 6))
+    found = resolve(wanted, now, [], lambda instant, _: answers[instant])
+    assert found.missing == (LogRange(0, 3, 7), LogRange(2, 0, 4))
+
+
+def test_how_far_behind_a_table_is_leaves_out_what_nobody_can_land() -> None:
+    assert behind(state((4, 9, 12), (0, 0, 0)), [load((0, 0, 6))]) == {0: 3, 1: 0}
+
+
+RANGES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 20)).map(
+        lambda one: LogRange(one[0], one[1], one[1] + one[2])
+    ),
+    min_size=1,
+    max_size=8,
+).map(joined)
+
+
+@given(RANGES, st.integers(1, 60))
+def test_loads_take_beginnings_and_come_to_all_of_it(ranges: tuple[LogRange, ...], most: int) -> None:
+    left, rounds = ranges, 0
+    while left:
+        taken = first_positions(left, most)
+        assert 0 < positions(taken) <= most
+        for one in taken:  # nothing of its partition is left before it
+            assert not any(
+                other.partition == one.partition and other.start < one.start for other in without(left, taken)
+            )
+        left = without(left, taken)
+        rounds += 1
+    assert rounds <= -(-positions(ranges) // most) + len({one.partition for one in ranges}) * 2
+
+
+@given(RANGES, st.integers(1, 60))
+def test_pieces_come_to_the_whole(ranges: tuple[LogRange, ...], most: int) -> None:
+    pieces = [*in_pieces(ranges, most)]
+    assert joined(pieces) == ranges
+    assert sum(one.until - one.start for one in pieces) == positions(ranges)
+    assert max(one.until - one.start for one in pieces) <= most

@@ -1,0 +1,195 @@
+"""What is wrong with the declaration of a topic, or with a manifest that grants one, is said before anything is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+from event_world import EVENTS, LIVE_TOPIC, own_topic, ran, serving, with_history, with_topic
+from small_worlds import copy_of
+
+import backfill_assets as ba
+from backfill_assets.declarations import finding
+from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.publication.modes import stages_of
+from benchmarks.small_table import PRODUCT, SCOPE, TARGET, closed, manifest_data, planned, serves
+from manifests.errors import PlanRefused, SinkRefused
+from manifests.model import Mode
+from manifests.planned_topics import PlannedTopic
+from manifests.reading import manifest_from
+from resources.settings import load_settings
+from resources.sinks.policy import Decision, judge_granted, judge_topic
+
+
+def said(*sinks: ba.Sink, **fields: Any) -> list[str]:
+    product = replace(PRODUCT, sinks=sinks or (with_topic(**fields),))
+    return [str(one) for one in problems_of((product,)) if "sink" in str(one)]
+
+
+def test_a_topic_that_can_be_written_to_is_not_refused() -> None:
+    assert said() == []
+    assert (
+        said(order=("day",), event_id=("day", "meter"), value=("meter", "value"), backfill_topic="readings.past") == []
+    )
+    assert said(value=lambda row: {"m": row["meter"]}, security=("security_protocol", "sasl_password")) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"topic": "no spaces"}, "a topic is named by"),
+        ({"topic": "x" * 180}, "a topic is named by"),
+        ({"backfill_topic": LIVE_TOPIC}, "only LIVE writes to the live topic"),
+        ({"backfill_topic": ".."}, "backfill_topic is"),
+        ({"table": "silver.reading"}, "did you mean"),
+        ({"key": ()}, "key is"),
+        ({"key": "meter"}, "key is"),
+        ({"key": ("metre",)}, "has no such column"),
+        ({"key": ("meter", "meter")}, "each once"),
+        ({"event_id": ("meter",)}, "without day of the key"),
+        ({"order": ("value",)}, "rows of a chunk lie in the order of the table's key"),
+        ({"value": ("meter", "valeu")}, "has no such column"),
+        ({"partitions": 0}, "partitions is 0"),
+        ({"messages_per_second": 0}, "messages_per_second is 0"),
+        ({"bytes_per_second": 1.5}, "bytes_per_second is 1.5"),
+        ({"batch": True}, "batch is"),
+        ({"servers": "broker:9092"}, "never its value"),
+        ({"security": ("transactional_id",)}, "it is the platform's"),
+    ],
+)
+def test_what_nobody_could_write_by_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
+    found = said(**fields)
+    assert found
+    assert any(words in one for one in found), found
+
+
+def test_a_topic_is_told_of_nothing_and_is_of_one_class() -> None:
+    assert any("told_of is" in one for one in said(replace(EVENTS, told_of=("publish",))))
+    assert any("sink_class is" in one for one in said(replace(EVENTS, sink_class=ba.SinkClass.CACHE)))
+
+
+def test_a_backfill_topic_is_no_live_topic_of_another_sink() -> None:
+    other = replace(with_topic(backfill_topic=LIVE_TOPIC, topic="others"), name="other_events")
+    assert any(
+        f"backfill_topic is {LIVE_TOPIC}, the live topic of the sink reading_events" in one
+        for one in said(EVENTS, other)
+    )
+
+
+# --- the policy -------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_of_the_runs_own_is_allowed_and_the_live_one_is_lives() -> None:
+    decisions = {mode: judge_granted(EVENTS, mode).decision for mode in Mode}
+    assert decisions == {
+        Mode.LIVE: Decision.ALLOWED,
+        Mode.BACKFILL: Decision.ALLOWED_ISOLATED,
+        Mode.REPLAY: Decision.ALLOWED_ISOLATED,
+        Mode.DRY_RUN: Decision.REFUSED,
+        Mode.RECONCILIATION: Decision.REFUSED,
+    }
+    assert judge_granted(EVENTS, Mode.LIVE, from_tick=False).decision is Decision.REFUSED
+    assert judge_granted(EVENTS, Mode.LIVE, side_effects_allowed=False).decision is Decision.REFUSED
+    declared = {EVENTS.name: EVENTS}
+    for mode in (Mode.BACKFILL, Mode.REPLAY):
+        assert judge_topic(EVENTS, own_topic("one"), mode, "one", declared) is None
+        for other in (LIVE_TOPIC, own_topic("two"), "another"):
+            answer = judge_topic(EVENTS, other, mode, "one", declared)
+            assert answer is not None
+            assert answer.decision is Decision.REFUSED
+    assert judge_topic(EVENTS, LIVE_TOPIC, Mode.LIVE, "one", declared) is None
+    assert judge_topic(EVENTS, own_topic("one"), Mode.LIVE, "one", declared) is not None
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_names_the_topic_and_has_a_stage_for_it() -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        plan = platform.ledger.run("restate").plan
+        assert plan.topics == (PlannedTopic("reading_events", own_topic()),)
+        assert own_topic() in stages_of(platform.products, plan)[-1].describe()
+        closed(platform)
+
+
+def test_a_manifest_whose_run_has_no_topic_is_refused_when_it_is_planned() -> None:
+    def refused(run_id: str, mode: str = "REPLACE_PARTITIONS", **fields: Any) -> str:
+        data = manifest_data(run_id, mode, SCOPE, **fields) | {"safety": {"sinks": ["reading_events", "other_events"]}}
+        with pytest.raises(PlanRefused) as refusal:
+            planned(platform, manifest_from(data))
+        assert platform.ledger.find(run_id) is None
+        return str(refusal.value)
+
+    other = replace(with_topic(topic=own_topic("taken")), name="other_events")
+    with serving(EVENTS, other):
+        platform = copy_of(with_history)
+        assert f"the topic {own_topic('taken')} is the live one of the sink other_events" in refused("taken")
+        assert "such a run publishes none there" in refused("corrected", "CORRECTION_EVENTS", corrections="INSTEAD")
+        assert "is the live one" not in refused("corrected", "CORRECTION_EVENTS", corrections="INSTEAD")
+        closed(platform)
+
+
+def test_another_table_s_topic_is_refused_when_it_is_planned() -> None:
+    elsewhere = replace(TARGET, name="silver.others", transform="others", corrections=None)
+    sink = with_topic(table="silver.others")
+    with (
+        serving(sink),
+        mock.patch.object(
+            finding, "find_products", serves(replace(PRODUCT, targets=(TARGET, elsewhere), sinks=(sink,)))
+        ),
+    ):
+        platform = copy_of(with_history)
+        with pytest.raises(PlanRefused, match=r"whose events are rows of silver\.others"):
+            ran(platform)
+        assert platform.ledger.find("restate") is None
+        closed(platform)
+
+
+@pytest.mark.parametrize("mode", ["DRY_RUN", "RECONCILIATION"])
+def test_a_mode_that_only_looks_gets_no_topic(mode: str) -> None:
+    with serving():
+        platform = copy_of(with_history)
+        data = manifest_data("looks", "REPLACE_PARTITIONS", SCOPE) | {
+            "safety": {"sinks": ["reading_events"]},
+            "mode": mode,
+        }
+        data |= {"kind": "RECONCILIATION" if mode == "RECONCILIATION" else "RESTATEMENT"}
+        with pytest.raises(SinkRefused, match="writes to no sink"):
+            planned(platform, manifest_from(data))
+        assert [one.decision for one in platform.ledger.sink_attempts("looks")] == ["REFUSED"]
+        closed(platform)
+
+
+def test_a_topic_is_no_sink_that_records_are_sent_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        manifest = platform.ledger.run("restate").manifest
+        with pytest.raises(SinkRefused, match="rows are published to it"):
+            platform.sinks.open("reading_events", mode=Mode.BACKFILL, manifest=manifest, action="publish")
+        assert not platform.sinks.is_told_of("reading_events", "publish")
+        with pytest.raises(SinkRefused, match="lacks its setting bootstrap_servers"):
+            platform.sinks.open_topic(
+                "reading_events", own_topic(), mode=Mode.BACKFILL, manifest=manifest, action="publish"
+            )
+        assert load_settings().of_sink("reading_events") == {}
+        closed(platform)
+
+
+def test_without_the_client_the_refusal_names_the_extra() -> None:
+    script = (
+        "import sys; sys.modules['confluent_kafka'] = None\n"
+        "from resources.sinks.declared import SinkClass, SinkDeclaration, ToTopic\n"
+        "from resources.sinks.topics import Topic\n"
+        "sink = SinkDeclaration('events', SinkClass.EVENT_TOPIC, 'd', ('team:a',), ToTopic('t', 'a.b', ('k',)))\n"
+        "try:\n    Topic(sink, 't', {'bootstrap_servers': 'x'})\n"
+        "except Exception as refusal:\n    print(refusal)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "pip install 'backfill-assets[kafka]'" in done.stdout
