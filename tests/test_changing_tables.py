@@ -15,6 +15,7 @@ from real_servers.debezium import Debezium
 from real_servers.landed import captured, rows_at
 from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.replaying import comparable, states
+from real_servers.supervised import Supervised
 
 from backfill_assets.installation import Platform
 from resources.spark.chunk_work import ThisProcess
@@ -39,7 +40,7 @@ def changed(
     with logical_postgres() as server:
         database = server.database().rpartition("/")[2]
         create(server, database, WORKLOAD)
-        engine = Debezium(server, database, ["public.account"], folder / "engine", "work")
+        engine = Supervised(server, database, ["public.account"], folder / "engine", "work")
         try:
             yield engine, change(server, database, engine, WORKLOAD, folder / "moments")
         finally:
