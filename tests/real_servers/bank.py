@@ -72,7 +72,7 @@ class Bank:
                 self._some(cursor, half)
             for half, cursor in enumerate(cursors):
                 cursor.execute(
-                    "UPDATE accounts SET balance = balance + 1 WHERE account_id % 2 = %s AND account_id % 20 < 4",
+                    "UPDATE accounts SET balance = balance + 1 WHERE account_id %% 2 = %s AND account_id %% 20 < 4",
                     (half,),
                 )
             for connection in (self._other, self._one):

@@ -40,7 +40,7 @@ class Commands:
         """Plan, approve, compute and publish what a manifest says."""
         path = self.home.parent / f"{run}.yaml"
         path.write_text(manifest)
-        out.print(manifest, style="dim", highlight=False)
+        out.print(manifest, style="dim", highlight=False, markup=False)
         self.run("plan", str(path))
         self.run("approve", run, "--by", "bob")
         self.run("run", run)

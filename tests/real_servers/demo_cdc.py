@@ -24,6 +24,11 @@ from real_servers.supervised import UNSUPERVISED, Supervised, reached_on_disk
 
 TABLE, LANDED, CHANGELOG = "public.accounts", "bronze.account_changes", "bank_changes"
 HISTORY, STATE, DAILY = "silver.account_history", "silver.account_state", "silver.account_daily"
+_SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+}
+"""A few thousand rows are computed soonest so."""
 MANIFEST = """\
 runId: {run}
 kind: {kind}
@@ -51,6 +56,7 @@ class Demo(Commands):
             {
                 "BACKFILL_PRODUCTS": json.dumps(["backfill_assets.products.accounts:PRODUCT"]),
                 "BACKFILL_QUARANTINE_LIMIT": "0",
+                "BACKFILL_SPARK": json.dumps(_SMALL),
             },
         )
         self.folder, self.bank = folder, bank
@@ -114,7 +120,7 @@ def _captured(demo: Demo) -> list[Told]:
     engine.until('"snapshot":"last"')
     bank.work(120)
     told.append(bank.told())
-    _has_first(engine)
+    engine.until('"END"')
     engine.kill()
     out.print("the engine was killed (kill -9), and transactions go on")
     bank.work(40)
@@ -122,6 +128,8 @@ def _captured(demo: Demo) -> list[Told]:
     engine.start()
     bank.work(80)
     told.append(bank.told())
+    bank.mark("the last before the server is killed")
+    engine.until("the last before the server is killed")
     bank.server.restart(kill=True)
     bank.connect()
     out.print("the server was killed (kill -9), and came back; whoever supervises the engine starts it again")
@@ -143,11 +151,6 @@ def _captured(demo: Demo) -> list[Told]:
     if engine.starts < 3 or again < 1:
         raise SystemExit("the engine was not started again after each kill, or nothing overlaps")
     return told
-
-
-def _has_first(engine: Debezium) -> None:
-    """Wait until the engine has the end of a transaction on disk."""
-    engine.until('"END"')
 
 
 def _ends(engine: Debezium) -> Counter[str]:
