@@ -55,6 +55,7 @@ class Bank:
         self._draw = random.Random(20)
         self._next = _ACCOUNTS + 1
         self.aborted = self.committed = 0
+        self._said = "note = 'moved'"
         self.connect()
         for statement in _TABLE:
             self._one.cursor().execute(statement)
@@ -101,10 +102,18 @@ class Bank:
             self._next = number + 1
             cursor.execute("UPDATE accounts SET account_id = %s WHERE account_id = %s", (number, at))
         else:
-            cursor.execute("UPDATE accounts SET note = 'moved' WHERE account_id = %s", (at,))
+            cursor.execute(f"UPDATE accounts SET {self._said} WHERE account_id = %s", (at,))
 
-    def alter(self, statement: str) -> None:
-        """Change a column."""
+    def add_tier(self) -> None:
+        """Add a column, without a default: of a default the log says nothing until a row is next written."""
+        self._alter("ALTER TABLE accounts ADD COLUMN tier text")
+        self._said = "tier = 'gold'"
+
+    def rename_email(self) -> None:
+        """Rename a column."""
+        self._alter("ALTER TABLE accounts RENAME COLUMN email TO contact")
+
+    def _alter(self, statement: str) -> None:
         self._one.cursor().execute(statement)
         self._one.commit()
 

@@ -124,7 +124,7 @@ def _captured(demo: Demo) -> list[Told]:
     engine.kill()
     out.print("the engine was killed (kill -9), and transactions go on")
     bank.work(40)
-    bank.alter("ALTER TABLE accounts ADD COLUMN tier text DEFAULT 'plain'")
+    bank.add_tier()
     engine.start()
     bank.work(80)
     told.append(bank.told())
@@ -133,7 +133,7 @@ def _captured(demo: Demo) -> list[Told]:
     bank.server.restart(kill=True)
     bank.connect()
     out.print("the server was killed (kill -9), and came back; whoever supervises the engine starts it again")
-    bank.alter("ALTER TABLE accounts RENAME COLUMN email TO contact")
+    bank.rename_email()
     bank.work(80)
     told.append(bank.told())
     bank.work(20)  # what comes after the cut line
@@ -146,7 +146,7 @@ def _captured(demo: Demo) -> list[Told]:
     again = sum(count - 1 for count in ends.values())
     out.print(
         f"{bank.committed:,} transactions committed, {bank.aborted:,} taken back; {len(ends):,} in the files, "
-        f"{again:,} of them again after one of {engine.starts - 1} restarts: an overlap, by which the chain is proven"
+        f"{again:,} of them again after {engine.starts - 1} restarts: an overlap, by which the chain is proven"
     )
     if engine.starts < 3 or again < 1:
         raise SystemExit("the engine was not started again after each kill, or nothing overlaps")
