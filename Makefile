@@ -10,7 +10,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ign
 FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
-.PHONY: demo demo-kafka test test-exhaustive test-servers check durations lint types lock bench setup clean
+.PHONY: demo demo-kafka demo-cdc test test-exhaustive test-servers check durations lint types lock bench setup clean
 
 setup: $(READY)
 
@@ -29,6 +29,9 @@ demo: $(READY)
 # what needs a server starts it, and says which package is missing where it cannot be had
 demo-kafka: $(READY)
 	@PYTHONPATH=tests:. $(BIN)/python -m real_servers.demo_kafka
+
+demo-cdc: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m real_servers.demo_cdc
 
 # Spark starts a third sooner, and the tests start it often
 $(ARCHIVE): $(READY)

@@ -49,9 +49,8 @@ _SECRET = re.compile(
     r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
     re.IGNORECASE,
 )
-_OTHER_VARIABLES = frozenset(
-    {"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_TEST_DATA", "BACKFILL_SCREENSHOTS"}
-)
+_OTHER_VARIABLES = frozenset({"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_SCREENSHOTS"})
+_OF_TESTS = "BACKFILL_TEST_"
 
 
 class Settings(BaseSettings):
@@ -441,7 +440,10 @@ def _refuse_misspelt() -> None:
     wrong = sorted(
         name
         for name in os.environ
-        if name.startswith("BACKFILL_") and name not in _OTHER_VARIABLES and name.split("__")[0] not in known
+        if name.startswith("BACKFILL_")
+        and name not in _OTHER_VARIABLES
+        and not name.startswith(_OF_TESTS)
+        and name.split("__")[0] not in known
     )
     if wrong:
         raise EnvironmentRefused(

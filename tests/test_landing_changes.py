@@ -109,6 +109,69 @@ def test_an_open_transaction_waits_and_comes_with_its_end(accounts: Accounts) ->
     assert accounts.table(CHANGES).height == sum(1 for m in messages if m.value and "op" in m.value) > before
 
 
+def begun_anew(unit: list[Message]) -> list[Message]:
+    """The first transaction after a start of a connector that has no offset: the same, but for the commit before, which it does not know."""
+    found = []
+    for one in unit:
+        value = one.value
+        if value and "source" in value:
+            sequence = json.dumps([None, json.loads(value["source"]["sequence"])[1]])
+            value = value | {"source": value["source"] | {"sequence": sequence}}
+        found.append(Message(one.key, value))
+    return found
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_connector_that_begins_anew_with_a_transaction_that_is_there_goes_on_from_it(
+    accounts: Accounts, together: bool
+) -> None:
+    units = whole(tail_of(a_bank(11)))
+    at = next(number for number, one in enumerate(units[5:], 5) if len(one) > 4)
+    before = [m for one in units[: at + 1] for m in one]
+    after = [m for one in [begun_anew(units[at]), *units[at + 1 :]] for m in one]
+    if not together:
+        accounts.land(before, "before")
+    done = accounts.land([*after, *before] if together else after, "after")
+    assert (len(done.loads), done.accepted) == (1, ())
+    assert len(joined(one.range for one in accounts.ranges())) == 1
+    assert len(accounts.changes()) == sum(1 for one in units for m in one if m.value and "op" in m.value)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_connector_that_begins_anew_after_what_is_there_is_refused_by_name(
+    accounts: Accounts, together: bool
+) -> None:
+    units = whole(tail_of(a_bank(11)))
+    at = next(number for number, one in enumerate(units[5:], 5) if len(one) > 4)
+    before = [m for one in units[:at] for m in one]
+    after = [m for one in [begun_anew(units[at]), *units[at + 1 :]] for m in one]
+    if not together:
+        accounts.land(before, "before")
+    landed = accounts.table(CHANGES).height
+    number = units[at][0].value["id"].partition(":")[0]
+    what = (
+        f"are missing: transaction {number} is the first after a start of the connector and names no commit before it"
+    )
+    with pytest.raises(InputRefused, match=what):
+        accounts.land([*after, *before] if together else after, "after")
+    assert accounts.table(CHANGES).height == landed
+
+
+def test_a_slot_that_was_made_after_the_snapshot_does_not_have_what_follows_on_it(accounts: Accounts) -> None:
+    bank = a_bank(11)
+    snapshot, *units = whole(tail_of(bank))
+    lsn = snapshot[0].value["source"]["lsn"]
+    later = [m for one in [begun_anew(units[3]), *units[4:]] for m in one]
+    with pytest.raises(InputRefused, match="are missing"):
+        accounts.land([*snapshot, *later], "lost", facts=log_facts() | {"slot_created_lsn": lsn + 1})
+    accounts.land(snapshot, "first", facts=log_facts() | {"slot_created_lsn": lsn})
+    with pytest.raises(
+        InputRefused, match=f"the slot {log_facts()['slot']} was made at {lsn + 1:,}, after what is landed"
+    ):
+        accounts.land(later, "lost", facts=log_facts() | {"slot_created_lsn": lsn + 1})
+    assert accounts.land([m for one in units for m in one], "rest", facts=log_facts() | {"slot_created_lsn": lsn}).loads
+
+
 @pytest.mark.parametrize("lost", ["transaction", "change", "end", "snapshot row"])
 def test_what_is_missing_is_named_and_refused_unless_somebody_accepts_it(accounts: Accounts, lost: str) -> None:
     bank = a_bank(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from real_servers.kafka import Broker, kafka_broker
 from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.processes import wait_until
 from real_servers.recording import AGAIN, FILE, KILLED, LAST, killed, recorded
+from real_servers.supervised import Supervised
 
 pytestmark = pytest.mark.servers
 
@@ -246,3 +248,46 @@ def test_what_was_delivered_comes_again_without_its_changes() -> None:
     assert [one["event_count"] for one in found if one.get("status") == "END"] == [2, 2, 0, 0]
     ends = [one["id"] for one in found if one.get("status") == "END"]
     assert ends[:2] == ends[2:], "of the same commits"
+
+
+def captured_around_a_restart(server: LogicalPostgres, engine: Debezium, database: str) -> set[int]:
+    """Restart an engine while a transaction is open that wrote right after the last commit that it has; return the keys it captures."""
+    one, other = (server.connection(database) for _ in range(2))
+    engine.start()
+    engine.until('"snapshot":"last"')
+    one.cursor().execute("INSERT INTO t VALUES (1, 'of the open one')")
+    other.cursor().execute("INSERT INTO t VALUES (2, 'committed meanwhile')")
+    other.commit()
+    one.cursor().execute("INSERT INTO t VALUES (3, 'of the open one')")  # its record begins where the commit's ends
+    engine.until('"END"', after="committed meanwhile")
+    engine.stop()  # in order: all that is to be acknowledged is
+    one.commit()
+    other.cursor().execute(f"INSERT INTO t VALUES (4, '{LAST}')")
+    other.commit()
+    engine.start()
+    engine.until('"END"', after=LAST)
+    engine.stop()
+    one.close()
+    other.close()
+    return {one["after"]["id"] for one in values(engine) if one.get("op") == "c"}
+
+
+def test_an_engine_that_reads_its_slot_anew_has_what_one_that_goes_on_from_an_offset_has_lost(
+    logical_server: LogicalPostgres, debezium_environment: None, tmp_path: Path
+) -> None:
+    """What `docs/change-data-capture.md` says of offsets: the search for the place to go on takes a row for one that was delivered."""
+    found: dict[str, list[set[int]]] = {"offset": [], "slot": []}
+    for number in range(3):
+        for kind, build in (("offset", Debezium), ("slot", Supervised)):
+            database = logical_server.database().rpartition("/")[2]
+            asked(logical_server, database, "CREATE TABLE t (id int PRIMARY KEY, word text)")
+            asked(logical_server, database, "INSERT INTO t VALUES (0, 'before')")
+            engine = build(logical_server, database, ["public.t"], tmp_path / f"{kind}{number}", f"{kind}{number}")
+            try:
+                found[kind].append(captured_around_a_restart(logical_server, engine, database))
+            finally:
+                engine.kill()
+        if found["offset"][-1] != {1, 2, 3, 4}:
+            break  # else the server has written something of its own in between
+    assert all(keys == {1, 2, 3, 4} for keys in found["slot"]), found
+    assert found["offset"][-1] == {2, 4}, f"if nothing is lost any more, the docs may say so: {found}"

@@ -5,6 +5,9 @@ a range `landed_changes`'.
 
 A transaction that names the commit before it says that there is nothing between the two. So it covers the log from that one, exclusive,
 up to its own commit. What nobody covers is a gap: changes were lost, or are still to be delivered.
+
+The first transaction after a start of the connector names none. Two things speak for what is before it: an overlap (the same transaction
+is there from before the start, and names one), or a snapshot right before it whose slot it came from.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observ
     # what is there already speaks for what is before it, too
     of_log: dict[int, Transaction | Snapshot] = dict([*whole, *snapshots])
     observed_at = {*observed, *(lsn for lsn, _ in snapshots)}
-    covered = [_covered(position, one, of_log, known, observed_at) for position, one in of_log.items()]
+    begun = {lsn for lsn in observed_at if facts.slot_created_lsn is None or facts.slot_created_lsn <= lsn}
+    covered = [_covered(position, one, of_log, known, begun) for position, one in of_log.items()]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
     missing = without(gaps([*known, *covered]), gaps(known))
     pieces = []
@@ -96,7 +100,8 @@ def _covered(
         return LogRange(0, position, position + 1)
     if one.previous is not None:
         return LogRange(0, min(one.previous + 1, position), position + 1)
-    # the first one after a snapshot names none: nothing was delivered between the two, and what follows on it names it
+    # the first one after a snapshot names none: nothing was delivered between the two, and what follows on it names it. A slot that was
+    # made after the snapshot does not have what was committed in between
     before = [other for other in of_log if other < position] + [
         part.until - 1 for part in known if part.until <= position
     ]
@@ -129,7 +134,8 @@ def _lost(
     beside = f"; delivered in part are {', '.join(open_ones[:_SHOWN])}" if open_ones else ""
     for part in missing[:_SHOWN]:
         yield Problem(
-            f"changes between the commits {part.start - 1:,} and {part.until:,} are missing{_by_slot(facts, known, part)}{beside}",
+            f"changes between the commits {part.start - 1:,} and {part.until:,} are missing"
+            f"{_by_slot(facts, known, part) or _by_start(new, part)}{beside}",
             rule,
             fix,
         )
@@ -162,3 +168,13 @@ def _by_slot(facts: LogFacts, known: Sequence[LogRange], part: LogRange) -> str:
     if created is None or not known or created < part.start:
         return ""
     return f": the slot {facts.slot} was made at {created:,}, after what is landed ({in_words(known[-1:])})"
+
+
+def _by_start(new: dict[int, Transaction | Snapshot], part: LogRange) -> str:
+    one = new.get(part.until)
+    if not isinstance(one, Transaction) or one.previous is not None:
+        return ""
+    return (
+        f": transaction {one.number} is the first after a start of the connector and names no commit before it, and it was not delivered "
+        "before that start, so that nothing overlaps"
+    )

@@ -88,7 +88,7 @@ class Debezium:
     ) -> None:
         """Say what is captured (`tables` as `schema.table`) and where it is written; `start` begins.
 
-        `acknowledged`: `transactions` or `batches`; see `debezium_engine.py`.
+        `acknowledged`: `transactions`, `batches` or `behind`; see `debezium_engine.py`.
 
         Raises:
             MissingServerError: if the engine cannot be had, with the package that is missing.
@@ -98,7 +98,7 @@ class Debezium:
         self._process: subprocess.Popen[bytes] | None = None
         self.landing.mkdir(parents=True, exist_ok=True)
         self.offsets = folder / "offsets"
-        properties = {
+        self._properties = {
             **SETTINGS,
             "name": name,
             "topic.prefix": name,
@@ -113,10 +113,9 @@ class Debezium:
             "table.include.list": ",".join(tables),
             **(settings or {}),
         }
-        (folder / "properties.json").write_text(json.dumps(properties))
 
-    def name_log(self, server: LogicalPostgres, database: str) -> None:
-        """Write which log the files are of beside them: `log.json`, as a delivery of changes has it."""
+    def name_log(self, server: LogicalPostgres, database: str, **more: int | None) -> None:
+        """Write which log the files are of beside them: `log.json`, as a delivery of changes has it; `more` is told besides."""
         connection = server.connection(database)
         try:
             with connection, connection.cursor() as cursor:
@@ -126,11 +125,15 @@ class Debezium:
                 identifier, timeline = cursor.fetchone()
         finally:
             connection.close()
-        facts = {"system_identifier": identifier, "timeline": timeline, "database": database, "slot": self.slot}
+        facts = {"system_identifier": identifier, "timeline": timeline, "database": database, "slot": self.slot, **more}
         (self.landing / "log.json").write_text(json.dumps(facts))
 
     def start(self) -> None:
         """Start the engine; it goes on from its offset file, or begins with a snapshot."""
+        self._run({})
+
+    def _run(self, settings: Mapping[str, str]) -> None:
+        (self.folder / "properties.json").write_text(json.dumps({**self._properties, **settings}))
         command = [self._python, _SCRIPT, self.folder / "properties.json", self.landing, self._acknowledged]
         self._process = started(command, self.folder)
 

@@ -9,7 +9,8 @@ kills then has its duplicates for certain. SIGTERM ends the engine in order.
 
 What is acknowledged is a choice, the third argument. `batches`: each record, as engines do; the offset may then lie between the
 delete and the insert of a changed key, which have one LSN, and an engine that goes on from there never delivers the insert.
-`transactions`: reads and ENDs alone, so that the offset is always that of a commit.
+`transactions`: reads and ENDs alone, so that the offset is always that of a commit. `behind`: of the ENDs on disk the last but one, so
+that a slot is always one whole transaction behind the folder, and whoever reads it anew begins with one that is there (`supervised.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,29 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _LOOK_SECONDS = 0.2
 
 
-def consumer(folder: Path, *, whole: bool) -> Any:
-    """Return what the engine hands its batches to; `whole`: transactions are acknowledged whole. The JVM has been started."""
+class Acknowledging:
+    """Which records of a batch are acknowledged: by a choice, and by the END that was written last."""
+
+    def __init__(self, choice: str) -> None:
+        self._choice = choice
+        self._last_end: Any = None
+
+    def chosen(self, records: Any, lines: list[str]) -> Iterator[Any]:
+        """Yield those of a batch that is on disk, in order."""
+        for record, text in zip(records, lines, strict=True):
+            if self._choice == "batches":
+                yield record
+            elif self._choice == "transactions":
+                if _is_end(text) or _is_read(text):
+                    yield record
+            elif _is_end(text):
+                if self._last_end is not None:
+                    yield self._last_end
+                self._last_end = record
+
+
+def consumer(folder: Path, acknowledging: Acknowledging) -> Any:
+    """Return what the engine hands its batches to. The JVM has been started."""
     import jpype
 
     @jpype.JImplements("io/debezium/engine/DebeziumEngine$ChangeConsumer")
@@ -38,7 +61,7 @@ def consumer(folder: Path, *, whole: bool) -> Any:
         @jpype.JOverride
         def handleBatch(self, records: Any, committer: Any) -> None:  # noqa: N802 - the engine's name for it
             try:
-                take(folder, records, committer, whole=whole)
+                take(folder, records, committer, acknowledging)
             except BaseException as error:  # noqa: BLE001 - whoever runs the engine raises it
                 self.failure = error
                 jpype.JClass("java.lang.Thread").currentThread().interrupt()
@@ -60,15 +83,14 @@ def consumer(folder: Path, *, whole: bool) -> Any:
     return Consumer()
 
 
-def take(folder: Path, records: Any, committer: Any, *, whole: bool) -> None:
+def take(folder: Path, records: Any, committer: Any, acknowledging: Acknowledging) -> None:
     """Write a batch and acknowledge it, once nobody holds it."""
     lines = [line(record) for record in records]
     write(folder, lines)
     while held(folder, lines):
         time.sleep(_LOOK_SECONDS / 10)
-    for record, text in zip(records, lines, strict=True):
-        if not whole or _is_end(text) or _is_read(text):
-            committer.markProcessed(record)
+    for record in acknowledging.chosen(records, lines):
+        committer.markProcessed(record)
     committer.markBatchFinished()
 
 
@@ -88,7 +110,7 @@ def main(properties: Path, folder: Path, acknowledged: str) -> int:
 
     engine = DebeziumEngine(json.loads(properties.read_text()), object())
     engine._ensure_jvm_started()
-    engine.consumer = consumer(folder, whole=acknowledged == "transactions")
+    engine.consumer = consumer(folder, Acknowledging(acknowledged))
     failures: list[Exception] = []
 
     def run() -> None:

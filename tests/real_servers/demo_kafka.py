@@ -6,23 +6,19 @@ Everything that a person would do is done by the command, and shown. The broker 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import TopicPartition
-from rich.console import Console
 from rich.rule import Rule
 from topic_sender import Sender, read_topic
 
 import backfill_assets as ba
 from benchmarks.parcels import FIRST, LANDED, SCANS, TOPIC, expected, records
+from real_servers.commands import Commands, out
 from real_servers.kafka import Broker, kafka_broker
 from real_servers.processes import MissingServerError
 
@@ -45,45 +41,26 @@ safety:
 limits: {{maxChunksPerJob: {together}}}
 development: true
 """
-out = Console()
 
 
-class Demo:
-    """The installation of the demo, and how a command is shown and run."""
+class Demo(Commands):
+    """The installation of the demo."""
 
     def __init__(self, home: Path, broker: Broker) -> None:
-        self.home, self.broker = home, broker
-        self._environment = os.environ | {
-            "BACKFILL_HOME": str(home),
+        self.broker = broker
+        settings = {
             "BACKFILL_PRODUCTS": json.dumps(["benchmarks.parcels:PRODUCT"]),
             "BACKFILL_TOPICS__PARCELS__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
             "BACKFILL_SINKS__SCAN_EVENTS__BOOTSTRAP_SERVERS": broker.bootstrap_servers,
         }
-
-    def run(self, *words: str, code: int = 0) -> None:
-        """Show a command and run it; it has to end as it is meant to."""
-        out.print(f"\n[bold]$ backfill {' '.join(words)}[/bold]", highlight=False)
-        command = [sys.executable, "-m", "backfill_assets.cli.command", *words]
-        ended = subprocess.run(command, env=self._environment, check=False).returncode
-        if ended != code:
-            raise SystemExit(f"`backfill {' '.join(words)}` ended with {ended}, and not with {code}")
-
-    def asked(self, *words: str) -> Any:
-        """Return what a command says as JSON."""
-        command = [sys.executable, "-m", "backfill_assets.cli.command", *words, "--json"]
-        return json.loads(subprocess.run(command, env=self._environment, check=True, capture_output=True).stdout)
+        super().__init__(home, settings)
 
     def publish(self, run: str, kind: str, reason: str, version: str, together: int, until: str, *, tell: bool) -> None:
         """Plan, approve, compute and publish a run over the complete days."""
-        path = self.home.parent / f"{run}.yaml"
         last = FIRST + timedelta(days=DAYS - 2)
         sinks = "scan_events" if tell else ""
         named = {"run": run, "kind": kind, "reason": reason, "version": version, "together": together, "until": until}
-        path.write_text(MANIFEST.format(landed=LANDED, table=SCANS, start=FIRST, end=last, sinks=sinks, **named))
-        out.print(path.read_text(), style="dim", highlight=False)
-        self.run("plan", str(path))
-        self.run("approve", run, "--by", "bob")
-        self.run("run", run)
+        self.carry_out(run, MANIFEST.format(landed=LANDED, table=SCANS, start=FIRST, end=last, sinks=sinks, **named))
 
     def digests(self, run: str) -> dict[str, str]:
         """Return the digests of a run's chunks."""

@@ -43,8 +43,10 @@ Which LSN is which (an experiment with interleaved transactions says so, and the
 - **Changes can be lost**: the offset is an LSN, and the delete and the insert of a changed key have the same. An engine that went on
   after it had acknowledged a batch that ends with the delete never delivered the insert (key 86465 of a workload of a million
   changes), and no count or sequence told. The tests' engine therefore acknowledges whole transactions only, unless it is told
-  otherwise. That is not enough where transactions interleave: what comes again still begins amid a transaction, and in one run
-  with a kill and a restart each of engine and server a row was missing that the server had.
+  otherwise. That is not enough where transactions interleave: the LSN of an END is also that of the record that follows on the commit,
+  which may be a row of a transaction that is still open. The search for the place to go on (`WalPositionLocator`) takes it for the
+  one that was delivered last, and leaves out all of its transaction up to there (`test_real_servers.py` has it happen).
+  `supervised.py` has an engine that never goes on from an offset, and loses none.
 - A read's `source.lsn` is the consistent point of the slot that was created for the snapshot: END at or below it is in it.
 """
 
