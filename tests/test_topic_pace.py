@@ -20,7 +20,7 @@ from backfill_assets.extraction.record_files import RecordFiles
 from backfill_assets.extraction.topic_records import Pace, RangeRead, RangeTask, read_ranges
 
 SCHEMA = assign_fresh_schema_ids(iceberg_schema(ba.TopicRecord)).model_dump_json()
-RECORDS, SIZE = 3_000, 500
+RECORDS, SIZE = 1_500, 500
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def read_at(brokers: str, pace: Pace, folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("pace", "seconds"), [(Pace(records=2_000), 3.0), (Pace(bytes=1_000_000), 3.0), (Pace(10_000, 1_500_000), 2.0)]
+    ("pace", "seconds"), [(Pace(records=2_000), 1.5), (Pace(bytes=1_000_000), 1.5), (Pace(10_000, 1_500_000), 1.0)]
 )
 def test_no_second_has_more_than_the_pace_lets_through(
     brokers: str, pace: Pace, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
