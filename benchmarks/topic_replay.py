@@ -270,6 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--offsets", type=int, default=0, help="of each partition at most, if not 0")
     parser.add_argument("--chunkings", default="")
     parser.add_argument("--live", action="store_true", help="measure what a live reader notices")
     parser.add_argument("--pace", type=int, default=0, help="records a second that are landed at most")
@@ -302,7 +303,8 @@ def measured(options: argparse.Namespace, home: Path, bootstrap: str, topic: str
     spark.dataSource.register(_Source)
     with Brokers(first.products.topic("orders"), first.settings.of_topic("orders")) as brokers:
         state = brokers.state()
-    ranges = [[partition, one.low, one.stable] for partition, one in state.partitions.items()]
+    most = options.offsets or 1 << 62
+    ranges = [[partition, one.low, min(one.stable, one.low + most)] for partition, one in state.partitions.items()]
     wanted = Wanted(start={one: low for one, low, _ in ranges}, until={one: until for one, _, until in ranges})
     offsets = sum(until - start for _, start, until in ranges)
     folder = home / "first" / "warehouse" / "bare"
