@@ -5,14 +5,17 @@
 A broker is started for it unless one is named. Messages are written in 12 partitions, in transactions, of which each tenth is aborted, with
 keys that repeat; the topic is compacted before anything is read, and then left as it is. The bare job reads with a Python data source, one
 input partition a range and the consumer of this project, and writes one zstd file a day. Both run in the same Spark session, the bare job
-before and after each replay. With `--chunkings`, the same range is landed once more in loads of so many positions, and every digest of the
-rows is compared. Prints seconds, messages a second, the ratio, and peak memory.
+before and after each replay; every round but the first computes fewer chunks together, and the digests of its chunks are compared with those of the first. With
+`--live`, somebody writes to the topic and somebody reads it live meanwhile: what a record takes from one to the other is told by part of the
+replay, beside what it takes before (and whether an offset of any group has moved). With `--chunkings`, the same range is landed once more in loads of so many positions, and every digest of the
+rows is compared. Prints seconds, messages a second, the ratio, the load of the machine, and peak memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -41,6 +44,7 @@ from backfill_assets.staging.executor import stage_chunks
 from backfill_assets.worker.digest import RowDigest
 from benchmarks import topic_orders
 from benchmarks.installation import PeakMemory
+from benchmarks.live_topic import LiveTopic
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.reading import manifest_from
@@ -50,6 +54,7 @@ PARTITIONS = 12
 FIRST_MS = 1_767_225_600_000  # 2026-01-01
 MONTH_MS = 31 * 86_400_000
 A_TRANSACTION = 5_000
+QUIET_SECONDS = 10.0
 
 
 def written(bootstrap: str, topic: str, messages: int) -> None:
@@ -141,11 +146,11 @@ class _Reader(DataSourceReader):
         from confluent_kafka import Consumer
 
         client = {"bootstrap.servers": self._options["bootstrap"], "log_level": 0}
-        consumer = Consumer(reader_settings(client) | topic_records._FAST)
-        task = topic_records.RangeTask(
-            "", partition.partition, partition.start, partition.until, "", "bare", 1 << 60, 0.0
-        )
-        for batch in topic_records._Records(consumer, self._options["topic"], task, 60.0, client, []).batches():
+        consumer = Consumer(reader_settings(client) | topic_records.Pace().fetching())
+        task = topic_records.RangeTask("", partition.partition, partition.start, partition.until, "", "bare", 1 << 60)
+        for batch in topic_records._Records(
+            consumer, self._options["topic"], task, 60.0, client, [], topic_records.Pace()
+        ).batches():
             yield from topic_records._columns(batch, task, _KINDS)[0].combine_chunks().to_batches()
         consumer.close()
 
@@ -191,8 +196,10 @@ def installation(
     return platform
 
 
-def replayed(platform: Platform, run_id: str) -> dict[str, float]:
-    """Land what is new, plan, compute, gate and publish it; return seconds by part."""
+def replayed(
+    platform: Platform, run_id: str, wanted: Wanted | None = None, together: int | None = None
+) -> dict[str, float]:
+    """Land what is wanted (what is new, if None), plan, compute, gate and publish it, so many chunks together; return seconds by part."""
     parts: dict[str, float] = {}
     at = time.monotonic()
 
@@ -200,14 +207,14 @@ def replayed(platform: Platform, run_id: str) -> dict[str, float]:
         nonlocal at
         parts[part], at = time.monotonic() - at, time.monotonic()
 
-    land(platform, platform.products.topic("orders"), Wanted(new=True))
+    land(platform, platform.products.topic("orders"), wanted or Wanted(new=True))
     done("land")
     manifest = {
         "runId": run_id, "kind": "BACKFILL", "requestedBy": "ana", "reason": "a replay of the topic, measured",
         "source": {"table": topic_orders.LOG}, "transform": {"name": "order_events", "version": "1"},
         "target": {"table": topic_orders.EVENTS, "publishRange": {"start": "2026-01-01", "end": "2026-01-31"}},
         "development": True,
-    }  # fmt: skip
+    } | ({} if together is None else {"limits": {"maxChunksPerJob": together}})  # fmt: skip
     record = plan_run(platform, manifest_from(manifest))
     platform.ledger.decide(run_id, approve=True, by="bob", comment="", self_approval=False, plan_hash=record.plan_hash)
     done("plan")
@@ -236,12 +243,38 @@ def digest(platform: Platform) -> str:
     return "" if found is None else found.result()
 
 
+def _quiet(live: LiveTopic | None) -> tuple[float, float]:
+    """Return the instants between which nothing but the live reader reads."""
+    begun = time.time()
+    if live is not None:
+        time.sleep(QUIET_SECONDS)
+    return begun, time.time()
+
+
+def _tell_lags(live: LiveTopic | None, quiet: tuple[float, float], begun: float, parts: dict[str, float]) -> None:
+    """Print what a live record took before a replay that has begun at an instant, in each part of it, and in all of it."""
+    if live is None:
+        return
+    spans, at = {"without": quiet}, begun
+    for part, seconds in parts.items():
+        spans[part], at = (at, at + seconds), at + seconds
+    spans["whole replay"] = (begun, at)
+    for name, (since, until) in spans.items():
+        if until - since > 1:
+            median, most, many = live.lags(since, until)
+            print(f"  live lag, {name}: {median:.1f} ms, 95 % within {most:.1f} ms ({many:,} records)", flush=True)
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--offsets", type=int, default=0, help="of each partition at most, if not 0")
     parser.add_argument("--chunkings", default="")
+    parser.add_argument("--live", action="store_true", help="measure what a live reader notices")
+    parser.add_argument("--pace", type=int, default=0, help="records a second that are landed at most")
+    parser.add_argument("--readers", type=int, default=0, help="workers that read at once at most")
     parser.add_argument("--bootstrap", default="")
     parser.add_argument("--topic", default="", help="a topic that an earlier round has written")
     options = parser.parse_args()
@@ -270,41 +303,57 @@ def measured(options: argparse.Namespace, home: Path, bootstrap: str, topic: str
     spark.dataSource.register(_Source)
     with Brokers(first.products.topic("orders"), first.settings.of_topic("orders")) as brokers:
         state = brokers.state()
-    ranges = [[partition, one.low, one.stable] for partition, one in state.partitions.items()]
+    most = options.offsets or 1 << 62
+    ranges = [[partition, one.low, min(one.stable, one.low + most)] for partition, one in state.partitions.items()]
+    wanted = Wanted(start={one: low for one, low, _ in ranges}, until={one: until for one, _, until in ranges})
     offsets = sum(until - start for _, start, until in ranges)
     folder = home / "first" / "warehouse" / "bare"
     memory = PeakMemory()
     memory.start()
+    live = None
     try:
         bare(spark, bootstrap, topic, ranges, folder)  # the JVM compiles
         before = bare(spark, bootstrap, topic, ranges, folder)
+        live = LiveTopic(bootstrap, topic) if options.live else None
+        quiet = _quiet(live)
+        digests: list[dict[str, str | None]] = []
         for number in range(options.rounds):
-            platform = installation(home / f"round-{number}", bootstrap, topic).with_spark(first.spark)
-            begun = time.monotonic()
-            parts = replayed(platform, f"replay-{number}")
+            limits = ba.TopicLimits(records_per_second=options.pace, readers=options.readers)
+            platform = installation(home / f"round-{number}", bootstrap, topic, limits).with_spark(first.spark)
+            begun, at = time.monotonic(), time.time()
+            parts = replayed(platform, f"replay-{number}", wanted, None if number == 0 else 3)
             took = time.monotonic() - begun
+            _tell_lags(live, quiet, at, parts)
             after = bare(spark, bootstrap, topic, ranges, folder)
             rows = sum(one.rows for one in platform.lakehouse.loads(topic_orders.LOG))
+            digests.append({one.chunk: one.digest for one in platform.ledger.chunks(f"replay-{number}")})
             print(
                 f"round {number}: replay {took:.1f} s ({rows:,} records of {offsets:,} offsets, {rows / took:,.0f}/s), bare {before:.1f} s and "
                 f"{after:.1f} s, ratio {took / ((before + after) / 2):.2f}; "
-                + ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items()),
+                + ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items())
+                + f"; digests of {len(digests[-1])} chunks {'equal' if digests[-1] == digests[0] else 'DIFFER'}"
+                + f"; load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
             before = after
+        if live is not None:
+            moved = {one for one, offsets in live.committed().items() if offsets != live.offsets.get(one)}
+            print(f"groups: {sorted(live.offsets)}, offsets moved of: {sorted(moved)}", flush=True)
     finally:
         memory.stop.set()
         memory.join()
+        if live is not None:
+            live.end()
     print(f"peak memory of all processes but the broker: {memory.peak:,.0f} MiB", flush=True)
     if options.chunkings:
-        wanted = digest(platform)
+        known = digest(platform)
         for positions in map(int, options.chunkings.split(",")):
             other = installation(
                 home / f"by-{positions}", bootstrap, topic, ba.TopicLimits(positions=positions)
             ).with_spark(first.spark)
             begun = time.monotonic()
-            done = land(other, other.products.topic("orders"), Wanted(new=True))
-            equal = digest(other) == wanted
+            done = land(other, other.products.topic("orders"), wanted)
+            equal = digest(other) == known
             print(
                 f"in loads of {positions:,}: {len(done.loads)} loads, {time.monotonic() - begun:.1f} s, digests {'equal' if equal else 'DIFFER'}",
                 flush=True,

@@ -88,6 +88,8 @@ def test_the_product_of_these_tests_can_be_used() -> None:
         ({"limits": ba.TopicLimits(positions=0)}, "limits.positions is 0"),
         ({"limits": ba.TopicLimits(bytes=True)}, "limits.bytes is True"),
         ({"limits": ba.TopicLimits(records_per_second=-1)}, "limits.records_per_second is -1"),
+        ({"limits": ba.TopicLimits(bytes_per_second=-1)}, "limits.bytes_per_second is -1"),
+        ({"limits": ba.TopicLimits(readers=-1)}, "limits.readers is -1"),
         ({"limits": ba.TopicLimits(silence_seconds=0)}, "limits.silence_seconds is 0"),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
@@ -15,12 +16,17 @@ from small_worlds import copy_of
 import backfill_assets as ba
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.operations.garbage import runs_over
 from backfill_assets.publication.modes import stages_of
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import rollback
 from benchmarks.small_table import PRODUCT, SCOPE, TARGET, closed, manifest_data, planned, serves
 from manifests.errors import PlanRefused, SinkRefused
+from manifests.lifecycle import PublicationState, RunState
 from manifests.model import Mode
 from manifests.planned_topics import PlannedTopic
 from manifests.reading import manifest_from
+from resources.ledger.topic_publications import WrittenRange
 from resources.settings import load_settings
 from resources.sinks.policy import Decision, judge_granted, judge_topic
 
@@ -193,3 +199,31 @@ def test_without_the_client_the_refusal_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "pip install 'backfill-assets[kafka]'" in done.stdout
+
+
+# --- collecting garbage -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_rolled_back_is_kept_until_its_events_are_taken_back() -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        publish(platform, "restate")
+        topics = platform.ledger.topics
+
+        def told(number: int, action: str) -> None:
+            where = {"topic": own_topic(), "cluster_id": "c", "topic_id": "t", "starts": {0: 0}, "actor": "ana"}
+            entry = topics.begin("restate", "reading_events", number, action, **where)
+            topics.close(entry, PublicationState.COMMITTED, [WrittenRange(0, 0, 9, 9, "0" * 64)])
+
+        def over() -> set[str]:
+            """The runs that `backfill gc` would take the files of, ten years from now."""
+            return set(runs_over(platform, platform.ledger.runs(), datetime.now(UTC) + timedelta(days=3_650)))
+
+        told(1, "publish")
+        rollback(platform, "restate")
+        assert platform.ledger.run("restate").state is RunState.ROLLED_BACK
+        assert "restate" not in over(), "its retractions are written from its rows"
+        told(2, "rollback")
+        assert "restate" in over()
+        closed(platform)

@@ -21,6 +21,7 @@ from topic_world import TopicSite, numbered, produce, site, transaction
 import backfill_assets as ba
 from backfill_assets.extraction.brokers import Brokers
 from backfill_assets.extraction.refusals import ExtractionRefused
+from backfill_assets.extraction.topic_records import Pace
 from backfill_assets.ingestion.archived_topics import land_archive
 from backfill_assets.ingestion.landing import land
 from backfill_assets.ingestion.table_loads import undo_load
@@ -297,11 +298,11 @@ def test_a_broker_that_goes_away_is_given_up_with_its_name_and_the_range(
         with kafka_broker() as own:
             own.create(name)
             produce(own.bootstrap_servers, name, numbered(0, 6_000), settings={"batch.num.messages": 100})
-            limits = ba.TopicLimits(silence_seconds=5, records_per_second=1_000)
+            limits = ba.TopicLimits(silence_seconds=5)
             at = site(tmp_path / "home", own.bootstrap_servers, name, monkeypatch, limits=limits)
             small = {"queued.min.messages": 1, "queued.max.messages.kbytes": 1, "max.partition.fetch.bytes": 4096}
-            monkeypatch.setattr("backfill_assets.extraction.topic_records._FAST", small)
-            monkeypatch.setattr("backfill_assets.ingestion.landing._Landing._readers", lambda *_: 1)
+            monkeypatch.setattr(Pace, "fetching", lambda _: small)
+            monkeypatch.setattr("backfill_assets.ingestion.landing._Landing._pace", lambda *_: Pace(records=1_000))
             killer = threading.Timer(2.0, own.kill)
             killer.start()
             said = refusal(at.land)

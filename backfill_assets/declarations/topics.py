@@ -80,12 +80,16 @@ class TopicLimits:
         positions: the most offsets of one load, records or not; a larger range is landed in several loads.
         bytes: the most bytes (keys, values and headers) of one load, about: a load that comes to so many ends there.
         records_per_second: how fast a topic is read, by all workers together; 0 for as fast as the broker gives it.
+        bytes_per_second: how many bytes (keys, values and headers) of it are read in a second, by all workers together; 0 likewise.
+        readers: how many workers read it at once; 0 for as many as there are.
         silence_seconds: for how long a broker may say nothing before a landing fails.
     """
 
     positions: int = 10_000_000
     bytes: int = 16 << 30
     records_per_second: int = 0
+    bytes_per_second: int = 0
+    readers: int = 0
     silence_seconds: int = 60
 
 

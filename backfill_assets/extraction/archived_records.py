@@ -1,17 +1,20 @@
 """Records of a topic that lie in Parquet files: what offsets these have, and how a worker copies some of them.
 
-Put here what is known of a file of an archive. Which of its offsets are landed is `ingestion.archived_topics`'. Imported by Spark's Python
-workers: nothing of PySpark.
+Put here what is known of a file of an archive. Which of its offsets are landed is `ingestion.archived_topics`'. A file is read batch by
+batch; one whose rows do not lie in the order of their offsets is read once for each part of them that is sorted. Imported by Spark's
+Python workers: nothing of PySpark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as arrow
+import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
@@ -19,14 +22,22 @@ from backfill_assets.declarations.schema import polars_type
 from backfill_assets.declarations.topics import TIME_TYPES
 from backfill_assets.extraction.record_files import RecordFiles
 from backfill_assets.worker.columns import UNREADABLE
+from backfill_assets.worker.file_batches import batches_of, bytes_of, rows_of_bytes
 from manifests.errors import Problem
 from manifests.log_ranges import LogRange
 
 _RULE = "an archive has records as they are landed: the columns of `ba.TopicRecord`, but for load_id"
 _FIX = "correct the archive, or write it anew; nothing was landed"
-_ROWS = 50_000
+_ROWS = 10_000
 """Rows that are written at once."""
-_LOAD = "load_id"
+_SORTED_BYTES = 64 << 20
+"""Bytes of the rows that are sorted at once, of a file whose rows do not lie in the order of their offsets."""
+_OFFSETS = 2_000_000
+"""Offsets that are looked at together for whether one is there twice."""
+_BUCKETS = 65_536
+"""In how many like parts of a range its records are counted."""
+_LOAD, _PARTITION, _OFFSET = "load_id", "log_partition", "log_offset"
+_PLACE = (_PARTITION, _OFFSET)
 
 
 @dataclass(frozen=True)
@@ -69,38 +80,101 @@ def files_below(place: Path) -> list[str]:
 def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
     """Return which offsets a file has, or why it is no file of an archive of a table with such columns."""
     kinds = {field.name: polars_type(field.field_type) for field in schema.fields if field.name != _LOAD}
-    lazy = pl.scan_parquet(path, hive_partitioning=False)
     try:
-        own = lazy.collect_schema()
+        own = pl.scan_parquet(path, hive_partitioning=False).collect_schema()
         wrong = [name for name, kind in kinds.items() if not _reads_as(own.get(name), kind)]
         if wrong:
             said = ", ".join(f"{name} is {own.get(name, 'missing')}" for name in wrong)
             return Problem(f"{path}: {said}", _RULE, _FIX)
-        place = (pl.col("log_partition"), pl.col("log_offset"))
-        odd = (
-            pl.any_horizontal(one.is_null() | (one < 0) for one in place)
-            | ~pl.col("record_time_type").is_in(TIME_TYPES).fill_null(False)
-            | pl.col("record_headers").is_null()
-        )
-        found = (
-            lazy.group_by("log_partition")
-            .agg(
-                pl.col("log_offset").min().alias("first"),
-                pl.col("log_offset").max().alias("last"),
-                pl.len().alias("rows"),
-                pl.col("log_offset").n_unique().alias("offsets"),
-                odd.sum().alias("odd"),
-            )
-            .sort("log_partition")
-            .collect()
-        )
-    except UNREADABLE as error:
+        return _places_of(path)
+    except (*UNREADABLE, arrow.ArrowException) as error:
         return Problem(f"{path} cannot be read: {type(error).__name__}", "an archive is Parquet files", _FIX)
-    if odd_rows := found["odd"].sum():
+
+
+def _places_of(path: str) -> ArchivedFile | Problem:
+    """Return the offsets of a file with the columns of a record, read batch by batch, or what is wrong with them."""
+    place = (pl.col(_PARTITION), pl.col(_OFFSET))
+    odd = (
+        pl.any_horizontal(one.is_null() | (one < 0) for one in place)
+        | ~pl.col("record_time_type").is_in(TIME_TYPES).fill_null(False)
+        | pl.col("record_headers").is_null()
+    )
+    odd_rows = 0
+    found: dict[int, _Places] = {}
+    for rows in batches_of(path, (_PARTITION, _OFFSET, "record_time_type", "record_headers")):
+        odd_rows += rows.select(odd.sum()).item()
+        for (partition,), own in rows.drop_nulls(_PARTITION).group_by(_PARTITION, maintain_order=True):
+            found.setdefault(partition, _Places()).add(own[_OFFSET].drop_nulls())
+    if odd_rows:
         return Problem(f"{path}: {odd_rows:,} rows have no place, no time type or no list of headers", _RULE, _FIX)
-    if repeated := (found["rows"] - found["offsets"]).sum():
-        return Problem(f"{path}: {repeated:,} offsets are there more than once", "a record has one offset", _FIX)
-    return ArchivedFile(path, tuple(LogRange(one[0], one[1], one[2] + 1) for one in found.iter_rows()))
+    ranges = {partition: LogRange(partition, own.first, own.last + 1) for partition, own in sorted(found.items())}
+    twice = sum(_repeated(path, one) for one in ranges.values() if not found[one.partition].ascending)
+    if twice:
+        return Problem(f"{path}: {twice:,} offsets are there more than once", "a record has one offset", _FIX)
+    return ArchivedFile(path, tuple(ranges.values()))
+
+
+class _Places:
+    """What is known of a partition's offsets in a file: the least, the greatest, and whether each is greater than the one before."""
+
+    def __init__(self) -> None:
+        self.first, self.last, self.ascending = 1 << 63, -1, True
+
+    def add(self, offsets: pl.Series) -> None:
+        """Take in the offsets of the next rows, in the order of the file."""
+        if offsets.is_empty():
+            return
+        own = offsets.to_numpy()
+        self.ascending = self.ascending and int(own[0]) > self.last and bool((own[1:] > own[:-1]).all())
+        self.first, self.last = min(self.first, int(own.min())), max(self.last, int(own.max()))
+
+
+def _repeated(path: str, one: LogRange) -> int:
+    """Return how many offsets of a range are in a file once more; memory is that of so many offsets."""
+    found = 0
+    for part in _parts(path, one, _OFFSETS):
+        offsets = pl.concat([_offsets(rows, part) for rows in batches_of(path, _PLACE, _may_have(part))])
+        found += offsets.len() - offsets.n_unique()
+    return found
+
+
+def _parts(path: str, one: LogRange, most: int) -> list[LogRange]:
+    """Return a range in parts of about so many records of a file at most, as they lie between its offsets."""
+    width = -(-(one.until - one.start) // _BUCKETS)
+    counts = np.zeros(_BUCKETS, np.int64)
+    for rows in batches_of(path, _PLACE, _may_have(one)):
+        counts += np.bincount((_offsets(rows, one).to_numpy() - one.start) // width, minlength=_BUCKETS)
+    found, start, held = [], one.start, 0
+    for bucket in np.flatnonzero(counts):
+        if held and held + counts[bucket] > most:
+            found.append(LogRange(one.partition, start, one.start + int(bucket) * width))
+            start, held = found[-1].until, 0
+        held += int(counts[bucket])
+    return [*found, LogRange(one.partition, start, one.until)]
+
+
+def _offsets(rows: pl.DataFrame, one: LogRange) -> pl.Series:
+    return rows.filter(_within(one))[_OFFSET].cast(pl.Int64)
+
+
+def _within(one: LogRange) -> pl.Expr:
+    offset = pl.col(_OFFSET)
+    return (pl.col(_PARTITION) == one.partition) & offset.is_between(one.start, one.until, closed="left")
+
+
+def _may_have(one: LogRange) -> Callable[[pq.RowGroupMetaData], bool]:
+    """Return what tells whether a row group may have rows of a range, by what is written of its least and greatest values."""
+    bounds = {_PARTITION: (one.partition, one.partition), _OFFSET: (one.start, one.until - 1)}
+
+    def may_have(group: pq.RowGroupMetaData) -> bool:
+        columns = [group.column(number) for number in range(group.num_columns)]
+        said = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in bounds}
+        return all(
+            own is None or not own.has_min_max or (own.min <= bounds[name][1] and own.max >= bounds[name][0])
+            for name, own in said.items()
+        )
+
+    return may_have
 
 
 def _reads_as(own: pl.DataType | None, kind: pl.DataType) -> bool:
@@ -125,28 +199,40 @@ def copy_files(schema: str, tasks: Iterator[CopyTask]) -> Iterator[Copied]:
     kinds = pl.Schema({field.name: polars_type(field.field_type) for field in table.fields if field.name != _LOAD})
     for task in tasks:
         for one in task.ranges:
-            within = (pl.col("log_partition") == one.partition) & pl.col("log_offset").is_between(
-                one.start, one.until, closed="left"
-            )
-            lazy = pl.scan_parquet(task.chunk, hive_partitioning=False).select(list(kinds)).filter(within)
-            rows = lazy.sort("log_offset").collect().cast(kinds)
-            yield _copied(rows, one, task, schema_to_pyarrow(table), table.column_names)
+            yield _copied(_in_order(task.chunk, one, kinds), one, task, schema_to_pyarrow(table), table.column_names)
 
 
-def _copied(rows: pl.DataFrame, one: LogRange, task: CopyTask, kinds: arrow.Schema, names: Sequence[str]) -> Copied:
+def _in_order(path: str, one: LogRange, kinds: pl.Schema) -> Iterator[pl.DataFrame]:
+    """Yield the rows that a file has of a range in the order of their offsets: as they lie there, or part by part where they do not."""
+    places = _Places()
+    for rows in batches_of(path, _PLACE, _may_have(one)):
+        places.add(_offsets(rows, one))
+    if places.ascending:
+        for rows in batches_of(path, list(kinds), _may_have(one)):
+            yield rows.filter(_within(one)).cast(kinds)
+        return
+    for part in _parts(path, one, rows_of_bytes(_SORTED_BYTES, *bytes_of(path))):
+        # by Arrow, whose rows are copied: those of Polars would hold every batch that one of them is from
+        own = [rows.filter(_within(part)).to_arrow() for rows in batches_of(path, list(kinds), _may_have(part))]
+        found = pl.from_arrow(arrow.concat_tables(own))
+        assert isinstance(found, pl.DataFrame)
+        yield found.sort(_OFFSET).cast(kinds)
+
+
+def _copied(
+    parts: Iterator[pl.DataFrame], one: LogRange, task: CopyTask, kinds: arrow.Schema, names: Sequence[str]
+) -> Copied:
     order = [name for name in names if "." not in name]
+    low = high = None
+    count = 0
     with RecordFiles(task.folder, one.partition, kinds) as files:
-        for part in rows.iter_slices(_ROWS):
-            whole = part.with_columns(pl.lit(task.load_id).alias(_LOAD)).select(order)
-            files.write(whole.to_arrow().cast(kinds), int(whole.estimated_size()))
-    times = rows["record_time"].dt.epoch("us")
-    return Copied(
-        task.chunk,
-        one.partition,
-        one.start,
-        one.until,
-        tuple(files.paths),
-        rows.height,
-        times.min(),  # type: ignore[arg-type]  # Polars: any value
-        times.max(),  # type: ignore[arg-type]
-    )
+        for rows in parts:
+            for part in rows.iter_slices(_ROWS):
+                whole = part.with_columns(pl.lit(task.load_id).alias(_LOAD)).select(order).to_arrow().cast(kinds)
+                files.write(whole, whole.nbytes)
+            count += rows.height
+            own = rows["record_time"].dt.epoch("us").drop_nulls()
+            if not own.is_empty():
+                first, last = int(own.to_numpy().min()), int(own.to_numpy().max())
+                low, high = first if low is None else min(low, first), last if high is None else max(high, last)
+    return Copied(task.chunk, one.partition, one.start, one.until, tuple(files.paths), count, low, high)

@@ -3,14 +3,21 @@
 Put here what is known of reading a partition: where a range ends, what is no record, and when a broker is given up. Which ranges are read
 is said by who asks; what their files are to a table, `ingestion.landing`'s. Imported by Spark's Python workers: nothing of PySpark.
 
+Whoever serves the topic or reads it live goes first: reading is done by threads of a low priority, at the pace that is declared, and no more
+is asked of a broker ahead of that than it lets through in a second.
+
 A range ends by position and not by count: records of aborted transactions, the marks of transactions, and records that compaction has
 removed leave offsets without a record.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +36,13 @@ _WAIT_SECONDS = 0.25
 _TIME_TYPES = {1: "CREATE_TIME", 2: "LOG_APPEND_TIME"}
 _LAST_MILLISECOND = 253_402_300_799_999
 """Of the year 9999."""
-_FAST = {
-    "fetch.max.bytes": 64 << 20,
-    "max.partition.fetch.bytes": 16 << 20,
-    "fetch.wait.max.ms": 100,
-    "queued.min.messages": 200_000,
-    "queued.max.messages.kbytes": 64 << 10,
-}
-"""Large answers, and no more than 64 MiB of them waiting in a worker."""
+_MOST_QUEUED, _MOST_ANSWERED, _MOST_WAITING = 200_000, 16 << 20, 64 << 20
+"""Large answers: records and bytes that wait in a worker at most, and bytes of one partition in an answer."""
+_LEAST_ANSWERED = 1 << 20
+_A_PART = 4
+"""Into how many parts what may be read in a second is cut: each is waited for on its own."""
+_NICENESS = 10
+"""By how much threads that read a topic are below others in priority."""
 _END, _NOT_THERE = "_PARTITION_EOF", frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _IN_PASSING = frozenset(
     {
@@ -56,8 +62,7 @@ _IN_PASSING = frozenset(
 class RangeTask:
     """A range to read, and where its files go; `chunk` names it among others.
 
-    `most_bytes` is after how many bytes of records it may end before `until`; `per_second` how many records may be read in a second, 0
-    for any number.
+    `most_bytes` is after how many bytes of records it may end before `until`.
     """
 
     chunk: str
@@ -67,7 +72,31 @@ class RangeTask:
     folder: str
     load_id: str
     most_bytes: int
-    per_second: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much one worker may read in a second: records, and bytes of their keys, values and headers; 0 for any number."""
+
+    records: float = 0.0
+    bytes: float = 0.0
+
+    def fetching(self) -> dict[str, Any]:
+        """Return what a consumer asks for ahead: large answers, but no more than about a second's share of what is let through."""
+        waiting = _within(_MOST_WAITING, self.bytes, least=_LEAST_ANSWERED)
+        answered = min(_MOST_ANSWERED, waiting)
+        return {
+            "fetch.max.bytes": waiting,
+            "max.partition.fetch.bytes": answered,
+            "fetch.wait.max.ms": 100,
+            "queued.min.messages": _within(_MOST_QUEUED, self.records),
+            "queued.max.messages.kbytes": waiting >> 10,
+        }
+
+
+def _within(most: int, rate: float, least: int = 1) -> int:
+    """Return a number of no more than a rate lets through; the most of a rate of 0."""
+    return most if rate <= 0 else max(least, min(most, int(rate)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +129,7 @@ class _NotRead(Exception):  # noqa: N818 - becomes a `RangeFailed`, which is tol
 
 
 def read_ranges(
-    client: Mapping[str, Any], topic: str, schema: str, silence_seconds: float, tasks: Iterator[RangeTask]
+    client: Mapping[str, Any], topic: str, schema: str, silence_seconds: float, pace: Pace, tasks: Iterator[RangeTask]
 ) -> Iterator[RangeRead | RangeFailed]:
     """Read ranges of a topic one after the other, each into files of its own, by one consumer.
 
@@ -109,31 +138,58 @@ def read_ranges(
         topic: the topic.
         schema: the table's columns, Iceberg's JSON.
         silence_seconds: after how long without a word from the brokers a range is given up.
+        pace: how fast this worker reads.
         tasks: what to read.
     """
     kinds = schema_to_pyarrow(Schema.model_validate_json(schema))
-    heard: list[str] = []
-    consumer = Consumer(
-        reader_settings(client)
-        | _FAST
-        | {"error_cb": lambda error: heard.__setitem__(slice(None), [shown(error, client)])}
-    )
-    try:
-        for task in tasks:
-            try:
-                yield _read_range(_Records(consumer, topic, task, silence_seconds, client, heard), task, kinds)
-            except _NotRead as why:
-                what, rule, fix = why.args
-                yield RangeFailed(task.chunk, what, rule, fix)
-    finally:
-        consumer.close()
+    with ThreadPoolExecutor(1, initializer=give_way) as apart:  # a process could not raise its priority again
+        reader = apart.submit(_Reader, client, topic, silence_seconds, pace).result()
+        try:
+            for task in tasks:
+                yield apart.submit(reader.read, task, kinds).result()
+        finally:
+            apart.submit(reader.close).result()
 
 
-def _read_range(records: _Records, task: RangeTask, kinds: arrow.Schema) -> RangeRead:
+def give_way() -> None:
+    """Put the calling thread, and those that it starts, below others in priority, where the operating system knows that of a thread."""
+    if sys.platform == "linux":
+        this = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, this, min(19, os.getpriority(os.PRIO_PROCESS, this) + _NICENESS))
+
+
+class _Reader:
+    """A consumer of a topic that reads ranges, one after the other, at a pace that goes on from one to the next."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str, silence_seconds: float, pace: Pace) -> None:
+        self._client, self._topic, self._silence = client, topic, silence_seconds
+        self._heard: list[str] = []
+        self._paced = _Paced(pace)
+        self._consumer = Consumer(reader_settings(client) | pace.fetching() | {"error_cb": self._hear})
+
+    def _hear(self, error: KafkaError) -> None:
+        self._heard[:] = [shown(error, self._client)]
+
+    def read(self, task: RangeTask, kinds: arrow.Schema) -> RangeRead | RangeFailed:
+        """Read one range into files."""
+        records = _Records(
+            self._consumer, self._topic, task, self._silence, self._client, self._heard, self._paced.at_once
+        )
+        try:
+            return _read_range(records, task, kinds, self._paced)
+        except _NotRead as why:
+            what, rule, fix = why.args
+            return RangeFailed(task.chunk, what, rule, fix)
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self._consumer.close()
+
+
+def _read_range(records: _Records, task: RangeTask, kinds: arrow.Schema, paced: _Paced) -> RangeRead:
     first: int | None = None
     last: int | None = None
     rows = size = 0
-    pace = _Pace(task.per_second)
     with RecordFiles(task.folder, task.partition, kinds) as files:
         for batch in records.batches():
             table, times, own = _columns(batch, task, kinds)
@@ -144,9 +200,9 @@ def _read_range(records: _Records, task: RangeTask, kinds: arrow.Schema) -> Rang
                 low, high = min(times) * 1000, max(times) * 1000
                 first = low if first is None else min(first, low)
                 last = high if last is None else max(last, high)
+            paced.after(table.num_rows, own)
             if size >= task.most_bytes:
                 break
-            pace.after(rows)
     return RangeRead(
         task.chunk, task.partition, task.start, records.position, tuple(files.paths), rows, size, first, last
     )
@@ -163,11 +219,14 @@ class _Records:
         silence_seconds: float,
         client: Mapping[str, Any],
         heard: list[str],
+        at_once: Pace,
     ) -> None:
         self._consumer, self._topic, self._task, self._heard = consumer, topic, task, heard
         self._silence, self._client = silence_seconds, client
+        self._most_records = _within(_MOST_RECORDS, at_once.records)
+        self._most_bytes = _within(_BATCH_BYTES, at_once.bytes)
         self.position = task.start
-        self._records, self._bytes = _FIRST_RECORDS, 0
+        self._records, self._bytes = min(_FIRST_RECORDS, self._most_records), 0
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield the records in the order of their offsets, none of them empty; bounded in number and about in bytes.
@@ -222,8 +281,8 @@ class _Records:
         if batch:
             size = sum(map(len, batch))
             self._bytes += size
-            room = min(_BATCH_BYTES, task.most_bytes - self._bytes)
-            self._records = max(1, min(_MOST_RECORDS, room * len(batch) // (size + 1)))
+            room = min(self._most_bytes, task.most_bytes - self._bytes)
+            self._records = max(1, min(self._most_records, room * len(batch) // (size + 1)))
         return batch
 
     def _pass(self, message: Message, error: KafkaError) -> None:
@@ -277,16 +336,23 @@ class _Records:
         return f"{self._topic} at {brokers}, partition {task.partition} from {task.start:,} until {task.until:,}"
 
 
-class _Pace:
-    """Lets no more records a second be read than are allowed."""
+class _Paced:
+    """Lets no more be read in a second than a pace allows; what was not used is not saved up."""
 
-    def __init__(self, per_second: float) -> None:
-        self._per_second, self._begun = per_second, time.monotonic()
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._free_from = time.monotonic()
+        self.at_once = Pace(pace.records / _A_PART, pace.bytes / _A_PART)
 
-    def after(self, records: int) -> None:
-        """Wait until so many records may have been read since the beginning."""
-        if self._per_second > 0:
-            time.sleep(max(0.0, self._begun + records / self._per_second - time.monotonic()))
+    def after(self, records: int, size: int) -> None:
+        """Wait for as long as what was read takes at the pace."""
+        shares = ((records, self._pace.records), (size, self._pace.bytes))
+        now = time.monotonic()
+        self._free_from = max(self._free_from, now - 1 / _A_PART) + max(
+            (many / rate for many, rate in shares if rate > 0), default=0.0
+        )
+        if self._free_from > now:
+            time.sleep(self._free_from - now)
 
 
 def _columns(batch: Sequence[Message], task: RangeTask, kinds: arrow.Schema) -> tuple[arrow.Table, list[int], int]:

@@ -16,7 +16,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.topics import Topic
 from backfill_assets.extraction.brokers import Brokers
 from backfill_assets.extraction.refusals import ExtractionRefused
-from backfill_assets.extraction.topic_records import RangeFailed, RangeRead, RangeTask, read_ranges
+from backfill_assets.extraction.topic_records import Pace, RangeFailed, RangeRead, RangeTask, read_ranges
 from backfill_assets.extraction.topic_state import TopicState
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
@@ -207,7 +207,7 @@ class _Landing:
         return found
 
     def _tasks(self, ranges: Sequence[LogRange], load_id: str, most_bytes: int) -> list[tuple[RangeTask, int]]:
-        limits, folder = self._topic.limits, landing_folder(self._platform, self._topic.table)
+        folder = landing_folder(self._platform, self._topic.table)
         pieces = list(in_pieces(ranges, _PIECE))
         return [
             (
@@ -219,19 +219,20 @@ class _Landing:
                     folder=folder,
                     load_id=load_id,
                     most_bytes=max(1, most_bytes // len(pieces)),
-                    per_second=limits.records_per_second / self._readers(len(pieces)),
                 ),
                 one.until - one.start,
             )
             for one in pieces
         ]
 
-    def _readers(self, pieces: int) -> int:
-        """Return how many workers read at once: they share what may be read in a second."""
-        if not self._topic.limits.records_per_second:
-            return 1
+    def _pace(self, pieces: int) -> Pace:
+        """Return how fast each worker reads: those that read at once share what may be read in a second."""
+        limits = self._topic.limits
+        if not limits.records_per_second and not limits.bytes_per_second:
+            return Pace()
         spark = self._platform.spark.session(Mode.BACKFILL)
-        return max(1, min(pieces, spark.sparkContext.defaultParallelism))
+        readers = max(1, min(pieces, limits.readers or pieces, spark.sparkContext.defaultParallelism))
+        return Pace(limits.records_per_second / readers, limits.bytes_per_second / readers)
 
     def _read(self, tasks: Sequence[tuple[RangeTask, int]]) -> list[RangeRead]:
         """Have workers read, and keep the table meanwhile.
@@ -241,9 +242,12 @@ class _Landing:
         """
         topic = self._topic
         schema = self._platform.lakehouse.table(topic.table).schema().model_dump_json()
-        read = partial(read_ranges, self._brokers.client, topic.topic, schema, float(topic.limits.silence_seconds))
+        silence, pace = float(topic.limits.silence_seconds), self._pace(len(tasks))
+        read = partial(read_ranges, self._brokers.client, topic.topic, schema, silence, pace)
         work: _READ = ChunkWork(read, RangeTask, RangeRead | RangeFailed)
-        done = kept_while(self._held, partial(self._platform.workers.do, Mode.BACKFILL, work, tasks))
+        done = kept_while(
+            self._held, partial(self._platform.workers.do, Mode.BACKFILL, work, tasks, topic.limits.readers)
+        )
         failed = [one for one in done if isinstance(one, RangeFailed)]
         if failed:
             where = f"topic {topic.name}"

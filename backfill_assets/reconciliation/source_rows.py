@@ -1,36 +1,45 @@
 """Published rows held against rows of their source, as somebody has asked the server for them at a position of its log.
 
-Put here what is missing, surplus or different, by key, by the hash of a row, and by slice. Nothing is computed anew and nothing is
-written; what gates compare is `declarations.reconciliations`'.
+Put here what is missing, surplus or different, by key, by the hash of a row, and by slice. Neither side is held in memory: rows are
+hashed batch by batch, and compared by `row_hashes`; those whose keys differ are read once more. Nothing is computed anew and nothing
+is published; what gates compare is `declarations.reconciliations`'.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.canonical import canonical_json
+from backfill_assets.reconciliation.row_hashes import Comparison, HashedRows, compared, parts_for, texts_of
+from backfill_assets.worker.columns import UNREADABLE, rows_of
+from backfill_assets.worker.file_batches import batches_of
 from manifests.errors import InputRefused, Problem
 from manifests.log_pins import lsn as lsn_in_words
 from manifests.log_pins import lsn_ranges
 from manifests.log_ranges import joined
+from resources.lakehouse.reads import batches
 
 FROM, TO = "valid_from_lsn", "valid_to_lsn"
 GONE = ("is_closed", "is_deleted")
-_SLICE = "_slice"
+_BATCH = 10_000
+"""Rows that are hashed at once."""
+_Batches = Callable[[Sequence[str]], Iterable[pl.DataFrame]]
 
 
 @dataclass(frozen=True)
 class SliceCompared:
-    """One slice: rows of the source and of the target, how many keys differ, by how, and the hash over the rows of each."""
+    """One slice: rows of the source and of the target, how many keys differ, by how, and the hash over the rows of each, in the order of their keys' hashes."""
 
     value: str
     source_rows: int
@@ -79,30 +88,60 @@ def compared_with_source(
     """
     target = platform.products.target(table)
     try:
-        source = pl.read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
+        kinds = pl.scan_parquet(file, hive_partitioning=False).collect_schema()
+        rows = rows_of(str(file))
+    except UNREADABLE as error:
         raise InputRefused(
             Problem(f"{file} cannot be read: {error}", "rows of the source come as a Parquet file", "write it anew")
         ) from None
-    columns = [name for name in dtypes(target.model) if name in source.columns]
-    _require_comparable(target, source, columns, key, lsn, slice_column, file)
-    snapshot, published = _published(platform, target, lsn)
-    _require_keys(f"{file}", source, key)
-    _require_keys(table, published, key)
-    source, published = source.select(columns), published.select(columns)
-    theirs, ours = _hashed(source, key, slice_column), _hashed(published, key, slice_column)
-    both = theirs.join(ours, on="key", how="full", suffix="_ours", coalesce=True).sort("key")
-    lacks, more = both.filter(pl.col("hash_ours").is_null()), both.filter(pl.col("hash").is_null())
-    differs = both.filter(pl.col("hash") != pl.col("hash_ours"))
+    columns = [name for name in dtypes(target.model) if name in kinds]
+    _require_comparable(target, kinds, columns, key, lsn, slice_column, file)
+    snapshot = _published(platform, target, lsn)
+    theirs = partial(_of_source, file, kinds)
+    ours = partial(_of_target, platform, target, snapshot, lsn)
+    slices: dict[str, int] = {}
+    with TemporaryDirectory(prefix="compare-source-") as folder:
+        parts = parts_for(max(rows, _rows_at(snapshot)))
+        sides = [HashedRows(Path(folder) / name, parts, slices) for name in ("source", "target")]
+        for side, read in zip(sides, (theirs, ours), strict=True):
+            for batch in read(columns):
+                side.add(batch, key, slice_column)
+        found = compared(*sides)
+    _require_keys({f"{file}": sides[0], table: sides[1]}, found.repeated, key, target, lsn)
     withheld = platform.policy.protects(table)
-    found = {"missing": lacks, "surplus": more, "different": differs}
-    keys = {name: () if withheld else tuple(rows["key"].to_list()) for name, rows in found.items()}
-    return SourceCompared(table, snapshot, tuple(columns), _by_slice(theirs, ours, found), **keys, withheld=withheld)
+    keys = {} if withheld else _keys(found, key, theirs, ours)
+    return SourceCompared(
+        table,
+        snapshot.snapshot_id,
+        tuple(columns),
+        _by_slice(slices, found),
+        missing=tuple(keys.get("missing", ())),
+        surplus=tuple(keys.get("surplus", ())),
+        different=tuple(keys.get("different", ())),
+        withheld=withheld,
+    )
+
+
+def _of_source(file: Path, kinds: pl.Schema, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    for rows in batches_of(str(file), columns):
+        yield rows.cast({name: kinds[name] for name in columns})
+
+
+def _keys(found: Comparison, key: Sequence[str], theirs: _Batches, ours: _Batches) -> dict[str, list[str]]:
+    """Return the keys that differ as JSON, in order, by how: both sides are read once more for them alone."""
+    surplus = {one: how for one, how in found.keys.items() if how == "surplus"}
+    others = {one: how for one, how in found.keys.items() if how != "surplus"}
+    texts: dict[str, list[str]] = {}
+    for read, wanted in ((theirs, others), (ours, surplus)):
+        if wanted:
+            for how, text in texts_of(read(key), key, wanted):
+                texts.setdefault(how, []).append(text)
+    return {how: sorted(own) for how, own in texts.items()}
 
 
 def _require_comparable(
     target: TargetTable,
-    source: pl.DataFrame,
+    kinds: pl.Schema,
     columns: Sequence[str],
     key: Sequence[str],
     lsn: int | None,
@@ -112,11 +151,11 @@ def _require_comparable(
     own = dtypes(target.model)
     problems = []
     rule = "rows of the source have names and types of the target's columns"
-    if others := [name for name in source.columns if name not in own or name in lineage_columns(target.model)]:
+    if others := [name for name in kinds if name not in own or name in lineage_columns(target.model)]:
         problems.append(Problem(f"{file} has {', '.join(others)}, and {target.name} has not", rule, "leave them out"))
     for name in columns:
-        if source.schema[name] != own[name]:
-            what = f"{name} is {source.schema[name]} in {file}, and {own[name]} in {target.name}"
+        if kinds[name] != own[name]:
+            what = f"{name} is {kinds[name]} in {file}, and {own[name]} in {target.name}"
             problems.append(Problem(what, rule, "cast it"))
     if missing := [name for name in (*key, *filter(None, [slice_column])) if name not in columns]:
         problems.append(
@@ -135,21 +174,41 @@ def _require_comparable(
         raise InputRefused(problems)
 
 
-def _published(platform: Platform, target: TargetTable, lsn: int | None) -> tuple[int | None, pl.DataFrame]:
-    table = platform.lakehouse.table(target.name)
-    snapshot = table.current_snapshot()
+def _published(platform: Platform, target: TargetTable, lsn: int | None) -> Snapshot:
+    """Return the published snapshot of a target that rows are held against.
+
+    Raises:
+        InputRefused: if there is none, or no accepted run has read as far as the position.
+    """
+    snapshot = platform.lakehouse.table(target.name).current_snapshot()
     if snapshot is None:
         rule = "rows of the source are held against published ones"
         raise InputRefused(Problem(f"nothing is published of {target.name}", rule, "publish a run of it first"))
     if lsn is not None:
         _require_read(platform, target, lsn)
-    rows: Any = pl.from_arrow(table.scan().to_arrow())
-    if lsn is not None:
-        rows = rows.filter((pl.col(FROM) <= lsn) & (pl.col(TO).is_null() | (pl.col(TO) > lsn)))
-    for name in GONE:
-        if name in rows.columns and rows.schema[name] == pl.Boolean:
+    return snapshot
+
+
+def _rows_at(snapshot: Snapshot) -> int:
+    """Return how many rows a snapshot says it has; 0 if it does not say."""
+    return 0 if snapshot.summary is None else int(snapshot.summary["total-records"] or 0)
+
+
+def _of_target(
+    platform: Platform, target: TargetTable, snapshot: Snapshot, lsn: int | None, columns: Sequence[str]
+) -> Iterator[pl.DataFrame]:
+    """Yield columns of the published rows that there are, at a position of the log if one is given; memory is one file's."""
+    own = dtypes(target.model)
+    gone = [name for name in GONE if own.get(name) == pl.Boolean]
+    asked = list(dict.fromkeys([*columns, *gone, *((FROM, TO) if lsn is not None else ())]))
+    table = platform.lakehouse.table(target.name)
+    for batch in batches(table, snapshot.snapshot_id, AlwaysTrue(), asked):
+        rows: Any = pl.from_arrow(batch)
+        if lsn is not None:
+            rows = rows.filter((pl.col(FROM) <= lsn) & (pl.col(TO).is_null() | (pl.col(TO) > lsn)))
+        for name in gone:
             rows = rows.filter(~pl.col(name))
-    return snapshot.snapshot_id, rows
+        yield from rows.select(columns).iter_slices(_BATCH)
 
 
 def _require_read(platform: Platform, target: TargetTable, lsn: int) -> None:
@@ -163,45 +222,33 @@ def _require_read(platform: Platform, target: TargetTable, lsn: int) -> None:
     raise InputRefused(Problem(what, rule, "land the log up to there and publish, or take rows of an earlier position"))
 
 
-def _require_keys(what: str, rows: pl.DataFrame, key: Sequence[str]) -> None:
-    nulls = rows.filter(pl.any_horizontal(pl.col(name).is_null() for name in key)).height
-    twice = rows.height - rows.select(key).unique().height
+def _require_keys(
+    sides: Mapping[str, HashedRows], repeated: Sequence[int], key: Sequence[str], target: TargetTable, lsn: int | None
+) -> None:
+    """Refuse sides of which a key is that of several rows, or of which a row has none; both at once."""
     fix = "name all columns of the key"
-    if {FROM, TO} <= set(rows.columns):
+    if lsn is None and {FROM, TO} <= set(dtypes(target.model)):
         fix += "; of a history, give --lsn: the position of the log that the file is of"
-    if nulls or twice:
-        said = f"{what} has {twice:,} row(s) more than keys of {', '.join(key)}, and {nulls:,} without one"
-        raise InputRefused(Problem(said, "a key is that of one row", fix))
+    problems = [
+        Problem(
+            f"{what} has {twice:,} row(s) more than keys of {', '.join(key)}, and {side.without_key:,} without one",
+            "a key is that of one row",
+            fix,
+        )
+        for (what, side), twice in zip(sides.items(), repeated, strict=True)
+        if twice or side.without_key
+    ]
+    if problems:
+        raise InputRefused(problems)
 
 
-def _hashed(rows: pl.DataFrame, key: Sequence[str], slice_column: str) -> pl.DataFrame:
-    """Return key, hash and slice of each row: texts that are the same for the same values."""
-    found: list[tuple[str, str, str]] = []
-    for row in rows.iter_rows(named=True):
-        said = {name: _text(value) for name, value in row.items()}
-        digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()
-        found.append((canonical_json({name: said[name] for name in key}), digest, str(said.get(slice_column, ""))))
-    return pl.DataFrame(found, schema={"key": pl.String, "hash": pl.String, _SLICE: pl.String}, orient="row")
-
-
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _by_slice(theirs: pl.DataFrame, ours: pl.DataFrame, found: Mapping[str, pl.DataFrame]) -> tuple[SliceCompared, ...]:
-    """Return each slice in order. A row that has gone to another slice counts in that of the source."""
-    values = sorted({*theirs[_SLICE].to_list(), *ours[_SLICE].to_list()})
+def _by_slice(slices: Mapping[str, int], found: Comparison) -> tuple[SliceCompared, ...]:
+    """Return each slice in order."""
     done = []
-    for value in values:
-        mine, yours = theirs.filter(pl.col(_SLICE) == value), ours.filter(pl.col(_SLICE) == value)
-        of = {name: rows.filter(pl.coalesce(_SLICE, f"{_SLICE}_ours") == value).height for name, rows in found.items()}
+    for value, number in sorted(slices.items()):
+        one = found.slices[number]
+        of, (theirs, ours) = one.differing, (each.hexdigest() for each in one.hashes)
         done.append(
-            SliceCompared(value, mine.height, yours.height, **of, source_hash=_over(mine), target_hash=_over(yours))
+            SliceCompared(value, one.rows[0], one.rows[1], of["missing"], of["surplus"], of["different"], theirs, ours)
         )
     return tuple(done)
-
-
-def _over(rows: pl.DataFrame) -> str:
-    return hashlib.sha256("\n".join(rows.sort("key")["hash"].to_list()).encode()).hexdigest()

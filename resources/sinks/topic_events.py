@@ -99,3 +99,7 @@ class Throttle:
             self._pause(self._free_at - at)
         begins = max(at, self._free_at)
         self._free_at = begins + max(messages / self._messages, length / self._bytes)
+
+    def owed(self) -> float:
+        """Return for how many seconds the next ones would wait."""
+        return max(0.0, self._free_at - self._now())

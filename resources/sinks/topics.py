@@ -156,20 +156,22 @@ class Topic:
         group: list[tuple[int, Message]] = []
         # what is sent at once is let through at once: a transaction lasts no longer than that takes
         together = min(_GROUP, max(1, int(self.declared.messages_per_second * _TRANSACTION_SECONDS)))
-        done = open_ = 0
+        most_bytes = self.declared.bytes_per_second * _TRANSACTION_SECONDS
+        done = open_ = length = 0
         until = 0.0
         for place, message in placed:
             if not open_:
+                throttle.let_through(0, 0)  # what is owed is waited for while no transaction is open
                 with self._said("be written to"):
                     self._producer.begin_transaction()
                 until = time.monotonic() + _TRANSACTION_SECONDS
             group.append((place, message))
-            open_ += 1
-            full = open_ == self.declared.batch or time.monotonic() > until
-            if full or len(group) == together:
+            open_, length = open_ + 1, length + message.bytes
+            last = open_ == self.declared.batch or time.monotonic() > until
+            if last or len(group) == together or length >= most_bytes:
                 self._send(group, throttle, delivered)
-                group = []
-            if full:
+                group, length = [], 0
+            if last or (not group and time.monotonic() + throttle.owed() > until):
                 self._commit(failed)
                 done, open_ = done + open_, 0
                 yield done

@@ -85,15 +85,19 @@ def tasks_of(kind: type[Task], batches: Iterable[arrow.RecordBatch]) -> Iterator
 class Workers(Protocol):
     """Who does work on chunks."""
 
-    def do(self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]]) -> list[Result]:
-        """Have tasks done as an execution mode has it, and return the results, in no order."""
+    def do(
+        self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]], at_once: int = 0
+    ) -> list[Result]:
+        """Have tasks done as an execution mode has it, so many `at_once` at most (0: any number), and return the results, in no order."""
 
 
 class ThisProcess:
     """Does the work itself, one chunk after the other; memory is one chunk's, as in a worker."""
 
-    def do(self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]]) -> list[Result]:
+    def do(
+        self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]], at_once: int = 0
+    ) -> list[Result]:
         """Do the tasks; what goes in and comes out is written and read as it is where workers do them."""
-        del mode
+        del mode, at_once
         batch = arrow.RecordBatch.from_pydict({"task": [task_text(task) for task, _ in tasks]})
         return work.results(text for found in work.batches([batch]) for text in found.column("result").to_pylist())

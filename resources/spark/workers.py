@@ -26,18 +26,19 @@ class SparkWorkers:
     def __init__(self, spark: ModeSpark) -> None:
         self._spark = spark
 
-    def do(self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]]) -> list[Result]:
+    def do(
+        self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]], at_once: int = 0
+    ) -> list[Result]:
         """Have the workers do the tasks; what comes back is a result a chunk, and never its rows."""
-        done = self.spread(mode, tasks).mapInArrow(partial(in_worker, work), "result string").collect()
+        done = self.spread(mode, tasks, at_once).mapInArrow(partial(in_worker, work), "result string").collect()
         return work.results(row["result"] for row in done)
 
-    def spread(self, mode: Mode, tasks: Sequence[Weighed[ChunkTask]]) -> DataFrame:
-        """Return tasks as a frame with a column `task` (JSON), evenly spread over its partitions."""
+    def spread(self, mode: Mode, tasks: Sequence[Weighed[ChunkTask]], at_once: int = 0) -> DataFrame:
+        """Return tasks as a frame with a column `task` (JSON), evenly spread over its partitions: so many at most, if not 0."""
         spark = self._spark.session(mode)
         most = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        slots = balanced(
-            [weight for _, weight in tasks], min(most, _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-        )
+        most = min(most, at_once or most, _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+        slots = balanced([weight for _, weight in tasks], most)
         return spark.createDataFrame(
             [(slot, task_text(task)) for slot, (task, _) in zip(slots, tasks, strict=True)], "slot int, task string"
         ).repartitionById(max(slots) + 1, F.col("slot"))

@@ -6,7 +6,10 @@ The broker is librdkafka's mock cluster, in memory; what it does not do (fencing
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -126,6 +129,57 @@ def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     for ask in (topic.facts, topic.ends, lambda: topic.fence("backfill.run.day_events")):
         with pytest.raises(SinkRefused, match="the topic events of the sink day_events cannot be"):
             ask()
+
+
+@pytest.mark.parametrize(
+    "slow", [{"messages_per_second": 40}, {"messages_per_second": 100_000, "bytes_per_second": 40_000}]
+)
+def test_a_transaction_is_over_in_time_however_slowly_a_topic_is_written_to(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, slow: dict[str, int]
+) -> None:
+    monkeypatch.setattr(topics, "_TRANSACTION_SECONDS", 0.25)
+    topic.declared = replace(topic.declared, batch=1_000, **slow)
+    topic.fence("backfill.run.day_events")
+    begun: list[float] = []
+    lasted: list[float] = []
+    begin, commit = topic._producer.begin_transaction, topic._commit
+
+    class Watched:
+        """The producer, of which it is known when a transaction began."""
+
+        def __init__(self, producer: Any) -> None:
+            self._producer = producer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._producer, name)
+
+        def begin_transaction(self) -> None:
+            begin()
+            begun.append(time.monotonic())
+
+    def committed(failed: list[Any]) -> None:
+        lasted.append(time.monotonic() - begun[-1])
+        commit(failed)
+
+    topic._producer = Watched(topic._producer)
+    monkeypatch.setattr(topic, "_commit", committed)
+    large = [replace(message(number), value=bytes(1_000)) for number in range(90)]
+    at = time.monotonic()
+    assert [*topic.write((0, one) for one in large)][-1] == 90
+    assert time.monotonic() - at > 1.5, "90 at 40 a second"
+    assert max(lasted) < 0.6, lasted
+    assert topic.written("run/day_events/1", dict.fromkeys(topic.ends(), 0)) == 90
+
+
+def test_a_credential_in_the_setting_of_something_else_is_not_quoted() -> None:
+    secret = "pa55-that-was-misplaced"
+    adapter = ToTopic("events", "silver.days", ("id",), security=("security_protocol", "sasl_username"))
+    sink = SinkDeclaration("day_events", SinkClass.EVENT_TOPIC, "days", ("team:test",), adapter)
+    values = {"bootstrap_servers": "127.0.0.1:1", "security_protocol": secret, "sasl_username": "u"}
+    with pytest.raises(SinkRefused) as refusal:
+        Topic(sink, "events", values).facts()
+    assert "security.protocol" in str(refusal.value)
+    assert secret not in str(refusal.value)
 
 
 def test_a_setting_that_the_client_does_not_know_is_refused() -> None:

@@ -30,6 +30,8 @@ _MOST = {
     "positions": (1, 1_000_000_000),
     "bytes": (1 << 20, 1 << 44),
     "records_per_second": (0, 1_000_000_000),
+    "bytes_per_second": (0, 1 << 44),
+    "readers": (0, 10_000),
     "silence_seconds": (1, 86_400),
 }
 

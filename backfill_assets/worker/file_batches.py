@@ -1,0 +1,45 @@
+"""Rows of a Parquet file, batch by batch: memory is a batch's, however large the file and its row groups are.
+
+Put here how a file is read from its beginning to its end. What a column is called in an older file is `columns`'. Imported by Spark's
+Python workers: keep it light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import polars as pl
+import pyarrow.parquet as pq
+
+_ROWS = 10_000
+_BYTES = 16 << 20
+"""Rows, and bytes of what they are on the average, that are read at once."""
+_BUFFER = 1 << 20
+"""Bytes of a column that are taken from the file at once."""
+
+
+def batches_of(
+    path: str, columns: Sequence[str], wanted: Callable[[pq.RowGroupMetaData], bool] = lambda _: True
+) -> Iterator[pl.DataFrame]:
+    """Yield columns of a local file in its order, a batch after the other; row groups that are not `wanted` are passed over."""
+    with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if not wanted(group):
+                continue
+            rows = rows_of_bytes(_BYTES, group.num_rows, group.total_byte_size)
+            for batch in file.iter_batches(min(_ROWS, rows), row_groups=[number], columns=list(columns)):
+                found = pl.from_arrow(batch)
+                assert isinstance(found, pl.DataFrame)
+                yield found
+
+
+def rows_of_bytes(room: int, rows: int, size: int) -> int:
+    """Return how many of so many rows, which have so many bytes, fit into some room: one at least."""
+    return max(1, room * rows // max(1, size))
+
+
+def bytes_of(path: str) -> tuple[int, int]:
+    """Return how many rows a local file has, and how many bytes they are before they are compressed."""
+    found = pq.read_metadata(path)
+    return found.num_rows, sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))

@@ -1,0 +1,130 @@
+"""Records of an archive's files: their offsets are known and their rows are copied in order, whatever the order and the size of a file."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as arrow
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.schema import assign_fresh_schema_ids
+
+import backfill_assets as ba
+from backfill_assets.declarations.schema import iceberg_schema
+from backfill_assets.extraction import archived_records
+from backfill_assets.extraction.archived_records import ArchivedFile, Copied, CopyTask, copy_files, looked_at
+from backfill_assets.extraction.record_files import RecordFiles
+from backfill_assets.worker import file_batches
+from manifests.errors import Problem
+from manifests.log_ranges import LogRange
+
+SCHEMA = assign_fresh_schema_ids(iceberg_schema(ba.TopicRecord))
+HEADERS = pl.List(pl.Struct({"name": pl.String, "value": pl.Binary}))
+
+
+def records(offsets: list[int], partition: int = 0, size: int = 20) -> pl.DataFrame:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = {
+        "log_partition": pl.Series([partition] * len(offsets), dtype=pl.Int32),
+        "log_offset": pl.Series(offsets, dtype=pl.Int64),
+        "record_time": pl.Series([at] * len(offsets), dtype=pl.Datetime("us", "UTC")),
+        "record_time_type": ["CREATE_TIME"] * len(offsets),
+        "record_key": pl.Series([b"k%d" % (one % 7) for one in offsets], dtype=pl.Binary),
+        "record_value": pl.Series([random.Random(one).randbytes(size) for one in offsets], dtype=pl.Binary),
+        "record_headers": pl.Series([[{"name": "n", "value": b"%d" % one}] for one in offsets], dtype=HEADERS),
+    }
+    return pl.DataFrame(rows)
+
+
+def copied(path: Path, folder: Path, *ranges: LogRange) -> tuple[list[Copied], pl.DataFrame]:
+    task = CopyTask(str(path), ranges, str(folder), "load-1")
+    done = list(copy_files(SCHEMA.model_dump_json(), iter([task])))
+    return done, pl.concat(pl.read_parquet(one) for part in done for one in part.files).drop("load_id")
+
+
+@pytest.fixture
+def shuffled(tmp_path: Path) -> tuple[Path, pl.DataFrame]:
+    """A file of two partitions in no order, with large gaps between offsets, in several row groups."""
+    chance = random.Random(3)
+    whole = pl.concat([records(sorted(chance.sample(range(10**9), 3_000)), one) for one in (0, 1)])
+    path = tmp_path / "shuffled.parquet"
+    pq.write_table(whole.sample(fraction=1, shuffle=True, seed=3).to_arrow(), path, row_group_size=1_500)
+    return path, whole
+
+
+def test_rows_in_no_order_are_copied_in_the_order_of_their_offsets_part_by_part(
+    shuffled: tuple[Path, pl.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, whole = shuffled
+    looked = looked_at(str(path), SCHEMA)
+    assert isinstance(looked, ArchivedFile)
+    own = [whole.filter(pl.col("log_partition") == one)["log_offset"].to_list() for one in (0, 1)]
+    assert looked.ranges == tuple(LogRange(one, own[one][0], own[one][-1] + 1) for one in (0, 1))
+    monkeypatch.setattr(archived_records, "_SORTED_BYTES", 20_000)
+    sizes: list[int] = []
+    sort = pl.DataFrame.sort
+
+    def counted(frame: pl.DataFrame, *words: Any, **more: Any) -> pl.DataFrame:
+        sizes.append(frame.height)
+        return sort(frame, *words, **more)
+
+    monkeypatch.setattr(pl.DataFrame, "sort", counted)
+    done, rows = copied(path, tmp_path / "copied", *looked.ranges)
+    assert rows.equals(whole)
+    assert [one.rows for one in done] == [3_000, 3_000]
+    assert len(sizes) > 10
+    assert max(sizes) < 450
+
+
+def test_a_part_of_a_file_in_order_is_copied_batch_by_batch_and_its_times_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, whole = tmp_path / "one.parquet", records(list(range(100)), size=2_000)
+    pq.write_table(whole.to_arrow(), path, row_group_size=80)
+    monkeypatch.setattr(file_batches, "_BYTES", 10_000)
+    written: list[int] = []
+    write = RecordFiles.write
+
+    def noted(files: RecordFiles, rows: arrow.Table, size: int) -> None:
+        written.append(rows.num_rows)
+        write(files, rows, size)
+
+    monkeypatch.setattr(RecordFiles, "write", noted)
+    done, rows = copied(path, tmp_path / "copied", LogRange(0, 25, 91))
+    assert rows.equals(whole[25:91])
+    at = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1_000_000)
+    assert (done[0].rows, done[0].first_time, done[0].last_time) == (66, at, at)
+    assert max(written) < 6, "rows of one batch are written, never those of a file or of a row group"
+
+
+def test_an_offset_that_is_there_twice_is_refused_wherever_it_lies(
+    shuffled: tuple[Path, pl.DataFrame], tmp_path: Path
+) -> None:
+    _, whole = shuffled
+    for number, rows in enumerate(
+        [whole[:50].vstack(whole[49:60]), whole.vstack(whole[7:8]).vstack(whole[3_500:3_502])]
+    ):
+        path = tmp_path / f"twice-{number}.parquet"
+        pq.write_table(rows.to_arrow(), path, row_group_size=1_000)
+        found = looked_at(str(path), SCHEMA)
+        assert isinstance(found, Problem)
+        assert f"{1 + 2 * number} offsets are there more than once" in found.what
+
+
+def test_rows_without_a_place_are_refused(tmp_path: Path) -> None:
+    whole = records(list(range(10)))
+    odd = whole.with_columns(
+        pl.when(pl.col("log_offset") == 4).then(None).otherwise(pl.col("log_offset")).alias("log_offset")
+    )
+    odd = odd.with_columns(
+        pl.when(pl.col("log_offset") == 7).then(None).otherwise(pl.col("log_partition")).alias("log_partition")
+    )
+    path = tmp_path / "odd.parquet"
+    odd.write_parquet(path)
+    found = looked_at(str(path), SCHEMA)
+    assert isinstance(found, Problem)
+    assert "2 rows have no place" in found.what
