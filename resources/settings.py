@@ -49,7 +49,9 @@ _SECRET = re.compile(
     r"secret|passw|token|credential|private|access.?key|account.?key|connection.?string|authorization|\bsas\b|webhook",
     re.IGNORECASE,
 )
-_OTHER_VARIABLES = frozenset({"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_SCREENSHOTS"})
+_OTHER_VARIABLES = frozenset(
+    {"BACKFILL_CONFIG", "BACKFILL_OPERATOR", "BACKFILL_FAULT", "BACKFILL_TEST_DATA", "BACKFILL_SCREENSHOTS"}
+)
 _OF_TESTS = "BACKFILL_TEST_"
 
 
