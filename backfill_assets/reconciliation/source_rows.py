@@ -19,9 +19,8 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json
 from manifests.errors import InputRefused, Problem
-from manifests.log_pins import lsn as lsn_in_words
-from manifests.log_pins import lsn_ranges
-from manifests.log_ranges import joined
+from manifests.log_ranges import joined, lsn_ranges
+from manifests.log_ranges import lsn as lsn_in_words
 
 FROM, TO = "valid_from_lsn", "valid_to_lsn"
 GONE = ("is_closed", "is_deleted")
