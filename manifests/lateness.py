@@ -6,10 +6,12 @@ was accepted are `timeliness`'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
+
+from manifests.log_ranges import LogRange
 
 
 class Watermark(StrEnum):
@@ -60,6 +62,51 @@ class Lateness:
         """Say the declaration in words."""
         idle = "" if self.idle is None else f", idle after {self.idle}"
         return f"{self.watermark}, up to {self.disorder} late{idle}"
+
+
+@dataclass(frozen=True)
+class FalseTime:
+    """A time that the log itself contradicts: all that was landed after it is further behind than records may come.
+
+    Attributes:
+        range: the positions that have it.
+        at: that time, the greatest of them.
+        after: the greatest time of what lies behind it in the same partition, furthest behind.
+    """
+
+    range: LogRange
+    at: datetime
+    after: datetime
+
+    def describe(self) -> str:
+        """Say it in words."""
+        return f"{self.range} has a record of {self.at.isoformat()}, and what was landed after it ends at {self.after.isoformat()}"
+
+
+def last_times(
+    read: Iterable[tuple[LogRange, datetime | None]], disorder: timedelta
+) -> tuple[dict[int, datetime | None], tuple[FalseTime, ...]]:
+    """Return by partition the greatest time of what is read that can be believed, and the times that cannot.
+
+    Args:
+        read: stretches of a log, each with the greatest time of its records; None of one without any.
+        disorder: how far behind the greatest time a record may come. A later stretch that is wholly further behind says that the time
+            before it is false, or that the log is not as it is declared: that stretch makes nothing complete.
+    """
+    stretches = sorted(read)
+    last: dict[int, datetime | None] = {}
+    false: list[FalseTime] = []
+    for partition in sorted({one.partition for one, _ in stretches}):
+        known = [(one.start, at, one) for one, at in stretches if one.partition == partition and at is not None]
+        while known:
+            begins, at, stretch = max(known, key=lambda one: one[1])
+            behind = [time for start, time, _ in known if start > begins and time < at - disorder]
+            if not behind:
+                break
+            false.append(FalseTime(stretch, at, min(behind)))
+            known.remove((begins, at, stretch))
+        last[partition] = max((at for _, at, _ in known), default=None)
+    return last, tuple(false)
 
 
 def last_complete_day(complete_before: datetime) -> date:

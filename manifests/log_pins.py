@@ -14,20 +14,22 @@ from manifests.canonical import LATER
 from manifests.chunks import Chunking, in_words
 from manifests.errors import Problem
 from manifests.facts import TargetContract
-from manifests.lateness import Lateness, last_complete_day
+from manifests.lateness import FalseTime, Lateness, last_complete_day
+from manifests.log_breaks import LogBreak, breaks_of, in_sequence, problems_of_breaks
 from manifests.log_ranges import (
     LandedLog,
     LogIdentity,
     LogKind,
     LogRange,
     joined,
+    lsn_ranges,
     overlaps,
     positions,
     without,
 )
 from manifests.log_ranges import in_words as ranges_in_words
 from manifests.model import Mode, RunManifest
-from manifests.source_pins import IncompleteDays, SourceLog
+from manifests.source_pins import Breaks, IncompleteDays, SourceLog
 
 _SHOWN = 5
 
@@ -47,6 +49,8 @@ class PinnedLog:
             nothing is known to be complete.
         lateness: that declaration in words; empty where there is none.
         untimed: rows of the snapshot without the time by which the run reads it: no chunk reads them.
+        breaks: of a changelog, the breaks in what is read, each with what is known around it.
+        false_times: times that make nothing complete, since what was landed after them contradicts them.
     """
 
     table: str
@@ -59,6 +63,8 @@ class PinnedLog:
     complete_before: datetime | None = None
     lateness: str = ""
     untimed: int = field(default=0, metadata=LATER)
+    breaks: tuple[LogBreak, ...] = field(default=(), metadata=LATER)
+    false_times: tuple[FalseTime, ...] = field(default=(), metadata=LATER)
 
     def describe(self) -> list[tuple[str, str]]:
         """Say in words what is read of the log, and until when it is complete."""
@@ -66,6 +72,8 @@ class PinnedLog:
         said = [(f"log {self.table}", f"{self.log}: {written(self.ranges) or 'nothing'}")]
         if self.lost:
             said.append(("accepted as lost", written(self.lost)))
+        said += [("break", one.describe()) for one in self.breaks]
+        said += [("does not count", one.describe()) for one in self.false_times]
         if self.untimed:
             said.append(("without a time", f"{self.untimed:,} rows, which no chunk reads"))
         if self.lateness:
@@ -76,16 +84,6 @@ class PinnedLog:
             )
             said.append(("complete", f"{until} ({self.lateness})"))
         return said
-
-
-def lsn_ranges(ranges: Iterable[LogRange]) -> str:
-    """Return ranges of a log of one partition as the server writes positions."""
-    return "; ".join(f"from {lsn(one.start)} until {lsn(one.until)}" for one in sorted(ranges))
-
-
-def lsn(position: int) -> str:
-    """Return a position of a changelog as the server writes it."""
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class FoundLog:
         lateness: what is declared of records that come late; None where nothing is.
         from_time: by partition, the position that the instant of the manifest's `fromTime` stands for; None where it names none.
             `until_time` likewise.
-        last: by partition, the greatest time in the ranges that are read, where lateness is declared.
+        last: by partition, the greatest time in the ranges that are read, where lateness is declared; `false_times` are not among them.
         batch: until when the newest load was asked to land, where all of it is read.
         untimed: how many rows have no time by which a run would read them.
     """
@@ -114,6 +112,7 @@ class FoundLog:
     from_time: Mapping[int, int] | None = None
     until_time: Mapping[int, int] | None = None
     last: Mapping[int, datetime | None] = field(default_factory=dict)
+    false_times: tuple[FalseTime, ...] = ()
     batch: datetime | None = None
     untimed: int = 0
 
@@ -121,6 +120,15 @@ class FoundLog:
     def ranges(self) -> tuple[LogRange, ...]:
         """Every range that a load has brought."""
         return tuple(one.range for load in self.landed.values() for one in load.ranges)
+
+    @property
+    def log(self) -> LogIdentity | None:
+        """Which log it is: of a database's changes its newest timeline; None where loads are of several logs, or there are none."""
+        loads = list(self.landed.values())
+        identities = {load.log for load in loads}
+        if len(identities) == 1:
+            return identities.pop()
+        return loads[-1].log if loads and in_sequence(loads) else None
 
     @property
     def lost(self) -> tuple[LogRange, ...]:
@@ -158,15 +166,15 @@ def _hull(found: FoundLog) -> tuple[dict[int, int], dict[int, int]]:
 
 def pin_of_log(asked: SourceLog | None, found: FoundLog) -> PinnedLog | None:
     """Return what a plan keeps of a log; None where it cannot be told which log it is."""
-    identities = {load.log for load in found.landed.values()}
-    if len(identities) != 1:
+    log = found.log
+    if log is None:
         return None
     lost = joined(found.lost)
     wanted = wanted_ranges(asked, found)
     lateness = found.lateness
     return PinnedLog(
         found.table,
-        identities.pop(),
+        log,
         found.position,
         found.partition,
         wanted,
@@ -175,13 +183,15 @@ def pin_of_log(asked: SourceLog | None, found: FoundLog) -> PinnedLog | None:
         complete_before=None if lateness is None else lateness.complete_before(found.last, found.batch),
         lateness="" if lateness is None else lateness.describe(),
         untimed=found.untimed,
+        breaks=breaks_of(found.landed.values(), wanted),
+        false_times=found.false_times,
     )
 
 
 def _problems_of_one(
-    manifest: RunManifest, found: FoundLog, asked: SourceLog | None, chunks: Sequence[tuple[str, date]]
+    manifest: RunManifest, found: FoundLog, asked: SourceLog | None, chunks: Sequence[tuple[str, date, date]]
 ) -> Iterator[Problem]:
-    """Say why a log may not be read as a manifest asks; `chunks` are keys with their last days, of a target that has days."""
+    """Say why a log may not be read as a manifest asks; `chunks` are keys with first and last day, of a target that has days."""
     identities = sorted({load.log for load in found.landed.values()})
     if found.others:
         yield Problem(
@@ -196,7 +206,7 @@ def _problems_of_one(
             "land it first: `backfill land`",
         )
         return
-    if len(identities) > 1:
+    if found.log is None:
         yield Problem(
             f"{found.table} has records of {len(identities)} logs: {_shown(map(str, identities))}",
             "positions of a log that was made anew mean something else",
@@ -226,6 +236,10 @@ def _problems_of_one(
         )
     if manifest.execution_mode.publishes and manifest.execution_mode is not Mode.LIVE:
         yield from _of_days(asked, found, chunks)
+        if asked is None or asked.breaks is Breaks.REFUSE:
+            yield from problems_of_breaks(
+                found.table, breaks_of(found.landed.values(), wanted_ranges(asked, found)), chunks
+            )
 
 
 def _of_ends(asked: SourceLog | None, found: FoundLog) -> Iterator[Problem]:
@@ -252,15 +266,16 @@ def _of_ends(asked: SourceLog | None, found: FoundLog) -> Iterator[Problem]:
             )
 
 
-def _of_days(asked: SourceLog | None, found: FoundLog, chunks: Sequence[tuple[str, date]]) -> Iterator[Problem]:
+def _of_days(asked: SourceLog | None, found: FoundLog, chunks: Sequence[tuple[str, date, date]]) -> Iterator[Problem]:
     if found.lateness is None or (asked is not None and asked.incomplete_days is IncompleteDays.PUBLISH):
         return
     before = found.lateness.complete_before(found.last, found.batch)
     last = None if before is None else last_complete_day(before)
-    late = [key for key, ends in chunks if last is None or ends > last]
+    late = [key for key, _, ends in chunks if last is None or ends > last]
     if not late:
         return
     until = "nothing is known to be complete" if before is None else f"it is complete before {before.isoformat()}"
+    until += "".join(f"; {one.describe()}" for one in found.false_times[:_SHOWN])
     yield Problem(
         f"records of {in_words(late)} may still come into {found.table}: {until}",
         f"the log's declaration says how late they may be: {found.lateness.describe()}",
@@ -274,9 +289,12 @@ def _shown(names: Iterable[str]) -> str:
 
 
 def log_problems(
-    manifest: RunManifest, contract: TargetContract, logs: Mapping[str, FoundLog], chunks: Sequence[tuple[str, date]]
+    manifest: RunManifest,
+    contract: TargetContract,
+    logs: Mapping[str, FoundLog],
+    chunks: Sequence[tuple[str, date, date]],
 ) -> list[Problem]:
-    """Return why the sources that are logs may not be read as a manifest asks; `chunks` are keys with their last days."""
+    """Return why the sources that are logs may not be read as a manifest asks; `chunks` are keys with first and last day."""
     asked, problems = manifest.source.log, []
     if asked is not None and contract.source not in logs:
         rule = "source.log names positions of a log, and records of none are landed there"

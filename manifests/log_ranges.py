@@ -75,6 +75,14 @@ class LandedRange:
 
 
 @dataclass(frozen=True)
+class Observation:
+    """A snapshot of the tables of a database that was landed: the position that it is of, and the time at which it was read first."""
+
+    position: int
+    at: datetime
+
+
+@dataclass(frozen=True)
 class LandedLog:
     """What one load has brought of a log: a range for each of its partitions, also for those without a row.
 
@@ -83,8 +91,9 @@ class LandedLog:
         ranges: what was landed.
         lost: positions that nobody has any more, and that somebody has accepted as lost when the load was made.
         complete_before: until when the load was asked to land, where it was asked by time.
-        so_far: what had been landed before, in as few ranges as there can be, and `lost_so_far` what of it was accepted as lost: it is
-            known by them when somebody has cut the history of the table.
+        so_far: what had been landed before, in as few ranges as there can be, `lost_so_far` what of it was accepted as lost, and
+            `observed_so_far` its snapshots: it is known by them when somebody has cut the history of the table.
+        observed: of a changelog, the snapshots of the database's tables that it has brought.
     """
 
     log: LogIdentity
@@ -93,6 +102,8 @@ class LandedLog:
     complete_before: datetime | None = field(default=None, metadata=LATER)
     so_far: tuple[LandedRange, ...] = field(default=(), metadata=LATER)
     lost_so_far: tuple[LogRange, ...] = field(default=(), metadata=LATER)
+    observed: tuple[Observation, ...] = field(default=(), metadata=LATER)
+    observed_so_far: tuple[Observation, ...] = field(default=(), metadata=LATER)
 
     def to_json(self) -> str:
         """Return it as canonical JSON; `landed_from_json` reads it back."""
@@ -125,12 +136,13 @@ def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
         whole = LogRange(one.range.partition, last.range.start, one.range.until)
         so_far[-1] = LandedRange(whole, last.rows + one.rows, min(times, default=None), max(times, default=None))
     lost = joined(one for load in known for one in load.lost)
-    return replace(landed, so_far=tuple(so_far), lost_so_far=lost)
+    observed = tuple(sorted({one for load in known for one in load.observed}, key=lambda one: one.position))
+    return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed)
 
 
 def known_from(oldest: LandedLog) -> LandedLog:
     """Return what had been landed before the oldest load that is known."""
-    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far)
+    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far, observed=oldest.observed_so_far)
 
 
 def joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:
@@ -198,3 +210,13 @@ def in_words(ranges: Iterable[LogRange], most: int = 5) -> str:
     known = sorted(ranges)
     more = f" and {len(known) - most:,} more" if len(known) > most else ""
     return "; ".join(map(str, known[:most])) + more
+
+
+def lsn_ranges(ranges: Iterable[LogRange]) -> str:
+    """Return ranges of a log of one partition as the server writes positions."""
+    return "; ".join(f"from {lsn(one.start)} until {lsn(one.until)}" for one in sorted(ranges))
+
+
+def lsn(position: int) -> str:
+    """Return a position of a changelog as the server writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

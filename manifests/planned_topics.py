@@ -33,6 +33,13 @@ class GrantedTopic:
     table: str
     is_live_of: str = ""
     """The sink whose live topic it is, where it is one that the run may not write to."""
+    named_like: str = ""
+    """Another topic, and whose it is, which Kafka's metrics do not tell from it."""
+
+
+def metric_name(topic: str) -> str:
+    """Return what Kafka's metrics call a topic: a broker makes no second one of the same, since `.` and `_` are one to them."""
+    return topic.replace(".", "_")
 
 
 def topic_problems(manifest: RunManifest, granted: Sequence[GrantedTopic]) -> list[Problem]:
@@ -62,6 +69,14 @@ def topic_problems(manifest: RunManifest, granted: Sequence[GrantedTopic]) -> li
                     f"{where}, and the topic {one.topic} is the live one of the sink {one.is_live_of}",
                     "only LIVE writes to a live topic",
                     "give the run another id, or the sink another topic",
+                )
+            )
+        if one.named_like:
+            problems.append(
+                Problem(
+                    f"{where}, and Kafka does not tell the topic {one.topic} from {one.named_like}",
+                    "'.' and '_' are one to the metrics of a broker, which makes no second topic of the same name",
+                    "give the run an id that differs from it by more than '.' and '_'",
                 )
             )
         if manifest.target.publish_mode is PublishMode.CORRECTION_EVENTS:

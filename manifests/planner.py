@@ -105,7 +105,7 @@ def make_plan(
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)
-    source_problems += log_problems(manifest, contract, given.logs, [(chunk.key, chunk.end) for chunk in chunks])
+    source_problems += log_problems(manifest, contract, given.logs, [(one.key, one.start, one.end) for one in chunks])
     if problems := [*problems, *data_problems, *source_problems]:
         raise PlanRefused(problems)
     return _plan(given, scope, pins, chunks, terms, further)

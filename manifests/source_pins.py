@@ -104,6 +104,13 @@ class IncompleteDays(StrEnum):
     PUBLISH = "PUBLISH"
 
 
+class Breaks(StrEnum):
+    """What becomes of a run over days, or beyond positions, that a break in a changelog leaves unknown."""
+
+    REFUSE = "REFUSE"
+    PUBLISH = "PUBLISH"
+
+
 class SourceLog(Part):
     """Which positions of a log are read, of those that were landed: from `from` on, up to `until`, which is not read.
 
@@ -116,6 +123,8 @@ class SourceLog(Part):
     from_time: MomentOfLog | None = None
     until_time: MomentOfLog | None = None
     incomplete_days: IncompleteDays = IncompleteDays.REFUSE
+    breaks: Breaks = Breaks.REFUSE
+    _later = frozenset({"breaks"})
 
     @model_validator(mode="after")
     def _each_end_once(self) -> Self:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 from event_world import EVENTS, LIVE_TOPIC, SETTING, ids, own_topic, ran, read, serving, with_history, with_topic
 from real_servers.kafka import Broker
 from real_servers.processes import wait_until
@@ -23,6 +25,7 @@ from topic_kills import POINTS, SINK, campaign, consumed, differences, ended, st
 import backfill_assets as ba
 from backfill_assets import decisions
 from backfill_assets.audit.verification import verify
+from backfill_assets.cli import status
 from backfill_assets.declarations import finding
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
@@ -48,10 +51,12 @@ from benchmarks.small_table import (
     staged,
     take_load_back,
 )
+from manifests.canonical import plain
 from manifests.errors import PublicationRefused, SinkRefused
 from manifests.lifecycle import PublicationState
 from manifests.reading import manifest_from
 from resources.sinks import topics
+from resources.sinks.topics import Topic
 
 pytestmark = pytest.mark.servers
 
@@ -76,6 +81,13 @@ def with_live_history(platform: Platform) -> None:
     publish(platform, "history")
 
 
+def told_of(platform: Platform) -> list[dict[str, Any]]:
+    """What the end of `backfill run` and `backfill status` say with --json of the events of the run."""
+    with mock.patch.object(status, "say") as said:
+        status.show_run(platform, "restate", as_json=True)
+    return plain(said.call_args.args[0])["topics"]  # type: ignore[no-any-return]
+
+
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -84,6 +96,7 @@ def test_a_run_publishes_its_rows_to_a_topic_of_its_own_and_takes_them_back(serv
     with serving():
         platform = copy_of(with_history)
         ran(platform)
+        assert [one["state"] for one in told_of(platform)] == ["PLANNED"]
         execute_publication(platform, "restate")
         computed = rows_of("2", date.fromisoformat(SCOPE[0]), date.fromisoformat(SCOPE[1]))
         messages = read(servers, own_topic())
@@ -95,6 +108,9 @@ def test_a_run_publishes_its_rows_to_a_topic_of_its_own_and_takes_them_back(serv
         (entry,) = platform.ledger.topics.of_run("restate")
         assert entry.state is PublicationState.COMMITTED
         assert entry.events == len(computed)
+        (said_of_it,) = told_of(platform)
+        assert (said_of_it["state"], said_of_it["events"]) == (PublicationState.COMMITTED, len(computed))
+        assert sum(one["events"] for one in said_of_it["ranges"]) == len(computed)
         execute_publication(platform, "restate")
         assert read(servers, own_topic()) == messages
         decisions.rollback(platform, "restate")
@@ -191,6 +207,65 @@ def test_a_publisher_that_slept_is_fenced_and_writes_nothing_more(servers: str) 
         failed = [one.reason for one in platform.ledger.sink_attempts("restate") if one.decision == "FAILED"]
         assert any("fenced" in one for one in failed), failed
         assert verify(platform, ["restate"], data=True).everything == []
+        closed(platform)
+
+
+def test_a_publisher_that_looked_before_a_rollback_and_slept_writes_nothing_after_it(servers: str) -> None:
+    with serving(SINK):
+        platform = copy_of(with_history)
+        home = platform.settings.home
+        closed(platform)
+        sleeper = started(home, "restate", "publish", servers, "telling.fenced:stop")
+        wait_until(lambda: is_stopped(sleeper.pid), "the publisher that sleeps")
+        platform = opened(home)
+        assert platform.ledger.topics.of_run("restate") == []
+        closed(platform)
+        assert ended(started(home, "restate", "rollback", servers)) == 0
+        os.kill(sleeper.pid, signal.SIGCONT)
+        assert ended(sleeper) == 1
+        assert read(servers, own_topic()) == []
+        assert ended(started(home, "restate", "rollback", servers)) == 0
+        platform = opened(home)
+        failed = [one.reason for one in platform.ledger.sink_attempts("restate") if one.decision == "FAILED"]
+        assert any("fenced" in one for one in failed), failed
+        states = [(one.action, one.state.value, one.events) for one in platform.ledger.topics.of_run("restate")]
+        assert states == [("publish", "ABANDONED", 0)]
+        assert examine(platform) == []
+        closed(platform)
+
+
+def test_partitions_that_are_added_amid_a_publication_are_left_alone_by_it_and_by_its_retraction(
+    servers: str, broker: Broker
+) -> None:
+    shared = with_topic(backfill_topic="readings.past", batch=9)
+    broker.create("readings.past", 2)
+    with serving(shared):
+        platform = copy_of(with_history)
+        ran(platform)
+        publish(platform, "restate")
+        with mock.patch.object(Topic, "heard", side_effect=SystemExit), pytest.raises(SystemExit):
+            execute_publication(platform, "restate")  # ended before its events were read back
+        admin = broker.admin()
+        admin.create_partitions([NewPartitions("readings.past", 5)])["readings.past"].result(20)
+        wait_until(
+            lambda: len(admin.list_topics("readings.past", timeout=10).topics["readings.past"].partitions) == 5,
+            "the partitions that were added",
+        )
+        execute_publication(platform, "restate")
+        told = read(servers, "readings.past")
+        decisions.rollback(platform, "restate")
+        after = read(servers, "readings.past")
+        taken = [one for one in after if one[4]["x-op"] == "retract"]
+        assert len(taken) == len(told) > 0
+        assert {one[0] for one in after} == {0, 1}
+        places = {one[4]["x-event-id"]: one[0] for one in told}
+        assert {one[4]["x-corrects"]: one[0] for one in taken} == places
+        assert [len(one.first_offsets) for one in platform.ledger.topics.of_run("restate")] == [2, 2]
+        assert verify(platform, ["restate"], data=True).everything == []
+        ran(platform, "again")
+        execute_publication(platform, "again")
+        (entry,) = platform.ledger.topics.of_run("again")
+        assert len(entry.first_offsets) == 5
         closed(platform)
 
 

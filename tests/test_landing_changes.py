@@ -228,9 +228,14 @@ def test_changes_without_a_snapshot_before_them_are_refused_and_a_second_one_aft
 def test_another_server_or_timeline_is_refused_by_name(accounts: Accounts) -> None:
     bank = a_bank(5)
     accounts.land(tail_of(bank))
-    for wrong in ({"system_identifier": "1"}, {"timeline": 2}, {"database": "shop"}):
-        with pytest.raises(InputRefused, match="the files are of"):
-            accounts.land(tail_of(bank), facts=log_facts() | wrong)
+    for wrong, says in (
+        ({"system_identifier": "1"}, "the files are of"),
+        ({"timeline": 0}, "the files are of"),
+        ({"timeline": 2}, "timeline 2.* is older than what is landed"),
+        ({"database": "shop"}, "the files are of"),
+    ):
+        with pytest.raises(InputRefused, match=says):
+            accounts.land(tail_of(bank), facts=log_facts() | wrong, accept_gap="whatever it is", by="ana")
 
 
 def test_a_slot_that_was_made_anew_and_an_offset_file_that_is_newer_are_named(accounts: Accounts) -> None:

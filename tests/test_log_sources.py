@@ -376,3 +376,18 @@ def test_chunks_may_be_ranges_of_offsets_and_bound_the_records_of_each(tmp_path:
     by_offset("alone", "RESTATEMENT", "10-to-20", until={"0": 20, "1": 20})
     assert world.digests("alone")["10-to-20"] == digests["10-to-20"]
     assert verify(platform, data=True).everything == []
+
+
+def test_a_time_that_the_log_contradicts_makes_nothing_complete_and_is_named(changing: ba.Platform) -> None:
+    before = planned(changing, 1, 3).logs[0]
+    assert before.false_times == ()
+    # said to be of the 20th, long before it was landed: nothing but what comes after it says otherwise
+    land(changing, "false", [click(0, 40, 19.0), click(1, 20, 4.0)], [LogRange(0, 40, 41), LogRange(1, 20, 21)])
+    land(changing, "later", [click(0, 41, 4.1), click(1, 21, 4.2)], [LogRange(0, 41, 42), LogRange(1, 21, 22)])
+    (log,) = planned(changing, 1, 3).logs
+    (false,) = log.false_times
+    assert (false.range, false.at.day, false.after.day) == (LogRange(0, 40, 41), 20, 5)
+    assert log.complete_before == datetime(2026, 3, 5, 2, 24, tzinfo=UTC) - timedelta(hours=2)
+    assert false.describe() in dict(log.describe())["does not count"]
+    (said,) = refused(changing, 4, 6)
+    assert "partition 0 from 40 until 41 has a record of 2026-03-20" in said

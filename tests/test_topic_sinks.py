@@ -14,6 +14,8 @@ from event_world import EVENTS, LIVE_TOPIC, own_topic, ran, serving, with_histor
 from small_worlds import copy_of
 
 import backfill_assets as ba
+from backfill_assets import decisions
+from backfill_assets.cli.status import show_run
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.operations.garbage import runs_over
@@ -138,6 +140,42 @@ def test_a_manifest_whose_run_has_no_topic_is_refused_when_it_is_planned() -> No
         assert f"the topic {own_topic('taken')} is the live one of the sink other_events" in refused("taken")
         assert "such a run publishes none there" in refused("corrected", "CORRECTION_EVENTS", corrections="INSTEAD")
         assert "is the live one" not in refused("corrected", "CORRECTION_EVENTS", corrections="INSTEAD")
+        closed(platform)
+
+
+def test_a_run_whose_topic_kafka_takes_for_that_of_another_run_is_refused_by_name() -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform, "tariffs.2020")
+        with pytest.raises(
+            PlanRefused, match=r"does not tell the topic readings\.backfill\.tariffs_2020 from"
+        ) as refused:
+            ran(platform, "tariffs_2020")
+        assert "that of the run 'tariffs.2020'" in str(refused.value)
+        assert platform.ledger.find("tariffs_2020") is None
+        ran(platform, "tariffs.2020")  # planned again, it is not held against itself
+        decisions.reject(platform, "tariffs.2020", by="ops", comment="the other name is the one that was meant")
+        ran(platform, "tariffs_2020")
+        closed(platform)
+    other = replace(with_topic(topic="readings.backfill.tariffs.2021"), name="other_events")
+    with serving(EVENTS, other):
+        platform = copy_of(with_history)
+        with pytest.raises(PlanRefused, match=r"from the live topic readings\.backfill\.tariffs\.2021"):
+            ran(platform, "tariffs_2021")
+        closed(platform)
+
+
+def test_the_end_of_a_run_says_which_events_it_has_told_or_is_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        show_run(platform, "restate", as_json=False)
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"events none yet in {own_topic()}: the publish writes them" in said
+        publish(platform, "restate")
+        show_run(platform, "restate", as_json=False)
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"events those of the publish are not in {own_topic()} yet: the same command writes them" in said
         closed(platform)
 
 

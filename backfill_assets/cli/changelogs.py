@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backfill_assets.cli.base import opened_instance, opened_platform, say, tell
-from manifests.log_pins import lsn as lsn_in_words
-from manifests.log_pins import lsn_ranges
-from manifests.log_ranges import LogRange, gaps, joined
+from manifests.log_breaks import breaks_of
+from manifests.log_ranges import LogRange, gaps, joined, lsn_ranges
+from manifests.log_ranges import lsn as lsn_in_words
 
 if TYPE_CHECKING:
     from backfill_assets.ingestion.landed_changes import Landed
@@ -71,6 +71,7 @@ def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
         "loads": len(loads),
         "ranges": [[one.start, one.until] for one in joined(one.range for one in ranges)],
         "gaps": [[one.start, one.until] for one in gaps(one.range for one in ranges)],
+        "breaks": breaks_of(load.landed for load in loads),
         "changes": sum(one.rows for one in ranges),
         "first_time": min(times, default=None),
         "last_time": max(times, default=None),
@@ -87,4 +88,6 @@ def show_changelog(found: dict[str, Any]) -> None:
     for name in ("ranges", "gaps"):
         said = lsn_ranges(LogRange(0, start, until) for start, until in found[name])
         tell(f"  {'landed' if name == 'ranges' else 'gaps'}: {said or 'none'}")
+    for one in found["breaks"]:
+        tell(f"  break: {one.describe()}")
     tell(f"  committed {found['first_time']:%Y-%m-%d %H:%M:%S} to {found['last_time']:%Y-%m-%d %H:%M:%S} (UTC)")

@@ -19,9 +19,11 @@ from backfill_assets.cli.base import (
     tell,
 )
 from manifests.errors import Refused
-from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
+from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, WAS_PUBLISHED, PublicationState, RunState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from backfill_assets.installation import Platform
     from resources.ledger.facade import RunRecord
 
@@ -36,6 +38,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
+    topics = _topics(platform, record)
     waiting = platform.ledger.freezes.waiting()
     launch = platform.ledger.launches.waits(record, chunks=chunks)
     if launch is not None:
@@ -56,6 +59,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "approvals": platform.ledger.approvals(run_id),
                 "asksForOwner": [verdict.gate for verdict in platform.ledger.asking(run_id)],
                 "publications": publications,
+                "topics": topics,
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
                 "waitsFor": waiting.get(run_id),
@@ -77,6 +81,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
+    pairs += [("events", _in_words(one)) for one in topics]
     if changes := _changes(platform, run_id):
         pairs.append(("changes", changes))
     show(console.facts(pairs, run_id), console.grid(chunks))
@@ -86,6 +91,47 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _topics(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
+    """Return what a run has told its topics, an entry a change, and what it is still to tell them, as plain data."""
+    from backfill_assets.publication.topic_publishing import lacking
+
+    entries = [one for one in platform.ledger.topics.of_run(record.run_id) if not one.is_intent]
+    found: list[dict[str, Any]] = [
+        {
+            "sink": one.sink,
+            "topic": one.topic,
+            "action": one.action,
+            "state": one.state,
+            "events": one.events,
+            "ranges": one.ranges,
+        }
+        for one in entries
+    ]
+    if record.state in WAS_PUBLISHED:
+        due = [(planned, action) for planned, action in lacking(platform, record)]
+    else:
+        due = [] if record.state in ENDED else [(planned, PUBLISH) for planned in record.plan.topics]
+    state = "DUE" if record.state in WAS_PUBLISHED else "PLANNED"
+    return found + [
+        {"sink": one.sink, "topic": one.topic, "action": action, "state": state, "events": None, "ranges": []}
+        for one, action in due
+    ]
+
+
+def _in_words(told: Mapping[str, Any]) -> str:
+    """Say what a run has told a topic, or is to tell it."""
+    topic, action = told["topic"], told["action"]
+    match told["state"]:
+        case "PLANNED":
+            return f"none yet in {topic}: the {action} writes them"
+        case "DUE":
+            return f"those of the {action} are not in {topic} yet: the same command writes them"
+        case PublicationState.ABANDONED:
+            return f"{told['events']:,} in {topic}, of a {action} that was undone before all were written"
+    said = "which take back as many" if action == ROLLBACK else f"of the {action}"
+    return f"{told['events']:,} in {topic}, {said}"
 
 
 def _changes(platform: Platform, run_id: str) -> str:

@@ -22,6 +22,7 @@ UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92
 """What stands for a large value that a change has left as it was, and did not send: as text, and as bytes in base64."""
 _MOST_STEPS = 10_000
 """So often a key may be changed before a value is sent again."""
+_END = ("valid_to_lsn", "valid_to", "is_end_observed")
 PLACE = ("commit_lsn", "lsn", "position")
 """The order of changes."""
 
@@ -36,8 +37,9 @@ def history(changes: DataFrame, row: str) -> DataFrame:
 
     Returns:
         The columns of `row`, and `key` (canonical JSON), `valid_from_lsn`, `valid_from` (its commit and the time of that),
-        `valid_to_lsn`, `valid_to` (of the commit that ended it, or of the snapshot that did not find it; NULL while it holds), and
-        `is_observed`: whether a snapshot found it, so that it may have been so before.
+        `valid_to_lsn`, `valid_to` (of the commit that ended it, or of the snapshot that did not find it so; NULL while it holds),
+        `is_observed`: whether it begins with a snapshot that found it, so that it may have been so before, and `is_end_observed`: whether
+        it ends with one, so that it may have ended before; NULL while it holds.
 
     Times go on with the commits of a key: a commit that has an earlier time than the one before it is given the same. Spark raises an
     error that names the row where a value was not sent, and none is known.
@@ -60,6 +62,7 @@ def history(changes: DataFrame, row: str) -> DataFrame:
         F.col("_end.commit_lsn").alias("valid_to_lsn"),
         ended.alias("valid_to"),
         "is_observed",
+        F.col("_end.is_read").alias("is_end_observed"),
     )
 
 
@@ -72,7 +75,7 @@ def state_at(changes: DataFrame, row: str, until: int | datetime | None = None) 
         until: an LSN, or an instant: what was committed up to then, inclusive, counts. None: all changes do.
 
     Returns:
-        The columns of `history` but for `valid_to_lsn` and `valid_to`; no row for a key that was not there.
+        The columns of `history` but for `valid_to_lsn`, `valid_to` and `is_end_observed`; no row for a key that was not there.
     """
     if isinstance(until, datetime):
         at = F.lit(until)
@@ -81,7 +84,7 @@ def state_at(changes: DataFrame, row: str, until: int | datetime | None = None) 
     else:
         found = history(changes if until is None else changes.where(F.col("commit_lsn") <= until), row)
         found = found.where(F.col("valid_to_lsn").isNull())
-    return found.drop("valid_to_lsn", "valid_to")
+    return found.drop(*_END)
 
 
 def daily_state(changes: DataFrame, row: str, first: date, last: date) -> DataFrame:
@@ -99,7 +102,7 @@ def daily_state(changes: DataFrame, row: str, first: date, last: date) -> DataFr
         "day"
     )
     by_day = found.select("*", days)
-    return by_day.where(F.col("valid_to").isNull() | (F.col("valid_to") >= end)).drop("valid_to_lsn", "valid_to")
+    return by_day.where(F.col("valid_to").isNull() | (F.col("valid_to") >= end)).drop(*_END)
 
 
 def renamed(row: str, names: Mapping[str, str]) -> Callable[[DataFrame], DataFrame]:
@@ -139,8 +142,8 @@ def _fields(row: str) -> list[StructField]:
 def _segments(changes: DataFrame, row: str) -> DataFrame:
     """Return each change that leaves a row, with what the row says then, where that ends, and which of them are one and the same.
 
-    Columns: those of the change, `_row` (a struct), `_place`, `_time`, `_end` (commit_lsn and time of what ends it, or NULL), and
-    `_island`: segments of a key with one number follow on one another and say the same.
+    Columns: those of the change, `_row` (a struct), `_place`, `_time`, `_end` (commit_lsn and time of what ends it, and whether
+    that is a snapshot; or NULL), and `_island`: segments of a key with one number follow on one another and say the same.
     """
     place = F.struct(*PLACE)
     of_key = Window.partitionBy("key").orderBy("_place", "op", "after", "before")
@@ -163,10 +166,17 @@ def _segments(changes: DataFrame, row: str) -> DataFrame:
     goes_on = (
         (F.col("op") == "r") & F.col("_last_row").isNotNull() & ~broken & F.col("_row").eqNullSafe(F.col("_last_row"))
     )
+    barrier = F.get(ends, F.lit(0))
     by_barrier = F.struct(
-        F.get(ends, F.lit(0))["place"]["commit_lsn"].alias("commit_lsn"), F.get(ends, F.lit(0))["time"].alias("time")
+        barrier["place"]["commit_lsn"].alias("commit_lsn"),
+        barrier["time"].alias("time"),
+        barrier["is_read"].alias("is_read"),
     )
-    by_next = F.struct(F.col("_next._place.commit_lsn").alias("commit_lsn"), F.col("_next._time").alias("time"))
+    by_next = F.struct(
+        F.col("_next._place.commit_lsn").alias("commit_lsn"),
+        F.col("_next._time").alias("time"),
+        F.lit(False).alias("is_read"),
+    )
     end = F.when(F.size(ends) > 0, by_barrier).when(F.col("_next").isNotNull(), by_next)
     rows = rows.withColumns({"_end": end, "_goes_on": F.coalesce(goes_on, F.lit(False))})
     rows = rows.withColumn("_island", F.count_if(~F.col("_goes_on")).over(upto))

@@ -88,9 +88,10 @@ class Transaction:
 
 @dataclass
 class Snapshot:
-    """What was delivered of a snapshot: its reads by table and key, and whether its first and its last one are there."""
+    """What was delivered of a snapshot: its reads by table and key, when the first was made, and whether first and last are there."""
 
     lsn: int
+    micros: int
     reads: dict[tuple[str, str], Line] = field(default_factory=dict)
     has_first: bool = False
     has_last: bool = False
@@ -250,7 +251,8 @@ def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, si
     digest = int.from_bytes(hashlib.blake2b(repr(told).encode(), digest_size=8).digest())
     line = Line(number, row, begin, size, read.lsn, read.order, digest)
     if read.transaction is None:
-        snapshot = found.snapshots.setdefault(read.lsn, Snapshot(read.lsn))
+        snapshot = found.snapshots.setdefault(read.lsn, Snapshot(read.lsn, read.micros))
+        snapshot.micros = min(snapshot.micros, read.micros)
         snapshot.has_first |= read.snapshot == "first"
         snapshot.has_last |= read.snapshot == "last"
         _once(found, snapshot.reads, (read.table, key or ""), line, f"the snapshot at {read.lsn:,}")

@@ -108,7 +108,7 @@ def land_archive(
             proven = require_equal(table, [one.path for one in files], resolved.there, f"the archive {place}")
         if not resolved.missing:
             return Landed(resolved, (), proven)
-        done = _copied(platform, topic, place, files, resolved, accept_gap or "", held)
+        done = _copied(platform, topic, place, files, resolved, accept_gap or "", held, loads)
         return Landed(resolved, (done,), proven)
 
 
@@ -196,6 +196,7 @@ def _copied(
     resolved: Resolved,
     reason: str,
     held: HeldTable,
+    loads: Sequence[LandedLoad],
 ) -> LoadLanded:
     """Have workers copy what is missing, and commit it as one load."""
     log, missing = resolved.log, resolved.missing
@@ -216,7 +217,9 @@ def _copied(
     said = {REASON_PROPERTY: reason} if resolved.gap else {}
     paths = [path for one in done for path in one.files]
     source = f"archive {Path(place).name or place}"
-    return commit_landed(platform, topic.table, load_id, landed, paths, held, source=source, more=said)
+    return commit_landed(
+        platform, topic.table, load_id, landed, [one.landed for one in loads], paths, held, source=source, more=said
+    )
 
 
 def _landed(one: LogRange, done: Sequence[Copied]) -> LandedRange:

@@ -41,11 +41,12 @@ from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.file_archive import ACCEPTED, FileArchive
 from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.landed_commits import other_rows
+from backfill_assets.ingestion.new_timelines import is_later_timeline, new_timeline, of_another_log
 from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import InputRefused, Problem
-from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, going_on, in_words
+from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, Observation, going_on, in_words
 from manifests.text import seen
 from resources import actors
 from resources.lakehouse.landed_logs import landed_loads
@@ -62,8 +63,6 @@ from resources.ledger.facade import operator
 
 OPEN_PROPERTY = "backfill.load-log-open"
 """The archived file with the changes of transactions that were open at the end of a delivery: their end comes later."""
-OBSERVED_PROPERTY = "backfill.load-log-snapshots"
-"""The positions of the snapshots that a load has brought."""
 SLOT_PROPERTY = "backfill.load-log-slot"
 GAP_PROPERTY = "backfill.load-log-gap"
 """The gap before a load that somebody has accepted: which, who, and why."""
@@ -112,12 +111,25 @@ class Landed:
 
 @dataclass(frozen=True)
 class _InTable:
-    """What a table has of a log: which, its ranges, its snapshots, and the kept file with what was open last."""
+    """What a table has of a log: what each load has brought that was not taken back, and the kept file with what was open last."""
 
-    log: LogIdentity | None = None
-    ranges: tuple[LogRange, ...] = ()
-    observed: tuple[int, ...] = ()
+    loads: tuple[LandedLog, ...] = ()
     open: str = ""
+
+    @property
+    def log(self) -> LogIdentity | None:
+        """Which log it is; None where nothing is landed."""
+        return self.loads[-1].log if self.loads else None
+
+    @property
+    def ranges(self) -> tuple[LogRange, ...]:
+        """Its ranges."""
+        return tuple(one.range for load in self.loads for one in load.ranges)
+
+    @property
+    def observed(self) -> tuple[int, ...]:
+        """The positions of its snapshots."""
+        return tuple(one.position for load in self.loads for one in load.observed)
 
 
 def land_changes(
@@ -147,12 +159,16 @@ def land_changes(
     archive = FileArchive(platform.settings.home, changelog.name)
     with held_to_load(platform, table.name, "land") as held:
         there = _in_table(platform, table.name)
-        kept = [archive.folder(ACCEPTED) / there.open] if there.open else []
+        anew = is_later_timeline(facts.identity, there.log)
+        # what was open on an earlier timeline has no end on this one, where its number may be another transaction's
+        kept = [archive.folder(ACCEPTED) / there.open] if there.open and not anew else []
         for place in kept:
             archive.read(place.name)  # refuses one that is gone or was changed
         found = delivered(changelog, folder, kept, held.keep)
         plan = to_land(found, facts, there.ranges, there.observed)
-        _require_none([*_of_another_log(there, facts, table.name), *found.problems])
+        _require_none([*of_another_log(facts.identity, there.log, there.ranges, found, table.name), *found.problems])
+        if anew:
+            plan = replace(plan, lost=(*plan.lost, new_timeline(facts.identity, there.log, there.ranges)))
         _require_few_unreadable(platform, table, found, folder)
         gap = _accepted(platform, table.name, plan, accept_gap, by)
         loads: tuple[LandedLoad, ...] = ()
@@ -160,7 +176,7 @@ def land_changes(
             archive.make()
             said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found), **gap}
             faults.reach("landing.kept")
-            loads = tuple(_land(platform, table, found, facts, plan, said, held))
+            loads = tuple(_land(platform, table, found, facts, plan, said, held, there.loads))
     open_ones = [one.in_words() for one in found.transactions.values() if one.commit is None and one.changes]
     open_ones += [
         f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.snapshots.values() if not one.is_whole
@@ -187,30 +203,15 @@ def _in_table(platform: Platform, name: str) -> _InTable:
     """
     table = platform.lakehouse.table(name)
     _require_none(list(other_rows(platform, name)))
-    there = _InTable()
-    for load in landed_loads(table):
-        snapshot = table.snapshot_by_id(load.snapshot_id)
-        said = {} if snapshot is None else summary_of(snapshot)
-        observed = json.loads(said.get(OBSERVED_PROPERTY, "[]"))
-        ranges = [one.range for one in load.landed.ranges]
-        there = _InTable(
-            load.landed.log, (*there.ranges, *ranges), (*there.observed, *observed), said.get(OPEN_PROPERTY, "")
-        )
-    return there
+    loads = landed_loads(table)
+    newest = table.snapshot_by_id(loads[-1].snapshot_id) if loads else None
+    said = {} if newest is None else summary_of(newest)
+    return _InTable(tuple(one.landed for one in loads), said.get(OPEN_PROPERTY, ""))
 
 
 def _require_none(problems: Sequence[Problem]) -> None:
     if problems:
         raise InputRefused(problems)
-
-
-def _of_another_log(there: _InTable, facts: LogFacts, table: str) -> Iterator[Problem]:
-    if there.log is not None and there.log != facts.identity:
-        yield Problem(
-            f"the files are of {facts.identity}, and {table} is of {there.log}",
-            "positions of two servers, databases or timelines are none of one log, and say nothing of one another",
-            "correct log.json if it names the wrong one; declare a changelog with a table of its own for the other log",
-        )
 
 
 def _require_few_unreadable(platform: Platform, table: InputTable, found: Delivered, folder: Path) -> None:
@@ -270,16 +271,18 @@ def _land(
     plan: ToLand,
     said: Mapping[str, str],
     held: HeldTable,
+    before: Sequence[LandedLog],
 ) -> Iterator[LandedLoad]:
     """Append what is new, a load for each range; what is unreadable goes to the quarantine with the first."""
     at = platform.ledger.now().replace(microsecond=0)
     quarantine = platform.products.quarantine_of(table).name
     reasons = _rejections(found)
+    known = list(before)
     for number, piece in enumerate(plan.pieces):
         landed, digest = _landed(found, facts, piece)
         lost = plan.missing if GAP_PROPERTY in said and not number else ()
-        before = [one.landed for one in platform.lakehouse.landed_loads(table.name)]
-        landed = going_on(replace(landed, lost=lost), before)
+        landed = going_on(replace(landed, lost=lost), known)
+        known.append(landed)
         # content that was landed before, and taken back since, is a load of its own
         load_id = load_to_make(platform.lakehouse.loads(table.name), f"{table.name}:{digest}").load_id
         properties = {
@@ -288,7 +291,6 @@ def _land(
             ACTOR_PROPERTY: operator(),
             REJECTED_PROPERTY: str(0 if number else reasons.total),
             LOG_PROPERTY: landed.to_json(),
-            OBSERVED_PROPERTY: json.dumps([one.lsn for one in piece.units if isinstance(one, Snapshot)]),
             **said,
         }
         if not number:
@@ -314,7 +316,13 @@ def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog,
             first = row["committed_at"] if first is None else min(first, row["committed_at"])
             last = row["committed_at"] if last is None else max(last, row["committed_at"])
         digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
-    return LandedLog(facts.identity, (LandedRange(piece.range, rows, first, last),)), digest.hexdigest()
+    observed = tuple(
+        Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros))
+        for one in piece.units
+        if isinstance(one, Snapshot)
+    )
+    ranges = (LandedRange(piece.range, rows, first, last),)
+    return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest()
 
 
 def _changes(found: Delivered, piece: Piece) -> Iterator[tuple[Change, int, Line]]:

@@ -83,18 +83,19 @@ def commit_landed(
     table: str,
     load_id: str,
     landed: LandedLog,
+    before: Sequence[LandedLog],
     files: Sequence[str],
     held: HeldTable,
     *,
     source: str,
     more: Mapping[str, str],
 ) -> LoadLanded:
-    """Commit files as a load of ranges; `source` names what they are from, `more` are further properties of its snapshot.
+    """Commit files as a load of ranges, `before` which others were landed; `source` names what they are from, `more` are further properties of its snapshot.
 
     Raises:
         LeaseLost: if this process stood still for so long that somebody else has taken the table over.
     """
-    landed = going_on(landed, [one.landed for one in platform.lakehouse.landed_loads(table)])
+    landed = going_on(landed, before)
     properties = {
         LOAD_PROPERTY: load_id,
         FILE_PROPERTY: source,

@@ -38,7 +38,7 @@ from manifests.model import Mode
 from manifests.text import seen
 from resources import actors, logs
 from resources.lakehouse.facade import local_path
-from resources.lakehouse.landed_logs import landed_loads
+from resources.lakehouse.landed_logs import LandedLoad, landed_loads
 from resources.lakehouse.loads import REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
 
@@ -101,7 +101,7 @@ def land(
         tell(resolved)
         faults.reach("landing.resolved")
         before = _complete_before(wanted.before, state, brokers.first_since, platform.ledger.now())
-        landing = _Landing(platform, topic, brokers, held, resolved, accept_gap or "", before, state)
+        landing = _Landing(platform, topic, brokers, held, resolved, accept_gap or "", before, state, loads)
         proven = landing.proven() if prove_overlap else None
         return Landed(resolved, tuple(landing.loads()), proven)
 
@@ -146,10 +146,12 @@ class _Landing:
         reason: str,
         before: datetime | None,
         state: TopicState,
+        there: Sequence[LandedLoad],
     ) -> None:
         self._platform, self._topic, self._brokers, self._held = platform, topic, brokers, held
         self._resolved, self._reason, self._before = resolved, reason, before
         self._state = state
+        self._known = [one.landed for one in there]
 
     def loads(self) -> Iterator[LoadLanded]:
         """Make the loads, one after the other, until all ranges are landed."""
@@ -171,8 +173,7 @@ class _Landing:
         whole = _whole_ranges(ranges, read)
         brought = tuple(one for one, _ in whole)
         is_last = not without(left, [one.range for one in brought])
-        landed_of = [one.landed for one in self._platform.lakehouse.landed_loads(topic.table)]
-        there = {one.range.partition for one in (*brought, *(one for load in landed_of for one in load.ranges))}
+        there = {one.range.partition for one in (*brought, *(one for load in self._known for one in load.ranges))}
         # a partition of which nothing is landed is one of the log all the same: it holds back until when that is complete
         others = [LogRange(one, at.low, at.low) for one, at in self._state.partitions.items() if one not in there]
         brought = (*brought, *(LandedRange(one, 0) for one in others))
@@ -180,7 +181,11 @@ class _Landing:
         said = {REASON_PROPERTY: self._reason} if gap else {}
         files = [path for _, own in whole for path in own]
         source = f"topic {topic.topic}"
-        return commit_landed(self._platform, topic.table, load_id, landed, files, self._held, source=source, more=said)
+        done = commit_landed(
+            self._platform, topic.table, load_id, landed, self._known, files, self._held, source=source, more=said
+        )
+        self._known.append(done.landed)
+        return done
 
     def proven(self) -> Proven | None:
         """Read again what is landed already of what was asked for, and return that it is the same; None where there is nothing.

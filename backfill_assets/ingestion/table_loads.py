@@ -375,7 +375,8 @@ def _standing(platform: Platform, table: str, load_id: str) -> dict[str, str]:
     if not loads:
         return {}
     left = [one.landed for one in loads if one.load_id != load_id]
-    return {STANDING_PROPERTY: known_from(going_on(LandedLog(loads[-1].landed.log, ()), left)).to_json()}
+    log = (left or [loads[-1].landed])[-1].log  # of a later timeline that was taken back nothing is left
+    return {STANDING_PROPERTY: known_from(going_on(LandedLog(log, ()), left)).to_json()}
 
 
 def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:

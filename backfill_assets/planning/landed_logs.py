@@ -18,6 +18,7 @@ from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.facts import SourceState
+from manifests.lateness import last_times
 from manifests.log_pins import FoundLog, wanted_ranges
 from manifests.log_ranges import LandedLog, LogRange, without
 from manifests.model import RunManifest
@@ -66,7 +67,7 @@ def _found(
     found = FoundLog(table.name, place.position, place.partition, landed, others, place.lateness)
     if time_column:
         found = replace(found, untimed=platform.lakehouse.nulls_in(table.name, snapshot_id, time_column))
-    if len({one.log for one in landed.values()}) != 1:
+    if found.log is None:
         return found  # refused: which positions they are cannot be told
     rows = _Rows(platform, table.name, snapshot_id, place, place.time or time_column)
     if asked is not None and asked.from_time is not None:
@@ -76,10 +77,12 @@ def _found(
     if place.lateness is None:
         return found
     wanted = wanted_ranges(asked, found)
-    last = _last_times(rows, found, wanted)
+    last, false = last_times(_stretches(rows, found, wanted), place.lateness.disorder)
     # a record of the future says nothing about others: nobody has landed what is still to come
-    last = {partition: None if at is None else min(at, state.committed_at) for partition, at in last.items()}
-    return replace(found, last=last, batch=_batch(landed, wanted))
+    last = dict.fromkeys((one.partition for one in found.ranges), None) | {
+        partition: None if at is None else min(at, state.committed_at) for partition, at in last.items()
+    }
+    return replace(found, last=last, false_times=false, batch=_batch(landed, wanted))
 
 
 def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange]) -> datetime | None:
@@ -92,24 +95,17 @@ def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange]) -> datet
     return max(read, default=None)
 
 
-def _last_times(rows: _Rows, found: FoundLog, wanted: Sequence[LogRange]) -> dict[int, datetime | None]:
-    """Return the greatest time of each partition that is read: as its loads say, or where a part of one is left out, as its rows do."""
-    last: dict[int, datetime | None] = {one.partition: None for one in found.ranges}
+def _stretches(rows: _Rows, found: FoundLog, wanted: Sequence[LogRange]) -> Iterator[tuple[LogRange, datetime | None]]:
+    """Yield what is read of each load with its greatest time: as the load says, or where a part of it is left out, as its rows do."""
     parts: list[LogRange] = []
     for load in found.landed.values():
         for one in load.ranges:
-            read = without([one.range], without([one.range], wanted))
-            if not without([one.range], wanted):
-                last[one.range.partition] = _later(last[one.range.partition], one.last_time)
+            left_out = without([one.range], wanted)
+            if left_out:
+                parts += without([one.range], left_out)
             else:
-                parts += read
-    for partition, at in rows.last_times(parts).items():
-        last[partition] = _later(last.get(partition), at)
-    return last
-
-
-def _later(one: datetime | None, other: datetime | None) -> datetime | None:
-    return max((at for at in (one, other) if at is not None), default=None)
+                yield one.range, one.last_time
+    yield from rows.last_times(parts).items()
 
 
 class _Rows:
@@ -132,19 +128,18 @@ class _Rows:
                 found[partition] = min(found.get(partition, position), position)
         return found
 
-    def last_times(self, ranges: Sequence[LogRange]) -> dict[int, datetime]:
-        """Return by partition the greatest time of the rows in some ranges; of a partition without such a row, nothing."""
-        found: dict[int, datetime] = {}
+    def last_times(self, ranges: Sequence[LogRange]) -> dict[LogRange, datetime | None]:
+        """Return the greatest time of the rows in each of some ranges; None of one without such a row."""
+        found: dict[LogRange, datetime | None] = dict.fromkeys(ranges)
         if not ranges:
             return found
         for frame in self._frames(in_ranges(self._place.position, self._place.partition, ranges)):
-            inside = pl.any_horizontal(
-                (pl.col("partition") == one.partition) & pl.col("position").is_between(one.start, one.until - 1)
-                for one in ranges
-            )
-            newest = frame.filter(inside).group_by("partition").agg(pl.col("at").max())
-            for partition, at in newest.drop_nulls().iter_rows():
-                found[partition] = max(found.get(partition, at), at)
+            for one in ranges:
+                inside = pl.col("position").is_between(one.start, one.until - 1)
+                newest = frame.filter((pl.col("partition") == one.partition) & inside)["at"].max()
+                if isinstance(newest, datetime):
+                    before = found[one]
+                    found[one] = newest if before is None else max(before, newest)
         return found
 
     def _frames(self, row_filter: BooleanExpression) -> Iterator[pl.DataFrame]:

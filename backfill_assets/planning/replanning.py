@@ -71,7 +71,7 @@ def replanned(run: RunContext) -> Plan:
     logs = found_logs(platform, target, manifest, states)
     moved = _with_logs(moved, pinned_logs(manifest, target.source, logs), source)
     under_policy, problems = _under_policy(run, manifest, moved, states)
-    problems += log_problems(manifest, contract, logs, [(chunk.key, chunk.end) for chunk in plan.chunks])
+    problems += log_problems(manifest, contract, logs, [(one.key, one.start, one.end) for one in plan.chunks])
     problems += _row_limit(plan, source)
     problems += changed_source_problems(manifest, contract, moved.sources)
     problems += changed_since_problems(platform, target, manifest, dict(moved.source_pins))

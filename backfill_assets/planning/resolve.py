@@ -32,6 +32,7 @@ from backfill_assets.planning.reference_tables import PinnedRows, reference_stat
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.planning.states import found_start
+from backfill_assets.planning.topics_of_runs import topics_of
 from backfill_assets.planning.upstream import require_policy_of_upstream
 from manifests.chunks import aligned, cut, key_of
 from manifests.division import parts_of
@@ -51,7 +52,6 @@ from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
 from resources.ledger.facade import RunRecord, operator
 from resources.sinks.policy import draft_problems as sink_problems
-from resources.sinks.policy import granted_topics
 
 _log = logging.getLogger(__name__)
 Check = Callable[[Platform, Plan], Plan]
@@ -110,7 +110,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             sources=found,
             start=found_start(platform, target, manifest, source.snapshot_id) if as_declared else None,
             logs=found_logs(platform, target, manifest, states_of(found)) if as_declared else {},
-            topics=granted_topics(manifest, platform.products.sinks),
+            topics=topics_of(platform, manifest),
         )
     if refused.number:
         raise refused.as_one()

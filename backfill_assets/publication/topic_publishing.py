@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backfill_assets import faults
 from backfill_assets.evidence.events import TOLD
@@ -61,8 +61,18 @@ def publish_events(platform: Platform, run_id: str) -> list[TopicPublication]:
     if record.state in WAS_PUBLISHED:
         for planned in record.plan.topics:
             if (due := _next_due(platform, run_id, planned)) is not None:
-                _bring_up_to_date(platform, record, planned, due)
+                _bring_up_to_date(platform, record, planned, due.action, due.number)
+            elif record.state is RunState.ROLLED_BACK and _was_asked_for(platform, record, planned):
+                # whoever has looked before the rollback and is about to write is fenced; what was written meanwhile is retracted
+                number = len(platform.ledger.landed(run_id))
+                _bring_up_to_date(platform, record, planned, ROLLBACK, number, only_fences=True)
     return platform.ledger.topics.of_run(run_id)
+
+
+def _was_asked_for(platform: Platform, record: RunRecord, planned: PlannedTopic) -> bool:
+    """Whether any process has asked to write a run's events to a topic: without having asked nobody opens it."""
+    asked = platform.ledger.sink_attempts(record.run_id)
+    return any(one.sink == planned.sink and one.action != "plan" for one in asked)
 
 
 def lacking(platform: Platform, record: RunRecord) -> list[tuple[PlannedTopic, str]]:
@@ -92,25 +102,34 @@ def _next_due(platform: Platform, run_id: str, planned: PlannedTopic) -> _Due | 
     return None
 
 
-def _bring_up_to_date(platform: Platform, record: RunRecord, planned: PlannedTopic, due: _Due) -> None:
-    """Write to a topic what it lacks, as its only publisher of the run.
+def _bring_up_to_date(
+    platform: Platform,
+    record: RunRecord,
+    planned: PlannedTopic,
+    action: str,
+    number: int,
+    *,
+    only_fences: bool = False,
+) -> None:
+    """Write to a topic what it lacks, as its only publisher of the run: `action` is the run's `number`th change.
 
     Whoever wrote before is fenced, so that what the ledger says from then on is what both ledger and topic stay at; what others
-    begin later fences this process.
+    begin later fences this process. With `only_fences` nothing was due, and the topic need not be there.
     """
     run_id, mode = record.run_id, record.plan.mode
-    action = name_of(due.action, due.number)
+    action = name_of(action, number)
     topic = platform.sinks.open_topic(planned.sink, planned.topic, mode=mode, manifest=record.manifest, action=action)
     own = mode is not Mode.LIVE and topic.declared.backfill_topic is None
     try:
         with topic.opened():
-            facts = topic.facts(make=own and not platform.ledger.topics.of_run(run_id, planned.sink))
-            topic.require_kept()
+            if not only_fences:
+                topic.facts(make=own and not platform.ledger.topics.of_run(run_id, planned.sink))
+                topic.require_kept()
             topic.fence(f"backfill.{run_id}.{planned.sink}")
-            faults.reach("telling.fenced")
             while (now_due := _next_due(platform, run_id, planned)) is not None:
                 action = name_of(now_due.action, now_due.number)
-                _bring(platform, record, planned, now_due, topic, facts)
+                faults.reach("telling.fenced")
+                _bring(platform, record, planned, now_due, topic, topic.facts())
     except Refused as refusal:
         why = refusal.problems[0].what
         platform.sinks.record_outcome(record.manifest, planned.sink, action, "FAILED", why)
@@ -126,6 +145,8 @@ def _bring(
     action = name_of(due.action, due.number)
     entry = due.entry
     if entry is None:
+        first = next(iter(platform.ledger.topics.of_run(record.run_id, planned.sink)), None)
+        ends = topic.ends()
         entry = platform.ledger.topics.begin(
             record.run_id,
             planned.sink,
@@ -134,7 +155,8 @@ def _bring(
             topic=facts.topic,
             cluster_id=facts.cluster_id,
             topic_id=facts.topic_id,
-            starts=topic.ends(),
+            # a key stays in the partition that the run's first event of it is in, whichever were added since
+            starts=ends if first is None else {place: ends[place] for place in first.first_offsets},
             actor=operator(),
         )
     _require_same(entry, facts)
@@ -151,13 +173,13 @@ def _bring(
 
 
 def _require_same(entry: TopicPublication, facts: TopicFacts) -> None:
-    """Refuse to go on in another topic than the one in which a publication was begun.
+    """Refuse to go on in another topic than the one in which a publication was begun; partitions that were added since are left alone.
 
     Raises:
         PublicationRefused: naming both.
     """
     begun = TopicFacts(entry.topic, entry.cluster_id, entry.topic_id, len(entry.first_offsets))
-    if begun != facts:
+    if replace(begun, partitions=max(begun.partitions, facts.partitions)) != facts:
         raise PublicationRefused(
             Problem(
                 f"{facts}, and the events of '{entry.run_id}' were begun in {begun}",

@@ -25,9 +25,8 @@ from backfill_assets.reconciliation.row_hashes import Comparison, HashedRows, co
 from backfill_assets.worker.columns import UNREADABLE, rows_of
 from backfill_assets.worker.file_batches import batches_of
 from manifests.errors import InputRefused, Problem
-from manifests.log_pins import lsn as lsn_in_words
-from manifests.log_pins import lsn_ranges
-from manifests.log_ranges import joined
+from manifests.log_ranges import joined, lsn_ranges
+from manifests.log_ranges import lsn as lsn_in_words
 from resources.lakehouse.reads import batches
 
 FROM, TO = "valid_from_lsn", "valid_to_lsn"

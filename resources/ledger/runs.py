@@ -204,6 +204,13 @@ class Runs(Part):
         with self.engine.connect() as connection, legible("ledger runs"):
             return [_run_record(self.engine, row) for row in connection.execute(query)]
 
+    def named_like(self, run_id: str) -> list[RunRecord]:
+        """Return the other runs whose ids differ from one by `.` and `_` alone, oldest first."""
+        alike = sa.func.replace(runs.c.run_id, ".", "_") == run_id.replace(".", "_")
+        query = sa.select(*_RUN).where(alike, runs.c.run_id != run_id).order_by(runs.c.created_at, runs.c.run_id)
+        with self.engine.connect() as connection, legible("ledger runs"):
+            return [_run_record(self.engine, row) for row in connection.execute(query)]
+
     def move(
         self,
         run_id: str,

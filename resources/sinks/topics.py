@@ -330,8 +330,12 @@ class Topic:
     def _said(self, what: str) -> Iterator[None]:
         try:
             yield
-        except self._client.KafkaException as error:
-            said = error.args[0]
+        except (self._client.KafkaException, SystemError) as error:
+            # where several callbacks are due, the client goes on to the next one with an error that the last one has raised
+            known = error if isinstance(error, self._client.KafkaException) else error.__cause__
+            if not isinstance(known, self._client.KafkaException):
+                raise
+            said = known.args[0]
             if said.name() in _FENCED:
                 raise self._refused(
                     "is written to by another process, which has fenced this one",

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from change_world import Accounts, make_accounts
+from change_world import CHANGES, Accounts, make_accounts
 
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, ACCOUNT_STATE
-from backfill_assets.products.accounts.generator import Bank
+from backfill_assets.products.accounts.generator import Bank, Message
 from backfill_assets.products.accounts.transforms import ACCOUNT
 from backfill_assets.reconciliation.source_rows import SourceCompared, compared_with_source
 from manifests.errors import InputRefused, PlanRefused
+from manifests.log_ranges import Observation
+from manifests.log_ranges import lsn as lsn_in_words
+from manifests.model import RunManifest
 
 BEGUN = {
     "accept_gap": "the tables were empty when the slot was made: there is nothing to take a snapshot of",
@@ -165,3 +168,130 @@ def test_a_version_that_no_reader_knows_is_refused_when_planning(accounts: Accou
             accounts.platform,
             accounts.manifest("history-1", target={"table": HISTORY, "publishMode": "REPLACE_PARTITIONS"}),
         )
+
+
+def begun_anew(bank: Bank, later: int = 6) -> list[Message]:
+    """Have the bank work while nobody reads its log, and return what an engine delivers that begins with a new snapshot after that."""
+    bank.work(25)
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(later)
+    return bank.messages[done:]
+
+
+def test_a_log_that_begins_anew_with_a_snapshot_is_published_as_observed_and_its_break_is_named(
+    accounts: Accounts,
+) -> None:
+    bank = Bank(31, accounts=14, truncates=0, seconds=20_000)
+    bank.snapshot()
+    bank.evolve()
+    bank.evolve()
+    bank.work(30)
+    accounts.land(bank.messages, "first", **BEGUN)
+    known, known_at = bank.commits[-1]
+    published_history(accounts, "history-1")
+    published_state(accounts, "state-1", "REPLACE_PARTITIONS")
+    messages = begun_anew(bank)
+    accounts.land(messages, "anew", accept_gap="the slot was dropped", by="ana")
+    again, again_at = next((lsn, at) for lsn, at in bank.commits if lsn == messages[0].value["source"]["lsn"])  # type: ignore[index]
+    plan = plan_run(
+        accounts.platform,
+        accounts.manifest("history-2", target={"table": HISTORY, "publishMode": "REPLACE_PARTITIONS"}),
+    ).plan
+    (broken,) = plan.logs[0].breaks
+    assert (broken.lost.start, broken.lost.until) == (known + 1, again)
+    assert (broken.known_until, broken.again) == (known_at, Observation(again, again_at))
+    said = dict(plan.logs[0].describe())["break"]
+    assert said.startswith(f"nothing is known from LSN {lsn_in_words(known + 1)} until {lsn_in_words(again)}")
+    published_history(accounts, "history-3")
+    history = accounts.table(HISTORY).to_dicts()
+    for lsn in [lsn for lsn, _ in bank.commits if lsn <= known or lsn >= again]:
+        there = [
+            r for r in history if r["valid_from_lsn"] <= lsn and (r["valid_to_lsn"] is None or lsn < r["valid_to_lsn"])
+        ]
+        assert sorted((tuple(r[name] for name in ACCOUNT) for r in there), key=repr) == rows_of(bank, lsn), lsn
+    # nothing in the break has a time of its own: what it changed is observed at the snapshot, and says so
+    assert not [r for r in history if known < r["valid_from_lsn"] < again or known < (r["valid_to_lsn"] or 0) < again]
+    assert {r["is_observed"] for r in history if r["valid_from_lsn"] == again} == {True}
+    ended = [r for r in history if r["valid_to_lsn"] == again]
+    assert {(r["is_end_observed"], r["valid_to"]) for r in ended} == {(True, again_at)}
+    assert {r["is_end_observed"] for r in history if r["valid_to_lsn"] not in {None, again}} == {False}
+    # the state is merged: accounts that the snapshot lacks are closed as of the snapshot, observed
+    names = sorted({r["account_id"] for r in history})
+    published_state(accounts, "state-2", "MERGE_BY_KEY", merge={"entities": names})
+    assert state_of(accounts) == rows_of(bank, bank.lsn)
+    gone = {(tuple(r[name] for name in ("account_id", "opened_on"))) for r in ended} - {
+        row[:2] for row in rows_of(bank, again)
+    }
+    closed = [r for r in accounts.table(STATE).to_dicts() if r["is_closed"] and r["source_version"] == again]
+    assert {(r["account_id"], r["opened_on"]) for r in closed} == gone != set()
+    assert {(r["is_observed"], r["changed_at"]) for r in closed} == {(True, again_at)}
+
+
+def test_days_in_a_break_are_refused_by_name_and_those_around_it_are_published(accounts: Accounts) -> None:
+    bank = Bank(32, accounts=12, truncates=0, seconds=20_000)
+    bank.snapshot()
+    bank.evolve()
+    bank.evolve()
+    bank.work(30)
+    accounts.land(bank.messages, "first", **BEGUN)
+    begins, known_at = bank.commits[0][1].date(), bank.commits[-1][1]
+    messages = begun_anew(bank, later=30)
+    accounts.land(messages, "anew", accept_gap="the slot was dropped", by="ana")
+    again_at = datetime.fromtimestamp(messages[0].value["source"]["ts_ms"] / 1000, UTC)  # type: ignore[index]
+    last = bank.commits[-1][1].date()
+    first_lost, last_lost = known_at.date(), again_at.date()
+    assert begins < first_lost < last_lost < last
+
+    def daily(run_id: str, start: date, end: date, **more: Any) -> RunManifest:
+        target = {
+            "table": DAILY,
+            "publishMode": "REPLACE_PARTITIONS",
+            "publishRange": {"start": start, "end": end},
+        }
+        return accounts.manifest(run_id, target=target, kind="BACKFILL", **more)
+
+    with pytest.raises(PlanRefused, match=f"{first_lost} to {last_lost} are in a break of bronze.account_changes"):
+        plan_run(accounts.platform, daily("daily-1", begins, last - timedelta(days=1)))
+    source = {"table": CHANGES, "log": {"breaks": "PUBLISH"}}
+    taken = plan_run(accounts.platform, daily("daily-2", begins, last - timedelta(days=1), source=source)).plan
+    assert "break" in dict(taken.logs[0].describe())
+    for number, (start, end) in enumerate(
+        [(begins, first_lost - timedelta(days=1)), (last_lost + timedelta(days=1), last)]
+    ):
+        accounts.published(daily(f"around-{number}", start, end))
+    rows = accounts.table(DAILY).to_dicts()
+    days = {row["day"] for row in rows}
+    assert days
+    assert not {day for day in days if first_lost <= day <= last_lost}
+    for day in days:
+        until = max(lsn for lsn, at in bank.commits if at < datetime.combine(day + timedelta(days=1), time(), UTC))
+        assert sorted((tuple(r[n] for n in ACCOUNT) for r in rows if r["day"] == day), key=repr) == rows_of(bank, until)
+
+
+def test_a_run_beyond_a_break_without_a_snapshot_is_refused_and_up_to_it_is_not(accounts: Accounts) -> None:
+    bank = Bank(33, accounts=10, truncates=0, seconds=20_000)
+    bank.snapshot()
+    bank.evolve()
+    bank.evolve()
+    bank.work(20)
+    accounts.land(bank.messages, "first", **BEGUN)
+    known = bank.lsn
+    bank.work(10)
+    done = len(bank.messages)
+    bank.work(10)
+    accounts.land(bank.messages[done:], "later", accept_gap="the slot was dropped", by="ana")
+    target = {"table": HISTORY, "publishMode": "REPLACE_PARTITIONS"}
+    with pytest.raises(PlanRefused, match=r"beyond a break: .*no snapshot after it says how the tables are"):
+        plan_run(accounts.platform, accounts.manifest("history-1", target=target))
+    source = {"table": CHANGES, "log": {"until": known + 1}}
+    plan = plan_run(accounts.platform, accounts.manifest("history-1", target=target, source=source)).plan
+    assert plan.logs[0].breaks == ()
+    bank.snapshot()
+    done = next(place for place, one in enumerate(bank.messages) if one.value and one.value.get("op") == "r")
+    accounts.land(bank.messages[done:], "observed", accept_gap="the commits before it were delivered", by="ana")
+    plan = plan_run(accounts.platform, accounts.manifest("history-2", target=target, kind="BACKFILL")).plan
+    found = plan.logs[0].breaks
+    assert [one.again.position for one in found if one.again] == [
+        bank.lsn
+    ] * 2  # before the snapshot, too, nobody has seen the end

@@ -30,16 +30,13 @@ from backfill_assets.declarations.apis import (
     Retries,
 )
 from backfill_assets.declarations.checking.columns import ColumnTypes
-from backfill_assets.declarations.checking.names import did_you_mean
+from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_owners
 from backfill_assets.declarations.product import Product
 from manifests.errors import Problem
 
-_NAME = re.compile(r"[a-z](?:_?[a-z0-9])*")
-_LONGEST_NAME = 64
-_NAME_WORDS = f"lower case letters, digits and single '_', at most {_LONGEST_NAME} of them, a letter first"
 _PLACE = re.compile(r"[^\s.]+(\.[^\s.]+)*")
 _PARAMETER = re.compile(r"[!-~]{1,100}")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
@@ -62,12 +59,10 @@ def usable_apis(product: Product) -> tuple[ApiFeed, ...]:
 def of_feed(feed: ApiFeed) -> Iterator[Problem]:
     """Say what is wrong with one feed."""
     name: Any = feed.name
-    is_name = isinstance(name, str) and _NAME.fullmatch(name) is not None and len(name) <= _LONGEST_NAME
-    where = f"feed {name}" if is_name else "a feed"
-    if not is_name:
-        yield Problem(
-            f"name is {in_words(name)}", f"a feed is named by {_NAME_WORDS}", "for example shop_orders", where
-        )
+    is_usable = is_name(name)
+    where = f"feed {name}" if is_usable else "a feed"
+    if not is_usable:
+        yield Problem(f"name is {in_words(name)}", f"a feed is named by {NAME_WORDS}", "for example shop_orders", where)
     yield from _of_texts(feed, where)
     yield from of_owners(feed.owners, "a feed", where)
     if not callable(feed.translate):
@@ -164,11 +159,11 @@ def _of_settings(feed: ApiFeed, where: str) -> Iterator[Problem]:
         rule = "it is a `BearerToken`, a `HeaderKey` or `ClientCredentials`"
         yield Problem(f"auth is a {type(auth).__name__}", rule, "leave it out where everybody may ask", where)
     for field, setting in named.items():
-        if not isinstance(setting, str) or not _NAME.fullmatch(setting) or len(setting) > _LONGEST_NAME:
+        if not is_name(setting):
             said = f"a text of {len(setting)} characters" if isinstance(setting, str) else in_words(setting)
             yield Problem(
                 f"{field} is {said} that is no name",
-                f"it is the name of a setting, never its value: {_NAME_WORDS}",
+                f"it is the name of a setting, never its value: {NAME_WORDS}",
                 "name it; its value stands in BACKFILL_APIS__<feed>__<name>, or in backfill.toml",
                 where,
             )

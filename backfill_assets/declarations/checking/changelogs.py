@@ -15,7 +15,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes, of_declar
 from backfill_assets.declarations.checking.names import names_of
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.checking.tables import OWNER
+from backfill_assets.declarations.checking.tables import of_owners
 from backfill_assets.declarations.product import Product
 from manifests.errors import Problem
 from manifests.log_ranges import LogKind
@@ -78,10 +78,7 @@ def _of_fields(one: Changelog) -> Iterator[Problem]:
         value: Any = getattr(one, field)
         if not isinstance(value, str) or not value.strip():
             yield Problem(f"{field} is {in_words(value)}", "it is a text", f"give `{field}`", where)
-    owners: Any = one.owners
-    if not names_of(owners) or any(not isinstance(each, str) or not OWNER.fullmatch(each) for each in owners):
-        rule = "an owner is team:NAME or an e-mail address, and a changelog has one or more, in a tuple"
-        yield Problem(f"owners={in_words(owners)}", rule, 'for example owners=("team:bank-data",)', where)
+    yield from of_owners(one.owners, "a changelog", where)
     tables: Any = one.tables
     if (
         not isinstance(tables, (tuple, list))

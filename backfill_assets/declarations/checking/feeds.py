@@ -24,7 +24,7 @@ from backfill_assets.declarations.checking.columns import (
 from backfill_assets.declarations.checking.names import names_of
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.checking.tables import OWNER
+from backfill_assets.declarations.checking.tables import of_owners
 from backfill_assets.declarations.feeds import (
     MOST_OF_A_FIELD,
     DeliveryIndex,
@@ -76,10 +76,7 @@ def of_feed(feed: FileFeed) -> Iterator[Problem]:
         value: Any = getattr(feed, field)
         if not isinstance(value, str) or not value.strip():
             yield Problem(f"{field} is {in_words(value)}", "it is a text", f"give `{field}`", where)
-    owners: Any = feed.owners
-    if not names_of(owners) or any(not isinstance(one, str) or not OWNER.fullmatch(one) for one in owners):
-        rule = "an owner is team:NAME or an e-mail address, and a feed has one or more, in a tuple"
-        yield Problem(f"owners={in_words(owners)}", rule, 'for example owners=("team:metering",)', where)
+    yield from of_owners(feed.owners, "a feed", where)
     if not isinstance(feed.new_bytes, NewBytes):
         rule = "it is ba.NewBytes.CORRECTION or ba.NewBytes.REJECTED"
         yield Problem(f"new_bytes is {in_words(feed.new_bytes)}", rule, "name one of them, or leave it out", where)

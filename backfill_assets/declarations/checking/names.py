@@ -5,14 +5,24 @@ Put here what does not depend on what the names are of; columns and tables are l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 from manifests.errors import Problem
 
+_NAME = re.compile(r"[a-z](?:_?[a-z0-9])*")
+_LONGEST_NAME = 64
+NAME_WORDS = f"lower case letters, digits and single '_', at most {_LONGEST_NAME} of them, a letter first"
+"""What a feed of an API, a topic, a sink and a setting of theirs are named by: variables of the environment are."""
 _COMPARED = 200
 """Characters of a name that it is compared by: comparing takes the square of them."""
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value is a name as `NAME_WORDS` has it."""
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME and _NAME.fullmatch(value) is not None
 
 
 def texts(value: Any) -> tuple[Any, ...]:

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.declarations.checking.names import did_you_mean, names_of, no_tuple
+from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name, names_of, no_tuple
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.checking.tables import OWNER, of_name
+from backfill_assets.declarations.checking.tables import of_name, of_owners
 from backfill_assets.declarations.checking.topic_sinks import of_topic
 from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schedules import LivePolicy
@@ -38,9 +38,6 @@ from resources.sinks.declared import (
 )
 from resources.sinks.policy import SIDE_EFFECTS, draft_problems
 
-_NAME = re.compile(r"[a-z](?:_?[a-z0-9])*")
-_LONGEST_NAME = 64
-_NAME_WORDS = f"lower case letters, digits and single '_', at most {_LONGEST_NAME} of them, a letter first"
 _PATH = re.compile(r"\w+(\.\w+)*:\w+")
 _MOST_SECONDS = 3600
 _SECRET = re.compile(
@@ -64,10 +61,10 @@ def usable_sinks(product: Product) -> tuple[Sink, ...]:
 def of_sink(sink: Sink) -> Iterator[Problem]:
     """Say what is wrong with one sink."""
     name: Any = sink.name
-    is_name = isinstance(name, str) and _NAME.fullmatch(name) is not None and len(name) <= _LONGEST_NAME
-    where = f"sink {name}" if is_name else "a sink"
-    if not is_name:
-        yield Problem(f"name is {_shown(name)}", f"a sink is named by {_NAME_WORDS}", "for example meter_events", where)
+    is_usable = is_name(name)
+    where = f"sink {name}" if is_usable else "a sink"
+    if not is_usable:
+        yield Problem(f"name is {_shown(name)}", f"a sink is named by {NAME_WORDS}", "for example meter_events", where)
     for field, shown in (("description", sink.description),):
         if not isinstance(shown, str) or not shown.strip():
             yield Problem(f"{field} is {_shown(shown)}", "it is a sentence", "say what it is", where)
@@ -101,9 +98,8 @@ def _of_owners(sink: Sink, where: str) -> Iterator[Problem]:
     owners: Any = sink.owners
     if isinstance(owners, str) and owners.strip(" ,"):
         yield no_tuple(f"{where}: owners", "owners is", owners)
-    elif not names_of(owners) or any(not isinstance(one, str) or not OWNER.fullmatch(one) for one in owners):
-        rule = "an owner is team:NAME or an e-mail address, and a sink has one or more"
-        yield Problem(f"owners={_shown(owners)}", rule, 'for example owners=("team:metering",)', where)
+    else:
+        yield from of_owners(owners, "a sink", where, _shown)
 
 
 def _of_actions(sink: Sink, where: str) -> Iterator[Problem]:
@@ -137,7 +133,7 @@ def _of_settings(sink: Sink, where: str) -> Iterator[Problem]:
         names = names_of(settings)
         if len(set(names)) < len(names):
             yield Problem("settings names one twice", "each is named once", "take one out", where)
-    elif isinstance(settings, str) and all(_NAME.fullmatch(one.strip()) for one in settings.split(",")):
+    elif isinstance(settings, str) and all(is_name(one.strip()) for one in settings.split(",")):
         yield no_tuple(f"{where}: settings", "settings is", settings)
     else:
         yield Problem(
@@ -147,11 +143,11 @@ def _of_settings(sink: Sink, where: str) -> Iterator[Problem]:
             where,
         )
     for field, name in named.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        if not is_name(name):
             said = f"a text of {len(name)} characters that is no name" if isinstance(name, str) else in_words(name)
             yield Problem(
                 f"{field} is {said}",
-                f"it is the name of a setting, never its value: {_NAME_WORDS}",
+                f"it is the name of a setting, never its value: {NAME_WORDS}",
                 "name it, as in settings=('token',); its value stands in BACKFILL_SINKS__<sink>__<name>, or in backfill.toml",
                 where,
             )

@@ -6,7 +6,7 @@ Put here what is asked of a table because it is one. What only a target declares
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from backfill_assets.declarations.checking.columns import (
@@ -76,11 +76,11 @@ def _of_limits(table: InputTable) -> Iterator[Problem]:
             )
 
 
-def of_owners(owners: Any, whose: str, where: str) -> Iterator[Problem]:
-    """Say that what is declared, in words `whose`, has no owners, or some that are none."""
+def of_owners(owners: Any, whose: str, where: str, shown: Callable[[Any], str] = in_words) -> Iterator[Problem]:
+    """Say that what is declared, in words `whose`, has no owners, or some that are none; `shown` says how they are quoted."""
     if isinstance(owners, str) or not names_of(owners) or any(not OWNER.fullmatch(str(one)) for one in owners):
         rule = f"an owner is team:NAME or an e-mail address, and {whose} has one or more"
-        yield Problem(f"owners={in_words(owners)}", rule, 'for example owners=("team:metering",)', where)
+        yield Problem(f"owners={shown(owners)}", rule, 'for example owners=("team:metering",), a tuple', where)
 
 
 def of_every_table(table: InputTable | TargetTable) -> Iterator[Problem]:

@@ -5,12 +5,11 @@ Put here what can be said of a `ToTopic` without a broker. Whether a run may wri
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from backfill_assets.declarations.checking.names import did_you_mean, no_tuple
+from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name, no_tuple
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import dtypes
@@ -29,7 +28,6 @@ _AMOUNTS = {
 }
 """The most of each."""
 _TOPIC_RULE = f"a topic is named by letters and digits of ASCII, '.', '_' and '-', at most {_LONGEST} of them"
-_SETTING = re.compile(r"[a-z](?:_?[a-z0-9])*")
 _KEPT = frozenset(
     {"transactional_id", "group_id", "enable_idempotence", "acks", "isolation_level", "enable_auto_commit", "log_level"}
 )
@@ -59,10 +57,10 @@ def of_topic(adapter: ToTopic, where: str) -> Iterator[Problem]:
     named = [("servers", adapter.servers)]
     named += [("security", one) for one in adapter.security] if isinstance(adapter.security, tuple) else []
     for field, name in named:
-        if not isinstance(name, str) or not _SETTING.fullmatch(name):
+        if not is_name(name):
             yield Problem(
                 f"{field} has what is no name of a setting",
-                "it is the name of a setting, never its value: small letters, digits and single '_'",
+                f"it is the name of a setting, never its value: {NAME_WORDS}",
                 "for example sasl_password, whose value stands in BACKFILL_SINKS__<sink>__SASL_PASSWORD, or in backfill.toml",
                 where,
             )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
-from backfill_assets.declarations.checking.names import did_you_mean
+from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_owners
@@ -20,9 +20,6 @@ from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.topics import TOPIC_PLACE, Topic, TopicLimits, TopicRecord, TopicSecurity
 from manifests.errors import Problem
 
-_NAME = re.compile(r"[a-z](?:_?[a-z0-9])*")
-_LONGEST_NAME = 64
-_NAME_WORDS = f"lower case letters, digits and single '_', at most {_LONGEST_NAME} of them, a letter first"
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _PROTOCOLS = ("SASL_SSL", "SASL_PLAINTEXT", "SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -49,10 +46,10 @@ def usable_topics(product: Product) -> tuple[Topic, ...]:
 def of_topic(topic: Topic) -> Iterator[Problem]:
     """Say what is wrong with one topic."""
     name: Any = topic.name
-    is_name = isinstance(name, str) and _NAME.fullmatch(name) is not None and len(name) <= _LONGEST_NAME
-    where = f"topic {name}" if is_name else "a topic"
-    if not is_name:
-        yield Problem(f"name is {in_words(name)}", f"a topic is named by {_NAME_WORDS}", "for example orders", where)
+    is_usable = is_name(name)
+    where = f"topic {name}" if is_usable else "a topic"
+    if not is_usable:
+        yield Problem(f"name is {in_words(name)}", f"a topic is named by {NAME_WORDS}", "for example orders", where)
     for field, value in (("description", topic.description), ("table", topic.table)):
         shown: Any = value
         if not isinstance(shown, str) or not shown.strip():
@@ -77,11 +74,11 @@ def _of_settings(topic: Topic, where: str) -> Iterator[Problem]:
         rule = "it is a `TopicSecurity`"
         yield Problem(f"security is {in_words(security)}", rule, "leave it out where everybody may ask", where)
     for field, setting in named.items():
-        if not isinstance(setting, str) or not _NAME.fullmatch(setting) or len(setting) > _LONGEST_NAME:
+        if not is_name(setting):
             said = f"a text of {len(setting)} characters" if isinstance(setting, str) else in_words(setting)
             yield Problem(
                 f"{field} is {said} that is no name",
-                f"it is the name of a setting, never its value: {_NAME_WORDS}",
+                f"it is the name of a setting, never its value: {NAME_WORDS}",
                 "name it; its value stands in BACKFILL_TOPICS__<topic>__<name>, or in backfill.toml",
                 where,
             )

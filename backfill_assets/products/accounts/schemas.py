@@ -40,11 +40,17 @@ class AccountHistory(_Account):
     valid_to_lsn: pl.Int64 = pa.Field(nullable=True, description="The commit that ended it; NULL while it holds.")
     valid_to: Instant = pa.Field(nullable=True, description="When that was.")
     is_observed: bool = pa.Field(description="Whether a snapshot found it so: it may have been so before.")
+    is_end_observed: bool = pa.Field(
+        nullable=True,
+        description="Whether a snapshot did not find it so any more: it may have ended before. NULL while it holds.",
+    )
 
     @row_rule("what has ended has ended later than it began")
     def _ends_later(cls, data: pa.PolarsData) -> pl.LazyFrame:  # noqa: N805
         ended = pl.col("valid_to_lsn").is_null() | (pl.col("valid_to_lsn") > pl.col("valid_from_lsn"))
-        return data.lazyframe.select(ended & (pl.col("valid_to").is_null() == pl.col("valid_to_lsn").is_null()))
+        said = pl.col("valid_to_lsn").is_null()
+        known = (pl.col("valid_to").is_null() == said) & (pl.col("is_end_observed").is_null() == said)
+        return data.lazyframe.select(ended & known)
 
 
 class AccountState(_Account):
@@ -52,6 +58,9 @@ class AccountState(_Account):
 
     is_closed: bool = pa.Field(description="Whether the bank has it no more; the rest is what it said last.")
     changed_at: Instant = pa.Field(description="When it became so.")
+    is_observed: bool = pa.Field(
+        description="Whether a snapshot has found it so, or has not found it: it may have become so before."
+    )
     source_version: pl.Int64 = pa.Field(
         ge=0, description="LSN of the commit that made it so: of two states the greater is the newer."
     )

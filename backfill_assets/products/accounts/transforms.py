@@ -26,6 +26,7 @@ READERS = Readers(
     {"1": renamed(_FIRST, {"email": "contact"}), "2": renamed(_SECOND, {"email": "contact"}), "3": as_it_is},
 )
 ACCOUNT = ("account_id", "opened_on", "owner", "contact", "balance", "note", "tier")
+_ENDS = ("valid_to_lsn", "valid_to")
 _EVERY_DAY = 36_500
 
 
@@ -38,7 +39,7 @@ def account_history(inputs: Inputs, context: TransformContext) -> DataFrame:
     """Return what each account was, from one commit up to another."""
     del context
     found = _named(history(_changes(inputs), ROW))
-    return found.select(*ACCOUNT, "valid_from_lsn", "valid_from", "valid_to_lsn", "valid_to", "is_observed")
+    return found.select(*ACCOUNT, "valid_from_lsn", "valid_from", *_ENDS, "is_observed", "is_end_observed")
 
 
 def account_daily(inputs: Inputs, context: TransformContext) -> DataFrame:
@@ -58,6 +59,7 @@ def account_state(inputs: Inputs, context: TransformContext) -> DataFrame:
         *ACCOUNT,
         closed.alias("is_closed"),
         F.coalesce("valid_to", "valid_from").alias("changed_at"),
+        F.coalesce("is_end_observed", "is_observed").alias("is_observed"),
         F.coalesce("valid_to_lsn", "valid_from_lsn").alias("source_version"),
     )
 

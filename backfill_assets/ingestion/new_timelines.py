@@ -1,0 +1,70 @@
+"""Another timeline of a database server: when its positions may follow on those that are landed, and when they are another log's.
+
+Put here what is said of the identity of a delivery. Which of its positions are new, and which are missing, is `change_ranges`'.
+
+A server that was promoted, or restored, goes on at a timeline of its own. Positions of two timelines are comparable up to the one at which
+they part, which nobody tells a reader. So what is landed of the earlier one stays, the later one begins with a snapshot that is after
+all of it, and between the two lies a break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from backfill_assets.extraction.change_files import Delivered
+from manifests.errors import Problem
+from manifests.log_breaks import continued, timeline
+from manifests.log_ranges import LogIdentity, LogRange, lsn
+
+
+def is_later_timeline(delivered: LogIdentity, landed: LogIdentity | None) -> bool:
+    """Whether a delivery is of a later timeline of the server and database whose changes are landed."""
+    if landed is None or not continued((delivered.incarnation, landed.incarnation)):
+        return False
+    same = (delivered.kind, delivered.server, delivered.name) == (landed.kind, landed.server, landed.name)
+    return same and timeline(delivered.incarnation) > timeline(landed.incarnation)
+
+
+def new_timeline(delivered: LogIdentity, landed: LogIdentity | None, ranges: Sequence[LogRange]) -> Problem:
+    """Return why a later timeline is a decision: what the earlier one had after what is landed of it is lost."""
+    until = max((one.until for one in ranges), default=0)
+    return Problem(
+        f"the files are of {delivered}, and what is landed until LSN {lsn(until)} is of {landed}",
+        "a changelog goes on at a later timeline with a break: what was committed before it may be gone from the server, and nothing says so",
+        "land all the same with --accept-gap REASON, which goes on record; plan a RESTATEMENT of what was published since the server changed",
+    )
+
+
+def of_another_log(
+    delivered: LogIdentity, landed: LogIdentity | None, ranges: Sequence[LogRange], found: Delivered, table: str
+) -> Iterator[Problem]:
+    """Say why what was delivered cannot follow on what is landed, whatever anybody accepts."""
+    if landed is None or delivered == landed:
+        return
+    if not is_later_timeline(delivered, landed):
+        yield Problem(
+            f"the files are of {delivered}, and {table} is of {landed}",
+            "positions of two servers or databases, or of an earlier timeline, are none of one log, and say nothing of one another",
+            "correct log.json if it names the wrong one; declare a changelog with a table of its own for the other log",
+        )
+        return
+    until = max((one.until for one in ranges), default=0)
+    whole = [one.lsn for one in found.snapshots.values() if one.is_whole]
+    commits = [one.commit for one in found.transactions.values() if one.is_whole and one.commit is not None]
+    first = min([*whole, *commits], default=None)
+    if first is None:
+        return  # nothing is landed of it
+    if first < until:
+        what = "the snapshot" if first in whole else "a commit"
+        yield Problem(
+            f"{what} at LSN {lsn(first)} of {delivered} is older than what is landed of {landed}: until LSN {lsn(until)}",
+            "a later timeline begins after everything that is landed: by positions alone its changes would come before those that they replace",
+            f"take a new snapshot once the server is beyond LSN {lsn(until)}, and deliver that and what follows on it; or take the loads "
+            "back that are beyond the snapshot (`backfill unload`)",
+        )
+    elif first not in whole:
+        yield Problem(
+            f"the files of {delivered} begin with a commit at LSN {lsn(first)}, and with no snapshot",
+            "a later timeline begins with a snapshot: where it has parted from the earlier one nobody knows",
+            "take a snapshot of the tables, and deliver it with what follows on it",
+        )

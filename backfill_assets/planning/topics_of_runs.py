@@ -1,0 +1,41 @@
+"""The topics that a run's rows would go to, looked up when it is planned: its own, and others that Kafka takes for the same.
+
+Put here what is asked of the ledger. Who may write to which topic is `resources.sinks.policy`'s; what a manifest is told whose topic
+cannot be made, `manifests.planned_topics`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from backfill_assets.installation import Platform
+from manifests.lifecycle import ENDED
+from manifests.model import Mode, RunManifest
+from manifests.planned_topics import GrantedTopic, metric_name
+from resources.sinks.policy import granted_topics, live_topics
+
+
+def topics_of(platform: Platform, manifest: RunManifest) -> list[GrantedTopic]:
+    """Return the topics that a run's rows would go to by the sinks that its manifest grants, each with one that is named like it."""
+    found = granted_topics(manifest, platform.products.sinks)
+    if not found or manifest.execution_mode is Mode.LIVE:
+        return found
+    others = list(_others(platform, manifest))
+    return [
+        replace(one, named_like=next((whose for topic, whose in others if _are_one(topic, one.topic)), ""))
+        for one in found
+    ]
+
+
+def _others(platform: Platform, manifest: RunManifest) -> Iterator[tuple[str, str]]:
+    """Yield topics that there are, or will be, each with its name in words: live ones, and those of runs with an id like this one's."""
+    for topic in sorted(live_topics(platform.products.sinks)):
+        yield topic, f"the live topic {topic}"
+    for record in platform.ledger.named_like(manifest.run_id):
+        if record.state not in ENDED:
+            yield from ((one.topic, f"{one.topic}, that of the run '{record.run_id}'") for one in record.plan.topics)
+
+
+def _are_one(topic: str, other: str) -> bool:
+    return topic != other and metric_name(topic) == metric_name(other)

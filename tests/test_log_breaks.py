@@ -1,0 +1,168 @@
+"""Breaks in a changelog: what is known around one, and which timeline of a server may follow on which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from change_world import Accounts, make_accounts
+from test_landing_changes import a_bank, tail_of, whole
+
+from backfill_assets.cli.changelogs import changelog_shown, show_changelog
+from backfill_assets.ingestion.table_loads import undo_load
+from backfill_assets.products.accounts import BANK
+from backfill_assets.products.accounts.generator import log_facts
+from manifests.errors import InputRefused
+from manifests.log_breaks import LogBreak, breaks_of, in_sequence, problems_of_breaks
+from manifests.log_pins import FoundLog
+from manifests.log_ranges import (
+    LandedLog,
+    LandedRange,
+    LogIdentity,
+    LogKind,
+    LogRange,
+    Observation,
+    going_on,
+    known_from,
+)
+
+DAY = timedelta(days=1)
+BEGIN = datetime(2026, 5, 1, 9, tzinfo=UTC)
+BANK_LOG = LogIdentity(LogKind.CHANGELOG, "7301", "bank", "timeline 1")
+
+
+def load(start: int, until: int, day: int, *, lost: int | None = None, observed: bool = False) -> LandedLog:
+    """A load of two days from a day of May on; `lost` is where a gap before it begins."""
+    first = BEGIN + (day - 1) * DAY
+    return LandedLog(
+        BANK_LOG,
+        (LandedRange(LogRange(0, start, until), 5, first, first + DAY),),
+        lost=() if lost is None else (LogRange(0, lost, start),),
+        observed=(Observation(start, first),) if observed else (),
+    )
+
+
+LOADS = [load(100, 200, 1, observed=True), load(300, 400, 7, lost=200, observed=True)]
+
+
+def test_a_break_is_from_the_last_change_before_it_to_the_snapshot_after_it() -> None:
+    (found,) = breaks_of(LOADS)
+    assert found == LogBreak(LogRange(0, 200, 300), BEGIN + DAY, Observation(300, BEGIN + 6 * DAY))
+    assert "from LSN 0/C8 until 0/12C" in found.describe()
+    assert "known again by the snapshot at 0/12C, of 2026-05-07T09:00:00+00:00" in found.describe()
+    days = [date(2026, 5, number) for number in range(1, 10)]
+    assert [day.day for day in days if found.leaves_unknown(day, day)] == [2, 3, 4, 5, 6, 7]
+    assert breaks_of([*LOADS, load(200, 300, 3)]) == (), "what was lost was found"
+    assert breaks_of(LOADS, [LogRange(0, 100, 200)]) == (), "it is not read"
+    assert [one.again for one in breaks_of(LOADS, [LogRange(0, 100, 250)])] == [None], "the snapshot is not read"
+    kafka = [replace(one, log=replace(BANK_LOG, kind=LogKind.KAFKA)) for one in LOADS]
+    assert breaks_of(kafka) == ()
+
+
+def test_a_break_is_known_when_the_history_of_the_table_was_cut() -> None:
+    newest = going_on(load(400, 500, 9), LOADS)
+    assert breaks_of([known_from(newest), newest]) == breaks_of(LOADS)
+
+
+def test_days_of_a_break_are_named_and_a_break_without_a_snapshot_refuses_what_has_no_days() -> None:
+    chunks = [(f"2026-05-0{number}", date(2026, 5, number), date(2026, 5, number)) for number in (1, 2, 7, 8)]
+    (said,) = problems_of_breaks("bronze.changes", breaks_of(LOADS), chunks)
+    assert said.what.startswith("2026-05-02, 2026-05-07 are in a break of bronze.changes")
+    assert list(problems_of_breaks("bronze.changes", breaks_of(LOADS), [])) == []
+    blind = [LOADS[0], replace(LOADS[1], observed=())]
+    (said,) = problems_of_breaks("bronze.changes", breaks_of(blind), [])
+    assert "no snapshot after it says how the tables are" in said.what
+    (said,) = problems_of_breaks("bronze.changes", breaks_of(blind), chunks)
+    assert said.what.startswith("2026-05-02, 2026-05-07 to 2026-05-08 are in a break")
+
+
+@pytest.mark.parametrize(
+    ("later", "start", "observed", "is_one"),
+    [
+        ("timeline 2", 300, True, True),
+        ("timeline 2", 300, False, False),
+        ("timeline 2", 150, True, False),
+        ("another", 300, True, False),
+    ],
+)
+def test_a_later_timeline_goes_on_with_a_snapshot_after_all_that_is_landed(
+    later: str, start: int, *, observed: bool, is_one: bool
+) -> None:
+    second = load(start, 400, 7, lost=200 if start > 200 else None, observed=observed)
+    loads = [LOADS[0], replace(second, log=replace(BANK_LOG, incarnation=later))]
+    assert in_sequence(loads) is is_one
+    assert not in_sequence([LOADS[0], replace(second, log=replace(BANK_LOG, server="other"))])
+    found = FoundLog("bronze.changes", "commit_lsn", None, {str(number): one for number, one in enumerate(loads)})
+    assert found.log == (loads[1].log if is_one else None)
+
+
+# --- landed -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def accounts(tmp_path):  # type: ignore[no-untyped-def]
+    world = make_accounts(tmp_path / "home")
+    yield world
+    world.platform.ledger.close()
+
+
+def test_a_server_that_was_promoted_goes_on_at_its_timeline_after_a_break_that_somebody_accepts(
+    accounts: Accounts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank = a_bank(41)
+    accounts.land(tail_of(bank), "first")
+    known, (reached, known_at) = bank.lsn, bank.commits[-1]
+    bank.work(6)  # which the server that is gone had told nobody
+    done = len(bank.messages)
+    again = bank.snapshot()
+    again_at = bank.commits[-1][1]
+    bank.work(8)
+    promoted = log_facts(timeline=2)
+    with pytest.raises(InputRefused, match=r"timeline 2.*what is landed until LSN .* is of .*timeline 1"):
+        accounts.land(bank.messages[done:], "promoted", facts=promoted)
+    accounts.land(bank.messages[done:], "promoted", facts=promoted, accept_gap="failed over on 3 May", by="ana")
+    loads = [one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)]
+    assert in_sequence(loads)
+    (broken,) = breaks_of(loads)
+    assert known == reached
+    assert (broken.lost, broken.known_until) == (LogRange(0, reached + 1, again), known_at)
+    assert broken.again == Observation(again, again_at)
+    found = changelog_shown(accounts.platform, BANK.name)
+    assert found["breaks"] == (broken,)
+    show_changelog(found)
+    assert f"break: {broken.describe()}" in capsys.readouterr().out
+    with pytest.raises(InputRefused, match="of an earlier timeline"):
+        accounts.land(tail_of(bank)[:9], "old")
+    bank.work(5)
+    accounts.land(bank.messages[done:], "later", facts=promoted)
+    undo_load(
+        accounts.platform,
+        BANK.table,
+        accounts.platform.lakehouse.landed_loads(BANK.table)[-1].load_id,
+        by="ana",
+        reason="landed by mistake, to be landed anew",
+    )
+    accounts.land(bank.messages[done:], "once more", facts=promoted)
+    assert accounts.ranges()[-1].range.until == bank.lsn + 1
+
+
+def test_a_later_timeline_is_refused_whose_snapshot_is_older_than_what_is_landed_or_that_has_none(
+    accounts: Accounts,
+) -> None:
+    bank = a_bank(42)
+    units = whole(tail_of(bank))
+    accounts.land([m for one in units for m in one], "first")
+    before = accounts.changes()
+    promoted = log_facts(timeline=2)
+    for names, messages in (
+        ("the snapshot at LSN .* is older than what is landed", tail_of(bank)),
+        ("a commit at LSN .* is older than what is landed", [m for one in units[3:] for m in one]),
+    ):
+        with pytest.raises(InputRefused, match=names):
+            accounts.land(messages, "old", facts=promoted, accept_gap="failed over", by="ana")
+    done = len(bank.messages)
+    bank.work(8)
+    with pytest.raises(InputRefused, match=r"begin with a commit at LSN .* and with no snapshot"):
+        accounts.land(bank.messages[done:], "blind", facts=promoted, accept_gap="failed over", by="ana")
+    assert accounts.changes() == before
