@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,12 @@ def installation(
     return platform
 
 
+def _last_day(platform: Platform) -> date:
+    """Return the last day that has landed records."""
+    loads = platform.lakehouse.landed_loads(topic_orders.LOG)
+    return max(one.last_time for load in loads for one in load.landed.ranges if one.last_time is not None).date()
+
+
 def replayed(
     platform: Platform, run_id: str, wanted: Wanted | None = None, together: int | None = None
 ) -> dict[str, float]:
@@ -212,7 +219,7 @@ def replayed(
     manifest = {
         "runId": run_id, "kind": "BACKFILL", "requestedBy": "ana", "reason": "a replay of the topic, measured",
         "source": {"table": topic_orders.LOG}, "transform": {"name": "order_events", "version": "1"},
-        "target": {"table": topic_orders.EVENTS, "publishRange": {"start": "2026-01-01", "end": "2026-01-31"}},
+        "target": {"table": topic_orders.EVENTS, "publishRange": {"start": "2026-01-01", "end": str(_last_day(platform))}},
         "development": True,
     } | ({} if together is None else {"limits": {"maxChunksPerJob": together}})  # fmt: skip
     record = plan_run(platform, manifest_from(manifest))
