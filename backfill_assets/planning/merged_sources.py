@@ -83,7 +83,7 @@ def _of_appends(
     else:
         if without:
             yield Problem(
-                f"rows of {table} that came after snapshot {since}, or have gone since, have no {entity}, or may have none: {without[0]}"
+                f"rows of {table} that came after snapshot {since} have no {entity}, or may have none, or those that went: {without[0]}"
                 + (f" and {len(without) - 1:,} more files" if len(without) > 1 else ""),
                 f"which entities of {target.name} have changed is told by that column, and such a row may be any entity's",
                 "choose REPLACE_PARTITIONS; or name the entities in the manifest instead (merge.entities)",
