@@ -38,7 +38,6 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
-    topics = _topics(platform, record)
     waiting = platform.ledger.freezes.waiting()
     launch = platform.ledger.launches.waits(record, chunks=chunks)
     if launch is not None:
@@ -59,7 +58,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "approvals": platform.ledger.approvals(run_id),
                 "asksForOwner": [verdict.gate for verdict in platform.ledger.asking(run_id)],
                 "publications": publications,
-                "topics": topics,
+                "topics": _topics(platform, record),
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
                 "waitsFor": waiting.get(run_id),
@@ -81,9 +80,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
-    pairs += [("events", _in_words(one)) for one in topics]
-    if changes := _changes(platform, run_id):
-        pairs.append(("changes", changes))
+    pairs += _outcome(platform, record)
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
         show(console.failures(chunks))
@@ -91,6 +88,13 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _outcome(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:
+    """Return what a run tells and changes, each with its name."""
+    found: list[tuple[str, object]] = [("events", _in_words(one)) for one in _topics(platform, record)]
+    changes = _changes(platform, record.run_id)
+    return [*found, ("changes", changes)] if changes else found
 
 
 def _topics(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:

@@ -167,8 +167,7 @@ def land_changes(
         found = delivered(changelog, folder, kept, held.keep)
         plan = to_land(found, facts, there.ranges, there.observed)
         _require_none([*of_another_log(facts.identity, there.log, there.ranges, found, table.name), *found.problems])
-        if anew:
-            plan = replace(plan, lost=(*plan.lost, new_timeline(facts.identity, there.log, there.ranges)))
+        plan = replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
         _require_few_unreadable(platform, table, found, folder)
         gap = _accepted(platform, table.name, plan, accept_gap, by)
         loads: tuple[LandedLoad, ...] = ()

@@ -25,10 +25,12 @@ def is_later_timeline(delivered: LogIdentity, landed: LogIdentity | None) -> boo
     return same and timeline(delivered.incarnation) > timeline(landed.incarnation)
 
 
-def new_timeline(delivered: LogIdentity, landed: LogIdentity | None, ranges: Sequence[LogRange]) -> Problem:
-    """Return why a later timeline is a decision: what the earlier one had after what is landed of it is lost."""
+def new_timeline(delivered: LogIdentity, landed: LogIdentity | None, ranges: Sequence[LogRange]) -> Iterator[Problem]:
+    """Say why a later timeline is a decision, if it is one: what the earlier one had after what is landed of it is lost."""
+    if not is_later_timeline(delivered, landed):
+        return
     until = max((one.until for one in ranges), default=0)
-    return Problem(
+    yield Problem(
         f"the files are of {delivered}, and what is landed until LSN {lsn(until)} is of {landed}",
         "a changelog goes on at a later timeline with a break: what was committed before it may be gone from the server, and nothing says so",
         "land all the same with --accept-gap REASON, which goes on record; plan a RESTATEMENT of what was published since the server changed",

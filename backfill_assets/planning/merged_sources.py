@@ -77,13 +77,13 @@ def _of_appends(
     except InputRefused as refusal:
         yield Problem(
             refusal.problems[0].what,
-            "what has changed since a snapshot is told from files that were appended",
-            "name the entities in the manifest instead, or compact the source first",
+            "what has changed since a snapshot is told from the files that came and went, and their rows",
+            "name the entities in the manifest instead (merge.entities), or rewrite the source's files without such deletes",
         )
     else:
         if without:
             yield Problem(
-                f"rows of {table} that came after snapshot {since} have no {entity}, or may have none: {without[0]}"
+                f"rows of {table} that came after snapshot {since} have no {entity}, or may have none, or those that went: {without[0]}"
                 + (f" and {len(without) - 1:,} more files" if len(without) > 1 else ""),
                 f"which entities of {target.name} have changed is told by that column, and such a row may be any entity's",
                 "choose REPLACE_PARTITIONS; or name the entities in the manifest instead (merge.entities)",

@@ -14,10 +14,11 @@ from datetime import UTC, date, datetime, time
 from functools import partial, reduce
 
 from pyiceberg.expressions import BooleanExpression
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import MapType
 
-from backfill_assets.declarations.schema import spark_schema
+from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, LINEAGE_COLUMNS, spark_schema
 from backfill_assets.declarations.target import PURITY_GATE, Inputs, TargetTable, TransformContext
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import allowed, needed_columns
@@ -193,13 +194,23 @@ def entities_of(platform: Platform, plan: Plan) -> DataFrame:
     until.setdefault(plan.source, plan.source_snapshot_id)
     asked = [(table, since[table], now, plan.schema_of(table)) for table, now in until.items()]
     # a source without a new row is not asked: it need not say whose its rows are
-    found = [
-        in_log(
-            plan, one[0], read(spark, platform.lakehouse.pinned_since(*one), (merge.entity, *place_of(plan, one[0])))
-        )
-        for one in asked
-    ]
-    return reduce(DataFrame.unionByName, [one.select(merge.entity) for one in found]).distinct()
+    found = [_changed(spark, plan, merge.entity, *platform.lakehouse.pinned_since(*one)) for one in asked]
+    return reduce(DataFrame.unionByName, found).distinct()
+
+
+def _changed(spark: SparkSession, plan: Plan, entity: str, came: PinnedRead, gone: PinnedRead) -> DataFrame:
+    """Return the entities of the rows by which a source differs from what it was: of one that was appended to, those that came.
+
+    Of rows that were written anew those count that say something else, whoever wrote them: lineage says who, and is left out.
+    """
+    if not gone.paths:
+        return in_log(plan, came.table, read(spark, came, (entity, *place_of(plan, came.table)))).select(entity)
+    now, then = (in_log(plan, one.table, read(spark, one)) for one in (came, gone))
+    if set(LINEAGE_COLUMNS) <= set(now.columns):
+        now, then = (rows.drop(*LINEAGE_COLUMNS, *LATER_LINEAGE_COLUMNS) for rows in (now, then))
+    if any(isinstance(field.dataType, MapType) for field in now.schema.fields):  # which Spark does not compare
+        return now.select(entity).unionByName(then.select(entity))
+    return now.exceptAll(then).select(entity).unionByName(then.exceptAll(now).select(entity))
 
 
 def history_until_end(run: RunContext, *, whole: bool = False) -> DataFrame:

@@ -264,21 +264,23 @@ class Questions(Tables):
         """
         return reads.pinned(self.table(name), name, snapshot_id, row_filter, schema_id)
 
-    def pinned_since(self, name: str, since: int, until: int, schema_id: int | None = None) -> PinnedRead:
-        """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
+    def pinned_since(
+        self, name: str, since: int, until: int, schema_id: int | None = None
+    ) -> tuple[PinnedRead, PinnedRead]:
+        """Plan a read of the files that have come to a table after snapshot `since`, up to `until`, and one of those that have gone.
 
         Raises:
-            InputRefused: if files of `since` are gone by then: the table was not only appended to.
+            InputRefused: if the table has no such snapshot or schema, or rows of it are deleted by their values.
         """
         return reads.pinned_since(self.table(name), name, since, until, schema_id)
 
     def files_with_nulls_since(self, name: str, since: int, until: int, column: str) -> list[str]:
-        """Return the files that were appended to a table after snapshot `since`, up to `until`, and may have NULL in a column.
+        """Return the files that came to a table after snapshot `since`, up to `until`, or have gone, and may have NULL in a column.
 
         Raises:
             InputRefused: as `pinned_since` does.
         """
-        return reads.files_with_nulls_since(self.table(name), name, since, until, column)
+        return reads.files_with_nulls_since(self.table(name), since, until, column)
 
     def unread(
         self, name: str, snapshot_id: int, row_filter: BooleanExpression | None = None

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 
 from manifests.errors import InputRefused, Problem
-from resources.lakehouse.live_files import all_files, files_and_deletes, pinned_snapshot
+from resources.lakehouse.live_files import files_and_deletes, pinned_snapshot
 from resources.lakehouse.metadata import column_of, readable_metadata, readable_rows
 from resources.lakehouse.storage import ask_each
 
@@ -80,40 +80,60 @@ def _schema(table: Table, name: str, schema_id: int | None) -> Schema:
     return schema
 
 
-def pinned_since(table: Table, name: str, since: int, until: int, schema_id: int | None = None) -> PinnedRead:
-    """Plan a read of what was appended to a table after snapshot `since`, up to `until`.
+def pinned_since(
+    table: Table, name: str, since: int, until: int, schema_id: int | None = None
+) -> tuple[PinnedRead, PinnedRead]:
+    """Plan a read of the files that have come to a table after snapshot `since`, up to `until`, and one of those that have gone.
+
+    A file from which other rows are deleted by then has gone as it was, and has come as it is. All of both are read by one schema.
 
     Raises:
-        InputRefused: if files of `since` are gone by then: the table was not only appended to.
+        InputRefused: if the table has no such snapshot or schema, or rows of it are deleted by their values.
     """
-    came = _since(table, name, since, until)
-    return PinnedRead(name, until, _schema(table, name, schema_id), tuple(sorted(file.file_path for file in came)))
+    schema = _schema(table, name, schema_id)
+    came, gone = _exchanged(table, since, until)
+    return _read_of(name, until, schema, came), _read_of(name, since, schema, gone)
 
 
-def files_with_nulls_since(table: Table, name: str, since: int, until: int, column: str) -> list[str]:
-    """Return the files that were appended to a table after a snapshot and may have NULL in a column.
+_Files = dict[str, tuple[DataFile, tuple[str, ...]]]
+
+
+def _read_of(name: str, snapshot_id: int, schema: Schema, files: _Files) -> PinnedRead:
+    deleted = tuple((path, deletes) for path, (_, deletes) in sorted(files.items()) if deletes)
+    rows, size = (sum(of(file) for file, _ in files.values()) for of in (_rows, _bytes))
+    return PinnedRead(name, snapshot_id, schema, tuple(sorted(files)), rows, size, deleted)
+
+
+def _rows(file: DataFile) -> int:
+    return int(file.record_count)
+
+
+def _bytes(file: DataFile) -> int:
+    return int(file.file_size_in_bytes)
+
+
+def files_with_nulls_since(table: Table, since: int, until: int, column: str) -> list[str]:
+    """Return the files that came to a table after a snapshot, or have gone since, and may have NULL in a column.
 
     Raises:
         InputRefused: as `pinned_since` does.
     """
     of = column_of(table, column).field_id
-    return sorted(
-        file.file_path for file in _since(table, name, since, until) if (file.null_value_counts or {}).get(of) != 0
-    )
+    came, gone = _exchanged(table, since, until)
+    files = {path: file for path, (file, _) in (*gone.items(), *came.items())}
+    return sorted(path for path, file in files.items() if (file.null_value_counts or {}).get(of) != 0)
 
 
-def _since(table: Table, name: str, since: int, until: int) -> list[DataFile]:
-    before = {file.file_path for file in all_files(table, pinned_snapshot(table, since))}
-    after = {file.file_path: file for file in all_files(table, pinned_snapshot(table, until))}
-    if before - after.keys():
-        raise InputRefused(
-            Problem(
-                f"{len(before - after.keys())} file(s) of {name} at snapshot {since} are gone at {until}",
-                "what has changed since a snapshot is told from files that were appended",
-                "name the entities in the manifest instead",
-            )
-        )
-    return [file for path, file in after.items() if path not in before]
+def _exchanged(table: Table, since: int, until: int) -> tuple[_Files, _Files]:
+    before, after = (_files_at(table, one) for one in (since, until))
+    came = {path: file for path, file in after.items() if path not in before or before[path][1] != file[1]}
+    gone = {path: file for path, file in before.items() if path not in after or after[path][1] != file[1]}
+    return came, gone
+
+
+def _files_at(table: Table, snapshot_id: int) -> _Files:
+    found = files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue())
+    return {file.file_path: (file, tuple(sorted(one.file_path for one in deletes))) for file, deletes in found}
 
 
 def unread(table: Table, snapshot_id: int, row_filter: BooleanExpression | None = None) -> tuple[list[str], list[str]]:

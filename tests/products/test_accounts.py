@@ -155,6 +155,29 @@ def test_later_changes_are_merged_by_account_and_an_account_that_is_closed_says_
     assert all(row["source_version"] <= bank.lsn for row in closed)
 
 
+def test_of_a_history_that_was_replaced_as_a_whole_a_merge_computes_the_accounts_that_have_changed(
+    accounts: Accounts,
+) -> None:
+    bank = Bank(25, accounts=24, truncates=0, seconds=20_000)
+    bank.snapshot()
+    bank.work(40)
+    bank.evolve()
+    bank.evolve()
+    accounts.land(bank.messages, "first", **BEGUN)
+    published_history(accounts, "history-1")
+    published_state(accounts, "state-1", "REPLACE_PARTITIONS")
+    since, done = accounts.platform.lakehouse.snapshot_id(HISTORY), len(bank.messages)
+    bank.work(4)
+    accounts.land(bank.messages[done:], "second")
+    published_history(accounts, "history-2")
+    changed = {str(one.key["account_id"]) for one in bank.messages[done:] if one.key and "account_id" in one.key}
+    published_state(accounts, "state-2", "MERGE_BY_KEY", merge={"changedSince": since})
+    assert state_of(accounts) == rows_of(bank, bank.lsn)
+    merged = accounts.table(STATE).filter(pl.col("run_id") == "state-2")
+    assert set(merged["account_id"].to_list()) == changed
+    assert accounts.table(STATE)["account_id"].n_unique() > len(changed)
+
+
 def test_a_version_that_no_reader_knows_is_refused_when_planning(accounts: Accounts) -> None:
     bank = Bank(23, accounts=6, truncates=0)
     bank.snapshot()
