@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import backfill_assets as ba
 from backfill_assets.cli.command import cli
 from backfill_assets.extraction.archive import alone_with
 from backfill_assets.extraction.extracting import extract
+from backfill_assets.extraction.pacing import Pace
 from backfill_assets.extraction.questions import question
 from backfill_assets.extraction.refusals import ExtractionRefused
 from backfill_assets.ingestion.extractions import ExtractionLoaded, load_extractions, reconciled
@@ -276,6 +278,25 @@ def test_no_request_comes_before_the_server_wants_it(platform: Platform, shop: S
     times = shop.arrived[1:]  # the first is the token's
     assert times[2] - times[1] >= 1.0
     assert times[1] - times[0] < 1.0
+
+
+def test_after_a_request_without_an_answer_the_limit_counts_as_used_up() -> None:
+    """It may reach the server after its end: whoever counted it as over would ask once too often."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    pace = Pace(ba.RateLimit(requests=3, seconds=1.0), clock=lambda: now, sleep=sleep)
+    began = []
+    for number in range(6):
+        with suppress(TimeoutError), pace.request():
+            began.append(now)
+            now += 0.25
+            if number == 2:
+                raise TimeoutError
+    assert began == [1.0, 1.25, 1.5, 2.75, 3.0, 3.25]
 
 
 def test_a_server_that_wants_to_be_left_alone_for_longer_than_a_request_may_take_stops_the_extraction(

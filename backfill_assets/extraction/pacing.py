@@ -17,7 +17,8 @@ class Pace:
     """Lets requests begin, one at a time, so that at most so many reach the server in any so many seconds.
 
     What counts of an earlier request is when it ended, since it may have reached the server as late as that; of the next one,
-    when it begins. It begins as if the limit had just been used up: nobody knows what a process that was killed had asked for.
+    when it begins. One that was not answered may still be on its way: after it, as at the beginning, the limit counts as used up.
+    Nobody knows what a process that was killed had asked for.
     """
 
     def __init__(
@@ -27,7 +28,8 @@ class Pace:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._seconds, self._clock, self._sleep = limit.seconds, clock, sleep
-        self._ended = deque([clock()] * limit.requests, maxlen=limit.requests)
+        self._ended: deque[float] = deque(maxlen=limit.requests)
+        self._use_up()
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -36,5 +38,11 @@ class Pace:
             self._sleep(wait)
         try:
             yield
-        finally:
-            self._ended.append(self._clock())
+        except BaseException:
+            self._use_up()
+            raise
+        self._ended.append(self._clock())
+
+    def _use_up(self) -> None:
+        assert self._ended.maxlen is not None
+        self._ended.extend([self._clock()] * self._ended.maxlen)
