@@ -31,6 +31,8 @@ from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.topic_publishing import publish_events
+from backfill_assets.publication.undoing import rollback
 from backfill_assets.schedules import live
 from backfill_assets.ui.topic_parts import topic_parts
 from benchmarks.small_table import (
@@ -230,8 +232,30 @@ def test_a_publisher_that_looked_before_a_rollback_and_slept_writes_nothing_afte
         assert any("fenced" in one for one in failed), failed
         states = [(one.action, one.state.value, one.events) for one in platform.ledger.topics.of_run("restate")]
         assert states == [("publish", "ABANDONED", 0)]
+        fenced = [one.action for one in platform.ledger.sink_attempts("restate") if one.decision == "FENCED"]
+        assert fenced == ["rollback"], "a fence that is on record is not made again"
+        assert examine(platform) == []
+        assert verify(platform, ["restate"], data=True).everything == []
+        closed(platform)
+
+
+def test_a_rollback_whose_fence_failed_is_named_until_it_is_made(servers: str) -> None:
+    with serving(SINK):
+        platform = copy_of(with_history)
+        home = platform.settings.home
+        closed(platform)
+        sleeper = started(home, "restate", "publish", servers, "telling.fenced:stop")
+        wait_until(lambda: is_stopped(sleeper.pid), "the publisher that sleeps")
+        assert ended(started(home, "restate", "rollback", "127.0.0.1:1")) == 1
+        platform = opened(home)
+        assert [(one.kind, one.where) for one in examine(platform)] == [("topic-behind", "restate")]
+        closed(platform)
+        assert ended(started(home, "restate", "rollback", servers)) == 0
+        platform = opened(home)
         assert examine(platform) == []
         closed(platform)
+        os.kill(sleeper.pid, signal.SIGKILL)
+        ended(sleeper)
 
 
 def test_partitions_that_are_added_amid_a_publication_are_left_alone_by_it_and_by_its_retraction(
@@ -352,6 +376,23 @@ def test_a_topic_that_was_made_anew_is_another_one(servers: str, broker: Broker)
         with pytest.raises(PublicationRefused, match="goes on in the topic that it was begun in"):
             execute_publication(platform, "restate")
         assert read(servers, own_topic()) == []
+        closed(platform)
+
+
+def test_a_topic_that_was_made_anew_with_fewer_partitions_takes_no_retractions(servers: str, broker: Broker) -> None:
+    with serving(SINK):
+        platform = copy_of(with_history)
+        home = platform.settings.home
+        closed(platform)
+        assert ended(started(home, "restate", "publish", servers)) == 0
+        broker.delete(own_topic())
+        broker.create(own_topic(), 2)
+        platform = opened(home)
+        rollback(platform, "restate")
+        with pytest.raises(PublicationRefused, match="goes on in the topic that it was begun in"):
+            publish_events(platform, "restate")
+        assert read(servers, own_topic()) == []
+        assert [one.action for one in platform.ledger.topics.of_run("restate")] == ["publish"]
         closed(platform)
 
 

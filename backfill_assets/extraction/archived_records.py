@@ -28,8 +28,8 @@ from manifests.log_ranges import LogRange
 
 _RULE = "an archive has records as they are landed: the columns of `ba.TopicRecord`, but for load_id"
 _FIX = "correct the archive, or write it anew; nothing was landed"
-_ROWS = 10_000
-"""Rows that are written at once."""
+_ROWS, _SLICE_BYTES = 10_000, 16 << 20
+"""Rows that are written at once, and bytes of them."""
 _SORTED_BYTES = 64 << 20
 """Bytes of the rows that are sorted at once, of a file whose rows do not lie in the order of their offsets."""
 _OFFSETS = 2_000_000
@@ -227,7 +227,10 @@ def _copied(
     count = 0
     with RecordFiles(task.folder, one.partition, kinds) as files:
         for rows in parts:
-            for part in rows.iter_slices(_ROWS):
+            # values that a file has once, for many rows, are whole in each of them from here on
+            for part in rows.iter_slices(
+                min(_ROWS, rows_of_bytes(_SLICE_BYTES, rows.height, int(rows.estimated_size())))
+            ):
                 whole = part.with_columns(pl.lit(task.load_id).alias(_LOAD)).select(order).to_arrow().cast(kinds)
                 files.write(whole, whole.nbytes)
             count += rows.height

@@ -31,6 +31,9 @@ from resources.sinks.topic_events import Heard, Message, partition_of
 from resources.sinks.topics import Topic, TopicFacts
 
 _log = logging.getLogger(__name__)
+FENCED = "FENCED"
+"""What is on record of a topic whose earlier publishers a rollback has fenced, where there were no events to take back."""
+_PLAN = "plan"
 
 
 @dataclass(frozen=True)
@@ -62,23 +65,38 @@ def publish_events(platform: Platform, run_id: str) -> list[TopicPublication]:
         for planned in record.plan.topics:
             if (due := _next_due(platform, run_id, planned)) is not None:
                 _bring_up_to_date(platform, record, planned, due.action, due.number)
-            elif record.state is RunState.ROLLED_BACK and _was_asked_for(platform, record, planned):
-                # whoever has looked before the rollback and is about to write is fenced; what was written meanwhile is retracted
+            elif _lacks_fence(platform, record, planned):
                 number = len(platform.ledger.landed(run_id))
                 _bring_up_to_date(platform, record, planned, ROLLBACK, number, only_fences=True)
     return platform.ledger.topics.of_run(run_id)
 
 
-def _was_asked_for(platform: Platform, record: RunRecord, planned: PlannedTopic) -> bool:
-    """Whether any process has asked to write a run's events to a topic: without having asked nobody opens it."""
-    asked = platform.ledger.sink_attempts(record.run_id)
-    return any(one.sink == planned.sink and one.action != "plan" for one in asked)
+def _lacks_fence(platform: Platform, record: RunRecord, planned: PlannedTopic) -> bool:
+    """Whether a process that looked before a run was rolled back may still write its events: nobody was fenced since.
+
+    What is written meanwhile is retracted once it is fenced. Without having asked nobody opens a topic.
+    """
+    if record.state is not RunState.ROLLED_BACK:
+        return False
+    number = len(platform.ledger.landed(record.run_id))
+    if any(one.number == number for one in platform.ledger.topics.of_run(record.run_id, planned.sink)):
+        return False  # what was written is taken back, by a publisher that has fenced all others
+    asked = [
+        one for one in platform.ledger.sink_attempts(record.run_id) if one.sink == planned.sink and one.action != _PLAN
+    ]
+    fenced = any(one.decision == FENCED and one.action == name_of(ROLLBACK, number) for one in asked)
+    return bool(asked) and not fenced
 
 
 def lacking(platform: Platform, record: RunRecord) -> list[tuple[PlannedTopic, str]]:
-    """Return the topics of a run that lack events, each with the run's action that they are of."""
-    found = [(planned, _next_due(platform, record.run_id, planned)) for planned in record.plan.topics]
-    return [(planned, due.action) for planned, due in found if due is not None]
+    """Return the topics of a run that lack something, each with the run's action that it is of: events, or that others are fenced."""
+    found: list[tuple[PlannedTopic, str]] = []
+    for planned in record.plan.topics:
+        if (due := _next_due(platform, record.run_id, planned)) is not None:
+            found.append((planned, due.action))
+        elif _lacks_fence(platform, record, planned):
+            found.append((planned, ROLLBACK))
+    return found
 
 
 def _next_due(platform: Platform, run_id: str, planned: PlannedTopic) -> _Due | None:
@@ -127,9 +145,12 @@ def _bring_up_to_date(
                 topic.require_kept()
             topic.fence(f"backfill.{run_id}.{planned.sink}")
             while (now_due := _next_due(platform, run_id, planned)) is not None:
-                action = name_of(now_due.action, now_due.number)
+                action, only_fences = name_of(now_due.action, now_due.number), False
                 faults.reach("telling.fenced")
                 _bring(platform, record, planned, now_due, topic, topic.facts())
+        if only_fences:
+            platform.sinks.record_outcome(record.manifest, planned.sink, action, FENCED, "")
+            catch_up(platform, run_id, TOLD, {"action": action, "topic": planned.topic})
     except Refused as refusal:
         why = refusal.problems[0].what
         platform.sinks.record_outcome(record.manifest, planned.sink, action, "FAILED", why)
@@ -146,6 +167,8 @@ def _bring(
     entry = due.entry
     if entry is None:
         first = next(iter(platform.ledger.topics.of_run(record.run_id, planned.sink)), None)
+        if first is not None:
+            _require_same(first, facts)
         ends = topic.ends()
         entry = platform.ledger.topics.begin(
             record.run_id,
