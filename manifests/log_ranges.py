@@ -65,21 +65,31 @@ class LogRange:
 class LandedRange:
     """A range that a load has brought, with its rows: positions in between that have none are no records, or none that count.
 
-    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none.
+    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none. `tables` are those
+    of a database that they are rows of, of a changelog; empty of one that was landed before they were counted.
     """
 
     range: LogRange
     rows: int
     first_time: datetime | None = None
     last_time: datetime | None = None
+    tables: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A snapshot of the tables of a database that was landed: the position that it is of, and the time at which it was read first."""
+    """A snapshot of the tables of a database that was landed: the position that it is of, and the time at which it was read first.
+
+    `tables` are those that it has rows of; None of one that was landed before they were counted: it counts as one of all.
+    """
 
     position: int
     at: datetime
+    tables: tuple[str, ...] | None = field(default=None, metadata=LATER)
+
+    def lacks(self, tables: Iterable[str]) -> tuple[str, ...]:
+        """Return those of some tables that it has no row of, and so says nothing of, in order."""
+        return () if self.tables is None else tuple(sorted(set(tables) - set(self.tables)))
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,10 @@ def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
             continue
         times = [at for at in (last.first_time, one.first_time, last.last_time, one.last_time) if at is not None]
         whole = LogRange(one.range.partition, last.range.start, one.range.until)
-        so_far[-1] = LandedRange(whole, last.rows + one.rows, min(times, default=None), max(times, default=None))
+        tables = tuple(sorted({*last.tables, *one.tables}))
+        so_far[-1] = LandedRange(
+            whole, last.rows + one.rows, min(times, default=None), max(times, default=None), tables
+        )
     lost = joined(one for load in known for one in load.lost)
     observed = tuple(sorted({one for load in known for one in load.observed}, key=lambda one: one.position))
     return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed)
