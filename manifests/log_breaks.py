@@ -24,7 +24,7 @@ class LogBreak:
     """A break in a changelog: what was committed there nobody knows, and when it was committed is known by its two ends only.
 
     Attributes:
-        lost: the positions that nobody has.
+        lost: the positions that nobody has; none between two timelines of a server that follow on one another without a position between.
         known_until: the time of the last change before them; None where there is none.
         again: the first snapshot after them that has rows of each table that has rows before them: it says how the tables are from its
             position on; None where none was landed.
@@ -40,6 +40,8 @@ class LogBreak:
         """Say it in words, with positions as the server writes them."""
         since = "the first change on" if self.known_until is None else self.known_until.isoformat()
         said = f"nothing is known from LSN {lsn(self.lost.start)} until {lsn(self.lost.until)}, committed since {since}"
+        if self.lost.start == self.lost.until:
+            said = f"a later timeline begins at LSN {lsn(self.lost.start)}, and what the earlier one had committed since {since} is not known"
         if self.lacking:
             return f"{said}, and the snapshot after it has no row of {', '.join(self.lacking)}, and does not say how they are"
         if self.again is None:
@@ -68,7 +70,18 @@ def breaks_of(loads: Iterable[LandedLog], read: Sequence[LogRange] | None = None
     observed = sorted({one for load in known for one in load.observed}, key=lambda one: one.position)
     if read is not None:
         observed = [one for one in observed if any(part.start <= one.position < part.until for part in read)]
+    lost = tuple(sorted({*lost, *_between_timelines(known, lost, read)}))
     return tuple(_broken(part, ranges, [one for one in observed if one.position >= part.until]) for part in lost)
+
+
+def _between_timelines(
+    loads: Iterable[LandedLog], lost: Sequence[LogRange], read: Sequence[LogRange] | None
+) -> Iterator[LogRange]:
+    """Yield an empty range where a later timeline begins, and nothing is lost right before it: a break nevertheless."""
+    ends = {one.until for one in lost}
+    for at in sorted({at for load in loads for at in load.begun} - ends):
+        if read is None or any(part.start < at < part.until for part in joined(read)):
+            yield LogRange(0, at, at)
 
 
 def _broken(lost: LogRange, ranges: Iterable[LandedRange], later: Sequence[Observation]) -> LogBreak:

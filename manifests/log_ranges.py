@@ -104,6 +104,7 @@ class LandedLog:
         so_far: what had been landed before, in as few ranges as there can be, `lost_so_far` what of it was accepted as lost, and
             `observed_so_far` its snapshots: it is known by them when somebody has cut the history of the table.
         observed: of a changelog, the snapshots of the database's tables that it has brought.
+        begun: of a changelog, the positions at which a later timeline of the server begins, in it or in what had been landed before.
     """
 
     log: LogIdentity
@@ -114,6 +115,7 @@ class LandedLog:
     lost_so_far: tuple[LogRange, ...] = field(default=(), metadata=LATER)
     observed: tuple[Observation, ...] = field(default=(), metadata=LATER)
     observed_so_far: tuple[Observation, ...] = field(default=(), metadata=LATER)
+    begun: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def to_json(self) -> str:
         """Return it as canonical JSON; `landed_from_json` reads it back."""
@@ -135,11 +137,15 @@ def landed_from_json(text: str) -> LandedLog:
 def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
     """Return what a load has landed with what the loads `before` it have, that were not taken back."""
     known = list(before)
+    begun = {position for load in known for position in load.begun}
+    if known and landed.log.kind is LogKind.CHANGELOG and all(load.log != landed.log for load in known):
+        begun |= {min(one.range.start for one in landed.ranges)}
     ordered = sorted((one for load in known for one in load.ranges), key=lambda one: one.range)
     so_far: list[LandedRange] = []
     for one in ordered:
         last = so_far[-1] if so_far else None
-        if last is None or last.range.partition != one.range.partition or one.range.start != last.range.until:
+        follows = last is not None and last.range.partition == one.range.partition
+        if last is None or not follows or one.range.start != last.range.until or one.range.start in begun:
             so_far.append(one)
             continue
         times = [at for at in (last.first_time, one.first_time, last.last_time, one.last_time) if at is not None]
@@ -150,12 +156,12 @@ def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
         )
     lost = joined(one for load in known for one in load.lost)
     observed = tuple(sorted({one for load in known for one in load.observed}, key=lambda one: one.position))
-    return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed)
+    return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed, begun=tuple(sorted(begun)))
 
 
 def known_from(oldest: LandedLog) -> LandedLog:
     """Return what had been landed before the oldest load that is known."""
-    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far, observed=oldest.observed_so_far)
+    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far, observed=oldest.observed_so_far, begun=oldest.begun)
 
 
 def joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:

@@ -118,6 +118,22 @@ def test_a_later_timeline_goes_on_with_a_snapshot_after_all_that_is_landed(
     assert found.log == (loads[1].log if is_one else None)
 
 
+def test_a_later_timeline_is_a_break_even_where_no_position_lies_between() -> None:
+    later = replace(load(200, 300, 7, observed=True), log=replace(BANK_LOG, incarnation="timeline 2"))
+    landed = [LOADS[0], going_on(later, LOADS[:1])]
+    (found,) = breaks_of(landed)
+    assert found == LogBreak(LogRange(0, 200, 200), BEGIN + DAY, Observation(200, BEGIN + 6 * DAY))
+    assert "a later timeline begins at LSN 0/C8" in found.describe()
+    assert breaks_of(landed, [LogRange(0, 100, 200)]) == breaks_of(landed, [LogRange(0, 200, 300)]) == ()
+    assert breaks_of(landed, [LogRange(0, 100, 200), LogRange(0, 200, 300)]) == (found,)
+    more = going_on(replace(load(300, 400, 9), log=later.log), landed)
+    for oldest in (landed[1], more):
+        assert breaks_of([known_from(oldest), oldest, more]) == (found,), "the history of the table was cut"
+    beyond = replace(LOADS[1], log=later.log)
+    assert [one.lost for one in breaks_of([LOADS[0], going_on(beyond, LOADS[:1])])] == [LogRange(0, 200, 300)]
+    assert breaks_of([LOADS[0], going_on(load(200, 300, 3), LOADS[:1])]) == ()
+
+
 # --- landed -----------------------------------------------------------------------------------------------------------
 
 
