@@ -93,7 +93,7 @@ def last_times(
         disorder: how far behind the greatest time a record may come. A later stretch that is wholly further behind says that the time
             before it is false, or that the log is not as it is declared: that stretch makes nothing complete.
     """
-    stretches = sorted(read)
+    stretches = sorted(read, key=lambda one: one[0])
     last: dict[int, datetime | None] = {}
     false: list[FalseTime] = []
     for partition in sorted({one.partition for one, _ in stretches}):

@@ -7,10 +7,11 @@ Put here what is known around a break, and why a run may not publish what it lea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import pairwise
 
+from manifests.canonical import LATER
 from manifests.chunks import in_words
 from manifests.errors import Problem
 from manifests.log_ranges import LandedLog, LandedRange, LogKind, LogRange, Observation, joined, lsn, without
@@ -23,19 +24,26 @@ class LogBreak:
     """A break in a changelog: what was committed there nobody knows, and when it was committed is known by its two ends only.
 
     Attributes:
-        lost: the positions that nobody has.
+        lost: the positions that nobody has; none between two timelines of a server that follow on one another without a position between.
         known_until: the time of the last change before them; None where there is none.
-        again: the first snapshot after them, which says how the tables are from its position on; None where none was landed.
+        again: the first snapshot after them that has rows of each table that has rows before them: it says how the tables are from its
+            position on; None where none was landed.
+        lacking: where there is none, the tables that the first snapshot after them has no row of.
     """
 
     lost: LogRange
     known_until: datetime | None
     again: Observation | None = None
+    lacking: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def describe(self) -> str:
         """Say it in words, with positions as the server writes them."""
         since = "the first change on" if self.known_until is None else self.known_until.isoformat()
         said = f"nothing is known from LSN {lsn(self.lost.start)} until {lsn(self.lost.until)}, committed since {since}"
+        if self.lost.start == self.lost.until:
+            said = f"a later timeline begins at LSN {lsn(self.lost.start)}, and what the earlier one had committed since {since} is not known"
+        if self.lacking:
+            return f"{said}, and the snapshot after it has no row of {', '.join(self.lacking)}, and does not say how they are"
         if self.again is None:
             return f"{said}, and no snapshot after it says how the tables are"
         return f"{said}; known again by the snapshot at {lsn(self.again.position)}, of {self.again.at.isoformat()}"
@@ -62,15 +70,27 @@ def breaks_of(loads: Iterable[LandedLog], read: Sequence[LogRange] | None = None
     observed = sorted({one for load in known for one in load.observed}, key=lambda one: one.position)
     if read is not None:
         observed = [one for one in observed if any(part.start <= one.position < part.until for part in read)]
-    return tuple(
-        LogBreak(part, _last_before(ranges, part), next((one for one in observed if one.position >= part.until), None))
-        for part in lost
-    )
+    lost = tuple(sorted({*lost, *_between_timelines(known, lost, read)}))
+    return tuple(_broken(part, ranges, [one for one in observed if one.position >= part.until]) for part in lost)
 
 
-def _last_before(ranges: Iterable[LandedRange], lost: LogRange) -> datetime | None:
-    before = (one.last_time for one in ranges if one.range.until <= lost.start)
-    return max((at for at in before if at is not None), default=None)
+def _between_timelines(
+    loads: Iterable[LandedLog], lost: Sequence[LogRange], read: Sequence[LogRange] | None
+) -> Iterator[LogRange]:
+    """Yield an empty range where a later timeline begins, and nothing is lost right before it: a break nevertheless."""
+    ends = {one.until for one in lost}
+    for at in sorted({at for load in loads for at in load.begun} - ends):
+        if read is None or any(part.start < at < part.until for part in joined(read)):
+            yield LogRange(0, at, at)
+
+
+def _broken(lost: LogRange, ranges: Iterable[LandedRange], later: Sequence[Observation]) -> LogBreak:
+    """Return a break, of which the snapshots after it are `later`, in order."""
+    before = [one for one in ranges if one.range.until <= lost.start]
+    known_until = max((one.last_time for one in before if one.last_time is not None), default=None)
+    tables = {name for one in before for name in one.tables}
+    again = next((one for one in later if not one.lacks(tables)), None)
+    return LogBreak(lost, known_until, again, later[0].lacks(tables) if later and again is None else ())
 
 
 def problems_of_breaks(

@@ -65,21 +65,31 @@ class LogRange:
 class LandedRange:
     """A range that a load has brought, with its rows: positions in between that have none are no records, or none that count.
 
-    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none.
+    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none. `tables` are those
+    of a database that they are rows of, of a changelog; empty of one that was landed before they were counted.
     """
 
     range: LogRange
     rows: int
     first_time: datetime | None = None
     last_time: datetime | None = None
+    tables: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A snapshot of the tables of a database that was landed: the position that it is of, and the time at which it was read first."""
+    """A snapshot of the tables of a database that was landed: the position that it is of, and the time at which it was read first.
+
+    `tables` are those that it has rows of; None of one that was landed before they were counted: it counts as one of all.
+    """
 
     position: int
     at: datetime
+    tables: tuple[str, ...] | None = field(default=None, metadata=LATER)
+
+    def lacks(self, tables: Iterable[str]) -> tuple[str, ...]:
+        """Return those of some tables that it has no row of, and so says nothing of, in order."""
+        return () if self.tables is None else tuple(sorted(set(tables) - set(self.tables)))
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ class LandedLog:
         so_far: what had been landed before, in as few ranges as there can be, `lost_so_far` what of it was accepted as lost, and
             `observed_so_far` its snapshots: it is known by them when somebody has cut the history of the table.
         observed: of a changelog, the snapshots of the database's tables that it has brought.
+        begun: of a changelog, the positions at which a later timeline of the server begins, in it or in what had been landed before.
     """
 
     log: LogIdentity
@@ -104,6 +115,7 @@ class LandedLog:
     lost_so_far: tuple[LogRange, ...] = field(default=(), metadata=LATER)
     observed: tuple[Observation, ...] = field(default=(), metadata=LATER)
     observed_so_far: tuple[Observation, ...] = field(default=(), metadata=LATER)
+    begun: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def to_json(self) -> str:
         """Return it as canonical JSON; `landed_from_json` reads it back."""
@@ -125,24 +137,31 @@ def landed_from_json(text: str) -> LandedLog:
 def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
     """Return what a load has landed with what the loads `before` it have, that were not taken back."""
     known = list(before)
+    begun = {position for load in known for position in load.begun}
+    if known and landed.log.kind is LogKind.CHANGELOG and all(load.log != landed.log for load in known):
+        begun |= {min(one.range.start for one in landed.ranges)}
     ordered = sorted((one for load in known for one in load.ranges), key=lambda one: one.range)
     so_far: list[LandedRange] = []
     for one in ordered:
         last = so_far[-1] if so_far else None
-        if last is None or last.range.partition != one.range.partition or one.range.start != last.range.until:
+        follows = last is not None and last.range.partition == one.range.partition
+        if last is None or not follows or one.range.start != last.range.until or one.range.start in begun:
             so_far.append(one)
             continue
         times = [at for at in (last.first_time, one.first_time, last.last_time, one.last_time) if at is not None]
         whole = LogRange(one.range.partition, last.range.start, one.range.until)
-        so_far[-1] = LandedRange(whole, last.rows + one.rows, min(times, default=None), max(times, default=None))
+        tables = tuple(sorted({*last.tables, *one.tables}))
+        so_far[-1] = LandedRange(
+            whole, last.rows + one.rows, min(times, default=None), max(times, default=None), tables
+        )
     lost = joined(one for load in known for one in load.lost)
     observed = tuple(sorted({one for load in known for one in load.observed}, key=lambda one: one.position))
-    return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed)
+    return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed, begun=tuple(sorted(begun)))
 
 
 def known_from(oldest: LandedLog) -> LandedLog:
     """Return what had been landed before the oldest load that is known."""
-    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far, observed=oldest.observed_so_far)
+    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far, observed=oldest.observed_so_far, begun=oldest.begun)
 
 
 def joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:

@@ -79,6 +79,18 @@ def test_the_table_of_a_changelog_has_the_columns_of_a_change_and_its_place_in_t
     assert "the model of bronze.account_changes is none of them" in found
 
 
+def test_a_target_that_is_merged_by_key_is_computed_from_a_history_and_not_from_changes() -> None:
+    daily = next(one for one in PRODUCT.targets if one.source == ACCOUNT_CHANGES.name and one.entity is None)
+    found = list(map(str, problems_of([replace(PRODUCT, targets=(replace(daily, entity="account_id"),))])))
+    assert any(
+        "entity is 'account_id', and bronze.account_changes has the changes of a database" in one for one in found
+    )
+    assert any("merge from a history" in one for one in found)
+    state = next(one for one in PRODUCT.targets if one.entity is not None)
+    history = next(one for one in PRODUCT.targets if one.name == state.source)
+    assert problems_of([replace(PRODUCT, targets=(history, state))]) == []
+
+
 def test_a_row_is_of_the_version_whose_columns_it_has() -> None:
     assert ACCOUNTS.version_of(frozenset(ACCOUNTS.versions["2"])) == "2"
     assert ACCOUNTS.version_of(frozenset(["account_id", "nickname"])) == "unknown: account_id, nickname"

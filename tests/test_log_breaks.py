@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -60,6 +61,26 @@ def test_a_break_is_from_the_last_change_before_it_to_the_snapshot_after_it() ->
     assert breaks_of(kafka) == ()
 
 
+def of_tables(load: LandedLog, of_rows: tuple[str, ...], of_snapshot: tuple[str, ...] | None = None) -> LandedLog:
+    observed = tuple(replace(one, tables=of_snapshot) for one in load.observed)
+    return replace(load, ranges=tuple(replace(one, tables=of_rows) for one in load.ranges), observed=observed)
+
+
+def test_only_a_snapshot_of_each_table_that_had_rows_says_how_the_tables_are_after_a_break() -> None:
+    first, second = of_tables(LOADS[0], ("a", "b"), ("a",)), load(500, 600, 9, observed=True)
+    for tables, again, lacking in ((("a",), None, ("b",)), ((), None, ("a", "b")), (("a", "b", "c"), 300, ())):
+        (found,) = breaks_of([first, of_tables(LOADS[1], ("a",), tables)])
+        assert (found.again.position if found.again else None, found.lacking) == (again, lacking)
+        assert ("has no row of " + ", ".join(lacking) in found.describe()) is bool(lacking)
+    whole = [first, of_tables(LOADS[1], ("a",), ("a",)), of_tables(second, ("a", "b"), ("a", "b"))]
+    (found,) = breaks_of(whole)
+    assert found.again is not None
+    assert (found.again.position, found.lacking) == (500, ())
+    newest = going_on(whole[-1], whole[:-1])
+    assert breaks_of([known_from(newest), newest]) == (found,), "it is known when the history of the table was cut"
+    assert breaks_of([of_tables(LOADS[0], ("a", "b")), of_tables(LOADS[1], ())]) == breaks_of(LOADS), "as on record"
+
+
 def test_a_break_is_known_when_the_history_of_the_table_was_cut() -> None:
     newest = going_on(load(400, 500, 9), LOADS)
     assert breaks_of([known_from(newest), newest]) == breaks_of(LOADS)
@@ -97,6 +118,22 @@ def test_a_later_timeline_goes_on_with_a_snapshot_after_all_that_is_landed(
     assert found.log == (loads[1].log if is_one else None)
 
 
+def test_a_later_timeline_is_a_break_even_where_no_position_lies_between() -> None:
+    later = replace(load(200, 300, 7, observed=True), log=replace(BANK_LOG, incarnation="timeline 2"))
+    landed = [LOADS[0], going_on(later, LOADS[:1])]
+    (found,) = breaks_of(landed)
+    assert found == LogBreak(LogRange(0, 200, 200), BEGIN + DAY, Observation(200, BEGIN + 6 * DAY))
+    assert "a later timeline begins at LSN 0/C8" in found.describe()
+    assert breaks_of(landed, [LogRange(0, 100, 200)]) == breaks_of(landed, [LogRange(0, 200, 300)]) == ()
+    assert breaks_of(landed, [LogRange(0, 100, 200), LogRange(0, 200, 300)]) == (found,)
+    more = going_on(replace(load(300, 400, 9), log=later.log), landed)
+    for oldest in (landed[1], more):
+        assert breaks_of([known_from(oldest), oldest, more]) == (found,), "the history of the table was cut"
+    beyond = replace(LOADS[1], log=later.log)
+    assert [one.lost for one in breaks_of([LOADS[0], going_on(beyond, LOADS[:1])])] == [LogRange(0, 200, 300)]
+    assert breaks_of([LOADS[0], going_on(load(200, 300, 3), LOADS[:1])]) == ()
+
+
 # --- landed -----------------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +164,7 @@ def test_a_server_that_was_promoted_goes_on_at_its_timeline_after_a_break_that_s
     (broken,) = breaks_of(loads)
     assert known == reached
     assert (broken.lost, broken.known_until) == (LogRange(0, reached + 1, again), known_at)
-    assert broken.again == Observation(again, again_at)
+    assert broken.again == Observation(again, again_at, (BANK.tables[0].name,))
     found = changelog_shown(accounts.platform, BANK.name)
     assert found["breaks"] == (broken,)
     show_changelog(found)
@@ -145,6 +182,22 @@ def test_a_server_that_was_promoted_goes_on_at_its_timeline_after_a_break_that_s
     )
     accounts.land(bank.messages[done:], "once more", facts=promoted)
     assert accounts.ranges()[-1].range.until == bank.lsn + 1
+
+
+def test_a_snapshot_without_a_row_of_a_declared_table_ends_no_break(accounts: Accounts) -> None:
+    bank = a_bank(10)
+    accounts.land([m for one in whole(tail_of(bank))[:5] for m in one], "first")
+    done = len(bank.messages)
+    bank.snapshot()
+    reads = len(bank.messages)
+    bank.work(5)
+    others = deepcopy(bank.messages[done:reads])
+    for one in others:
+        assert one.value is not None
+        one.value["source"]["table"] = "others"
+    accounts.land([*others, *bank.messages[reads:]], "anew", accept_gap="the slot was dropped", by="ana")
+    (broken,) = changelog_shown(accounts.platform, BANK.name)["breaks"]
+    assert (broken.again, broken.lacking) == (None, ("public.accounts",))
 
 
 def test_a_later_timeline_is_refused_whose_snapshot_is_older_than_what_is_landed_or_that_has_none(

@@ -101,6 +101,10 @@ class Snapshot:
         """Whether both its ends are there; of one with a single row that is the last."""
         return self.has_last and (self.has_first or len(self.reads) == 1)
 
+    def declared_tables(self, changelog: Changelog) -> tuple[str, ...]:
+        """Return the declared tables that it has rows of, in order: of others it says nothing."""
+        return tuple(sorted({table for table, _ in self.reads if changelog.changed_table(table) is not None}))
+
 
 @dataclass(frozen=True)
 class Unreadable:

@@ -307,20 +307,21 @@ def _land(
 
 def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog, str]:
     """Return what a load says of its range, and the hash of its content: the same changes make the same load."""
-    rows, first, last = 0, None, None
+    rows, first, last, tables = 0, None, None, set[str]()
     digest = hashlib.sha256(canonical_json(piece.range).encode())
     for read, _, _ in _changes(found, piece):
+        tables.add(read.table)
         for row in _as_rows(found.changelog, read, 0, None):
             rows += 1
             first = row["committed_at"] if first is None else min(first, row["committed_at"])
             last = row["committed_at"] if last is None else max(last, row["committed_at"])
         digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
     observed = tuple(
-        Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros))
+        Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros), one.declared_tables(found.changelog))
         for one in piece.units
         if isinstance(one, Snapshot)
     )
-    ranges = (LandedRange(piece.range, rows, first, last),)
+    ranges = (LandedRange(piece.range, rows, first, last, tuple(sorted(tables))),)
     return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest()
 
 

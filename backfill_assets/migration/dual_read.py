@@ -22,8 +22,8 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.migration.lag import Gap, gaps
 from backfill_assets.planning.accepted_then import accepted_then
+from backfill_assets.staging.map_values import without_maps
 from backfill_assets.staging.pinned_rows import read
-from backfill_assets.staging.recomputing import without_maps
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 from manifests.model import Mode
 from resources.ledger.facade import operator

@@ -16,7 +16,6 @@ from functools import partial, reduce
 from pyiceberg.expressions import BooleanExpression
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
-from pyspark.sql.types import MapType
 
 from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, LINEAGE_COLUMNS, spark_schema
 from backfill_assets.declarations.target import PURITY_GATE, Inputs, TargetTable, TransformContext
@@ -26,6 +25,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging.finishing import finished
 from backfill_assets.staging.folders import files_below, parts_of
 from backfill_assets.staging.log_rows import files_of_log, in_log, place_of
+from backfill_assets.staging.map_values import has_map
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import (
     computed_rows,
@@ -208,7 +208,7 @@ def _changed(spark: SparkSession, plan: Plan, entity: str, came: PinnedRead, gon
     now, then = (in_log(plan, one.table, read(spark, one)) for one in (came, gone))
     if set(LINEAGE_COLUMNS) <= set(now.columns):
         now, then = (rows.drop(*LINEAGE_COLUMNS, *LATER_LINEAGE_COLUMNS) for rows in (now, then))
-    if any(isinstance(field.dataType, MapType) for field in now.schema.fields):  # which Spark does not compare
+    if has_map(now.schema):  # which Spark does not compare
         return now.select(entity).unionByName(then.select(entity))
     return now.exceptAll(then).select(entity).unionByName(then.exceptAll(now).select(entity))
 

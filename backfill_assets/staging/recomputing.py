@@ -18,12 +18,12 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import Inputs
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import entities_of, pinned_inputs, transform_context
+from backfill_assets.staging.map_values import without_maps
 from backfill_assets.staging.pinned_rows import read
 from backfill_assets.staging.rows import computed_rows, running, sources_by_name
 from backfill_assets.staging.versions_read import read_elsewhere
@@ -115,25 +115,3 @@ def _reordered(rows: DataFrame) -> DataFrame:
 def _hash(rows: DataFrame, seed: int) -> Column:
     values = (without_maps(F.col(f"`{field.name}`"), field.dataType) for field in rows.schema.fields)
     return F.xxhash64(F.lit(seed), *values)
-
-
-def without_maps(value: Column, kind: DataType) -> Column:
-    """Return a value with sorted entries in place of each map in it: Spark neither compares nor hashes maps."""
-    if not _has_map(kind):
-        return value
-    if isinstance(kind, MapType):
-        entries = F.map_entries(value)
-        return F.array_sort(
-            F.transform(entries, lambda one: F.struct(one.key, without_maps(one.value, kind.valueType).alias("value")))
-        )
-    if isinstance(kind, ArrayType):
-        return F.transform(value, lambda one: without_maps(one, kind.elementType))
-    assert isinstance(kind, StructType)
-    fields = (without_maps(value[one.name], one.dataType).alias(one.name) for one in kind.fields)
-    return F.when(value.isNotNull(), F.struct(*fields))
-
-
-def _has_map(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))

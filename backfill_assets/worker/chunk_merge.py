@@ -48,7 +48,9 @@ from manifests.model import OlderVersion
 from resources.files.fingerprints import Fingerprint, fingerprint
 from resources.spark.chunk_work import ChunkWork
 
-OLDER_RULE = "no version goes backwards"
+OLDER_RULE = (
+    "no version goes backwards (merge.onOlderVersion: OVERWRITE takes the computed row, KEEP the published one)"
+)
 TIE_RULE = "one version says one thing"
 UNTOUCHED_RULE = "rows of other entities are as they were"
 MERGED_RULE = "rows of the merged entities are the computed ones"

@@ -33,3 +33,16 @@ def test_a_time_does_not_count_once_a_later_stretch_is_wholly_further_behind() -
     last, false = last_times(stretches(70, 90, 2), 2 * HOUR)
     assert (last[0], len(false)) == (BEGIN + 2 * HOUR, 2)
     assert last_times(stretches(1, 90, 2, 91), 2 * HOUR) == ({0: BEGIN + 91 * HOUR}, ())
+
+
+def test_two_equal_stretches_of_which_one_has_no_time_have_that_of_the_other() -> None:
+    of_one = stretches(1)
+    for both in ([*of_one, *stretches(None)], [*stretches(None), *of_one]):
+        assert last_times(both, HOUR) == ({0: BEGIN + HOUR}, ())
+
+
+def test_a_stretch_of_one_record_that_is_too_early_makes_the_time_before_it_count_no_more() -> None:
+    last, false = last_times(stretches(48, -400_000), 2 * HOUR)
+    assert (last[0], [one.range for one in false]) == (BEGIN - 400_000 * HOUR, [LogRange(0, 0, 10)])
+    # beside a record that says when it came it does nothing: a stretch is told by its greatest time
+    assert last_times(stretches(48, -400_000, 49), 2 * HOUR) == ({0: BEGIN + 49 * HOUR}, ())

@@ -14,7 +14,7 @@ from change_world import CHANGES, Accounts, make_accounts
 
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.planning.resolve import plan_run
-from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, ACCOUNT_STATE
+from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, ACCOUNT_STATE, BANK
 from backfill_assets.products.accounts.generator import Bank, Message
 from backfill_assets.products.accounts.transforms import ACCOUNT
 from backfill_assets.reconciliation.source_rows import SourceCompared, compared_with_source
@@ -223,7 +223,7 @@ def test_a_log_that_begins_anew_with_a_snapshot_is_published_as_observed_and_its
     ).plan
     (broken,) = plan.logs[0].breaks
     assert (broken.lost.start, broken.lost.until) == (known + 1, again)
-    assert (broken.known_until, broken.again) == (known_at, Observation(again, again_at))
+    assert (broken.known_until, broken.again) == (known_at, Observation(again, again_at, (BANK.tables[0].name,)))
     said = dict(plan.logs[0].describe())["break"]
     assert said.startswith(f"nothing is known from LSN {lsn_in_words(known + 1)} until {lsn_in_words(again)}")
     published_history(accounts, "history-3")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from backfill_assets.declarations.changelogs import UNKNOWN_VERSION, ChangedTable, Changelog, ChangeRecord
@@ -16,7 +16,8 @@ from backfill_assets.declarations.checking.names import names_of
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import of_owners
-from backfill_assets.declarations.product import Product
+from backfill_assets.declarations.product import InputTable, Product
+from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
 from manifests.log_ranges import LogKind
 
@@ -54,17 +55,37 @@ def of_all_changelogs(products: Sequence[Product], columns: Mapping[str, ColumnT
                 rule = "changes are landed in an input table: a target is computed"
                 yield Problem(f"{one.table} is no input table", rule, "name the input table of the changes", where)
             continue
-        if not (isinstance(table.model, type) and issubclass(table.model, ChangeRecord)):
-            rule = "a change is landed in the columns of ba.ChangeRecord"
-            yield Problem(f"the model of {table.name} is none of them", rule, "inherit it in the table's model", where)
-        elif more := [name for name in columns.get(table.name) or () if name not in ChangeRecord.to_schema().columns]:
-            rule = "a change is landed as it came: the columns of ba.ChangeRecord, and no others"
-            yield Problem(f"{table.name} has {', '.join(more)} besides", rule, "compute it in a target", where)
-        log: Any = table.log
-        if log is None or (log.kind, log.position, log.partition) != (LogKind.CHANGELOG, "commit_lsn", None):
-            rule = "rows of a changelog have their place by the LSN of their commit"
-            fix = 'write log=ba.LogPlace(ba.LogKind.CHANGELOG, "commit_lsn")'
-            yield Problem(f"log of {table.name} is {in_words(log)}", rule, fix, where)
+        yield from _of_landing(table, columns.get(table.name) or (), where)
+    for target in (target for product in products for target in product.targets):
+        yield from _of_merged(target, inputs.get(target.source))
+
+
+def _of_landing(table: InputTable, own: Iterable[str], where: str) -> Iterator[Problem]:
+    if not (isinstance(table.model, type) and issubclass(table.model, ChangeRecord)):
+        rule = "a change is landed in the columns of ba.ChangeRecord"
+        yield Problem(f"the model of {table.name} is none of them", rule, "inherit it in the table's model", where)
+    elif more := [name for name in own if name not in ChangeRecord.to_schema().columns]:
+        rule = "a change is landed as it came: the columns of ba.ChangeRecord, and no others"
+        yield Problem(f"{table.name} has {', '.join(more)} besides", rule, "compute it in a target", where)
+    log: Any = table.log
+    if log is None or (log.kind, log.position, log.partition) != (LogKind.CHANGELOG, "commit_lsn", None):
+        rule = "rows of a changelog have their place by the LSN of their commit"
+        fix = 'write log=ba.LogPlace(ba.LogKind.CHANGELOG, "commit_lsn")'
+        yield Problem(f"log of {table.name} is {in_words(log)}", rule, fix, where)
+
+
+def _of_merged(target: TargetTable, source: InputTable | None) -> Iterator[Problem]:
+    """Say that a target which may be merged by key is computed from changes: those of one entity do not say how it ended."""
+    if target.entity is None or source is None or source.log is None or source.log.kind is not LogKind.CHANGELOG:
+        return
+    yield Problem(
+        f"entity is {target.entity!r}, and {source.name} has the changes of a database",
+        "MERGE_BY_KEY reads the rows of its entities alone, and an entity that a snapshot or a truncate has ended is told "
+        "by rows that are not its own",
+        "merge from a history, a target that is replaced as a whole, as silver.account_state of the product `accounts` does; "
+        "or leave `entity` out",
+        f"{target.name}: entity",
+    )
 
 
 def _of_fields(one: Changelog) -> Iterator[Problem]:
