@@ -36,7 +36,7 @@ class ToLand:
 
     Attributes:
         pieces: what is new, in order.
-        missing: the positions that nobody covers, and that were not missing before.
+        missing: the positions between the first and the last that nobody covers, and that nobody has accepted as lost.
         lost: why something is missing, each a reason to refuse the delivery unless somebody accepts it.
         again: how many whole transactions and snapshots are in the table already.
         passed_over: positions of snapshots that were taken of a range that is landed: the table knows more than they do.
@@ -49,7 +49,13 @@ class ToLand:
     passed_over: tuple[int, ...]
 
 
-def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observed: Sequence[int]) -> ToLand:
+def to_land(
+    found: Delivered,
+    facts: LogFacts,
+    known: Sequence[LogRange],
+    observed: Sequence[int],
+    accepted: Sequence[LogRange] = (),
+) -> ToLand:
     """Return what of a delivery is new, and what is missing.
 
     Args:
@@ -57,6 +63,7 @@ def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observ
         facts: what is said beside it.
         known: the ranges that the table has.
         observed: the positions of the snapshots that it has.
+        accepted: the positions that its loads say somebody has accepted as lost.
     """
     known = joined(known)
     whole: list[tuple[int, Transaction | Snapshot]] = []
@@ -68,7 +75,8 @@ def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observ
     begun = {lsn for lsn in observed_at if facts.slot_created_lsn is None or facts.slot_created_lsn <= lsn}
     covered = [_covered(position, one, of_log, known, begun) for position, one in of_log.items()]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
-    missing = without(gaps([*known, *covered]), gaps(known))
+    # a gap that a load has left which was taken back is nobody's decision any more
+    missing = without(gaps([*known, *covered]), accepted)
     pieces = []
     for part in without(joined(covered), known):
         inside = tuple(one for position, one in sorted(new.items()) if part.start <= position < part.until)

@@ -131,6 +131,11 @@ class _InTable:
         """The positions of its snapshots."""
         return tuple(one.position for load in self.loads for one in load.observed)
 
+    @property
+    def lost(self) -> tuple[LogRange, ...]:
+        """The positions that somebody has accepted as lost, when a load was made that stands."""
+        return tuple(one for load in self.loads for one in load.lost)
+
 
 def land_changes(
     platform: Platform, name: str, folder: Path, *, accept_gap: str | None = None, by: str | None = None
@@ -165,7 +170,7 @@ def land_changes(
         for place in kept:
             archive.read(place.name)  # refuses one that is gone or was changed
         found = delivered(changelog, folder, kept, held.keep)
-        plan = to_land(found, facts, there.ranges, there.observed)
+        plan = to_land(found, facts, there.ranges, there.observed, there.lost)
         _require_none([*of_another_log(facts.identity, there.log, there.ranges, found, table.name), *found.problems])
         plan = replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
         _require_few_unreadable(platform, table, found, folder)
