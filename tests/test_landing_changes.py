@@ -347,3 +347,19 @@ def test_a_gap_whose_acceptance_was_taken_back_is_asked_for_again(accounts: Acco
     assert again.accepted
     assert loads(CHANGES)[-1].landed.lost == lost
     assert accounts.land(newest, "newest").accepted == ()
+
+
+def test_a_snapshot_that_was_given_up_and_taken_anew_keeps_nothing_from_being_landed(accounts: Accounts) -> None:
+    bank = a_bank(3)
+    given_up = whole(tail_of(bank))[0][:-1]
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(5)
+    middle = len(bank.messages)
+    bank.work(5)
+    first = accounts.land([*given_up, *bank.messages[done:middle]], "first")
+    assert first.open == ()
+    assert accounts.land(bank.messages[middle:], "second").accepted == ()
+    bank.work(5)
+    assert accounts.land([*given_up, *bank.messages[middle:]], "all").accepted == ()
+    assert accounts.ranges()[-1].range.until == bank.lsn + 1

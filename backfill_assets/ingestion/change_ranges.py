@@ -84,7 +84,7 @@ def to_land(
             pieces.append(Piece(part, inside))
     passed = tuple(sorted(lsn for lsn, _ in snapshots if _has(known, lsn) and lsn not in observed))
     again = len(of_log) - len(new) - len(passed)
-    return ToLand(tuple(pieces), missing, tuple(_lost(found, facts, known, missing, new)), again, passed)
+    return ToLand(tuple(pieces), missing, tuple(_lost(found, facts, known, missing, new, observed)), again, passed)
 
 
 def _position(one: Transaction) -> int:
@@ -123,6 +123,7 @@ def _lost(
     known: Sequence[LogRange],
     missing: Sequence[LogRange],
     new: dict[int, Transaction | Snapshot],
+    observed: Sequence[int],
 ) -> Iterator[Problem]:
     """Say what is missing, and by what it shows."""
     rule = "a changelog is landed without a gap: what is missing would be missing in every state that is made of it"
@@ -152,11 +153,8 @@ def _lost(
     for one in found.transactions.values():
         if one.commit is not None and not one.is_whole and not _has(known, one.commit):
             yield Problem(f"{one.in_words()}: changes of it are missing", rule, fix)
-    for snapshot in found.snapshots.values():
-        later = [position for position in new if position > snapshot.lsn]
-        if not snapshot.is_whole and not _has(known, snapshot.lsn) and later:
-            if any(position in found.snapshots for position in later):
-                continue  # it was given up, and taken anew
+    for snapshot in found.open_snapshots(observed):
+        if not _has(known, snapshot.lsn) and any(position > snapshot.lsn for position in new):
             what = (
                 f"the snapshot at {snapshot.lsn:,} has no last row, and later commits are there: rows of it are missing"
             )

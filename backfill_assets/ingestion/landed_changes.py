@@ -178,12 +178,12 @@ def land_changes(
         loads: tuple[LandedLoad, ...] = ()
         if plan.pieces:
             archive.make()
-            said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found), **gap}
+            said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found, there.observed), **gap}
             faults.reach("landing.kept")
             loads = tuple(_land(platform, table, found, facts, plan, said, held, there.loads))
     open_ones = [one.in_words() for one in found.transactions.values() if one.commit is None and one.changes]
     open_ones += [
-        f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.snapshots.values() if not one.is_whole
+        f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.open_snapshots(there.observed)
     ]
     return Landed(
         changelog.name,
@@ -255,9 +255,9 @@ def _accepted(platform: Platform, table: str, plan: ToLand, reason: str | None, 
     return {GAP_PROPERTY: canonical_json({"gap": what, "by": who.name, "reason": reason})}
 
 
-def _keep_open(archive: FileArchive, found: Delivered) -> str:
+def _keep_open(archive: FileArchive, found: Delivered, observed: Sequence[int]) -> str:
     """Keep the changes of what has no end yet, and return the hash that they are kept under; empty where there is none."""
-    lines = found.open_lines
+    lines = found.open_lines(observed)
     if not lines:
         return ""
     content = b"".join(text.rstrip("\n").encode() + b"\n" for _, text in found.texts(lines))
