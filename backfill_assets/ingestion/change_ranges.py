@@ -55,6 +55,7 @@ def to_land(
     known: Sequence[LogRange],
     observed: Sequence[int],
     accepted: Sequence[LogRange] = (),
+    begins: int = 0,
 ) -> ToLand:
     """Return what of a delivery is new, and what is missing.
 
@@ -64,6 +65,7 @@ def to_land(
         known: the ranges that the table has.
         observed: the positions of the snapshots that it has.
         accepted: the positions that its loads say somebody has accepted as lost.
+        begins: the position that its timeline begins at: no transaction after it speaks for what is before.
     """
     known = joined(known)
     whole: list[tuple[int, Transaction | Snapshot]] = []
@@ -73,7 +75,7 @@ def to_land(
     of_log: dict[int, Transaction | Snapshot] = dict([*whole, *snapshots])
     observed_at = {*observed, *(lsn for lsn, _ in snapshots)}
     begun = {lsn for lsn in observed_at if facts.slot_created_lsn is None or facts.slot_created_lsn <= lsn}
-    covered = [_covered(position, one, of_log, known, begun) for position, one in of_log.items()]
+    covered = [_covered(position, one, of_log, known, begun, begins) for position, one in of_log.items()]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
     # a gap that a load has left which was taken back is nobody's decision any more
     missing = without(gaps([*known, *covered]), accepted)
@@ -102,12 +104,13 @@ def _covered(
     of_log: dict[int, Transaction | Snapshot],
     known: Sequence[LogRange],
     snapshots: set[int],
+    begins: int,
 ) -> LogRange:
     """Return the range that a transaction or snapshot speaks for."""
     if isinstance(one, Snapshot):
         return LogRange(0, position, position + 1)
     if one.previous is not None:
-        return LogRange(0, min(one.previous + 1, position), position + 1)
+        return LogRange(0, min(max(one.previous + 1, begins), position), position + 1)
     # the first one after a snapshot names none: nothing was delivered between the two, and what follows on it names it. A slot that was
     # made after the snapshot does not have what was committed in between
     before = [other for other in of_log if other < position] + [

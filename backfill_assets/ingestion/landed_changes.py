@@ -41,7 +41,13 @@ from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.file_archive import ACCEPTED, FileArchive
 from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.landed_commits import other_rows
-from backfill_assets.ingestion.new_timelines import is_later_timeline, new_timeline, of_another_log
+from backfill_assets.ingestion.new_timelines import (
+    begins_at,
+    is_later_timeline,
+    new_timeline,
+    of_another_log,
+    out_of_sequence,
+)
 from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json, sha256_of
@@ -170,9 +176,7 @@ def land_changes(
         for place in kept:
             archive.read(place.name)  # refuses one that is gone or was changed
         found = delivered(changelog, folder, kept, held.keep)
-        plan = to_land(found, facts, there.ranges, there.observed, there.lost)
-        _require_none([*of_another_log(facts.identity, there.log, there.ranges, found, table.name), *found.problems])
-        plan = replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
+        plan = _plan(found, facts, there, table.name)
         _require_few_unreadable(platform, table, found, folder)
         gap = _accepted(platform, table.name, plan, accept_gap, by)
         loads: tuple[LandedLoad, ...] = ()
@@ -211,6 +215,25 @@ def _in_table(platform: Platform, name: str) -> _InTable:
     newest = table.snapshot_by_id(loads[-1].snapshot_id) if loads else None
     said = {} if newest is None else summary_of(newest)
     return _InTable(tuple(one.landed for one in loads), said.get(OPEN_PROPERTY, ""))
+
+
+def _plan(found: Delivered, facts: LogFacts, there: _InTable, table: str) -> ToLand:
+    """Return what of a delivery is to be landed.
+
+    Raises:
+        InputRefused: if it contradicts itself, or cannot follow on what is landed, whatever anybody accepts.
+    """
+    begins = begins_at(facts.identity, there.loads, found)
+    plan = to_land(found, facts, there.ranges, there.observed, there.lost, begins)
+    problems = [*of_another_log(facts.identity, there.log, there.ranges, found, table), *found.problems]
+    new = [LandedLog(facts.identity, (LandedRange(one.range, 0),), observed=_observed(one)) for one in plan.pieces]
+    _require_none(problems or list(out_of_sequence(facts.identity, begins, there.loads, new, table)))
+    return replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
+
+
+def _observed(piece: Piece) -> tuple[Observation, ...]:
+    snapshots = [one for one in piece.units if isinstance(one, Snapshot)]
+    return tuple(Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros)) for one in snapshots)
 
 
 def _require_none(problems: Sequence[Problem]) -> None:
@@ -320,13 +343,8 @@ def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog,
             first = row["committed_at"] if first is None else min(first, row["committed_at"])
             last = row["committed_at"] if last is None else max(last, row["committed_at"])
         digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
-    observed = tuple(
-        Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros))
-        for one in piece.units
-        if isinstance(one, Snapshot)
-    )
     ranges = (LandedRange(piece.range, rows, first, last),)
-    return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest()
+    return LandedLog(facts.identity, ranges, observed=_observed(piece)), digest.hexdigest()
 
 
 def _changes(found: Delivered, piece: Piece) -> Iterator[tuple[Change, int, Line]]:
