@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 from change_world import Accounts, make_accounts
@@ -204,7 +205,9 @@ def test_no_transaction_of_a_later_timeline_speaks_for_what_was_before_its_snaps
 def test_a_commit_of_a_later_timeline_from_before_its_snapshot_is_refused_by_name(accounts: Accounts) -> None:
     lost, again = promoted_after(accounts, "snapshot")
     before = accounts.changes()
-    with pytest.raises(InputRefused, match=r"commits of .*timeline 2.* are older than the snapshot at LSN .* that it begins with"):
+    with pytest.raises(
+        InputRefused, match=r"commits of .*timeline 2.* are older than the snapshot at LSN .* that it begins with"
+    ):
         accounts.land(lost, "found", facts=log_facts(timeline=2), accept_gap="whatever it is", by="ana")
     assert accounts.changes() == before
     loads = [one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)]
@@ -232,3 +235,27 @@ def test_a_timeline_whose_snapshot_was_taken_back_goes_on_when_that_is_landed_ag
     loads = [one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)]
     assert in_sequence(loads)
     assert accounts.ranges()[-1].range.until == bank.lsn + 1
+
+
+def test_what_a_snapshot_read_late_says_nothing_of_the_changes_before_a_break(accounts: Accounts) -> None:
+    bank = a_bank(44)
+    snapshot, *rest = whole(tail_of(bank))
+    late = 30 * 3_600 * 10**6  # microseconds: the later half of the rows was read on the day after the next
+    read = [
+        one
+        if number < len(snapshot) // 2
+        else Message(one.key, one.value | {"source": later(one.value["source"], late)})
+        for number, one in enumerate(snapshot)
+    ]
+    accounts.land([*read, *(m for one in rest for m in one)], "first")
+    (landed,) = accounts.ranges()
+    assert landed.last_time == bank.commits[-1][1]
+    assert accounts.table(BANK.table)["committed_at"].max() > landed.last_time
+    first = min(one.value["source"]["ts_us"] for one in read)
+    assert landed.first_time == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=first)
+
+
+def later(source: dict[str, Any], micros: int) -> dict[str, Any]:
+    """The source of a message, so much later."""
+    each = {"ts_us": micros, "ts_ms": micros // 1_000, "ts_ns": micros * 1_000}
+    return source | {name: source[name] + by for name, by in each.items()}

@@ -337,14 +337,18 @@ def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog,
     """Return what a load says of its range, and the hash of its content: the same changes make the same load."""
     rows, first, last = 0, None, None
     digest = hashlib.sha256(canonical_json(piece.range).encode())
-    for read, _, _ in _changes(found, piece):
+    observed = _observed(piece)
+    # a snapshot may be read for hours, and says how the tables were when that began: of what was committed meanwhile it has nothing
+    begun = {one.position: one.at for one in observed}
+    for read, position, _ in _changes(found, piece):
         for row in _as_rows(found.changelog, read, 0, None):
             rows += 1
-            first = row["committed_at"] if first is None else min(first, row["committed_at"])
-            last = row["committed_at"] if last is None else max(last, row["committed_at"])
+            at = begun[position] if read.transaction is None else row["committed_at"]
+            first = at if first is None else min(first, at)
+            last = at if last is None else max(last, at)
         digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
     ranges = (LandedRange(piece.range, rows, first, last),)
-    return LandedLog(facts.identity, ranges, observed=_observed(piece)), digest.hexdigest()
+    return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest()
 
 
 def _changes(found: Delivered, piece: Piece) -> Iterator[tuple[Change, int, Line]]:
