@@ -259,3 +259,27 @@ def later(source: dict[str, Any], micros: int) -> dict[str, Any]:
     """The source of a message, so much later."""
     each = {"ts_us": micros, "ts_ms": micros // 1_000, "ts_ns": micros * 1_000}
     return source | {name: source[name] + by for name, by in each.items()}
+
+
+def test_a_load_of_an_earlier_timeline_is_landed_anew_once_the_later_one_is_taken_back(accounts: Accounts) -> None:
+    bank = a_bank(45)
+    units = whole(tail_of(bank))
+    for number, part in enumerate((units[:6], units[6:12], units[12:])):
+        accounts.land([m for one in part for m in one], f"f{number}")
+    bank.work(4)
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(4)
+    second = {"facts": log_facts(timeline=2), "accept_gap": "failed over on 3 May", "by": "ana"}
+    accounts.land(bank.messages[done:], "promoted", **second)
+    before = accounts.changes()
+    for number in (1, -1):
+        load_id = accounts.platform.lakehouse.landed_loads(BANK.table)[number].load_id
+        undo_load(accounts.platform, BANK.table, load_id, by="ana", reason="landed by mistake, to be anew")
+        if number == 1:
+            with pytest.raises(InputRefused, match="of an earlier timeline"):
+                accounts.land([m for one in units[6:12] for m in one], "f1 again")
+    accounts.land([m for one in units[6:12] for m in one], "f1 again")
+    accounts.land(bank.messages[done:], "promoted again", **second)
+    assert accounts.changes() == before
+    assert in_sequence([one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)])
