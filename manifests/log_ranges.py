@@ -65,8 +65,9 @@ class LogRange:
 class LandedRange:
     """A range that a load has brought, with its rows: positions in between that have none are no records, or none that count.
 
-    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none. `tables` are those
-    of a database that they are rows of, of a changelog; empty of one that was landed before they were counted.
+    `first_time` and `last_time` are the least and the greatest time that its rows have; None where there are none. Rows of a snapshot of
+    tables have the time at which its first one was read. `tables` are those of a database that they are rows of, of a changelog; empty
+    of one that was landed before they were counted.
     """
 
     range: LogRange

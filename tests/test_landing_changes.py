@@ -320,3 +320,46 @@ def test_killed_anywhere_and_repeated_nothing_is_lost_and_nothing_twice(
     accounts.land(messages[len(messages) // 2 :], "second")
     assert len(accounts.changes()) == sum(1 for m in messages if m.value and "op" in m.value)
     assert len(joined(one.range for one in accounts.ranges())) == 1
+
+
+def test_a_gap_whose_acceptance_was_taken_back_is_asked_for_again(accounts: Accounts) -> None:
+    bank = a_bank(10)
+    units = whole(tail_of(bank))
+    accounts.land([m for one in units[:5] for m in one], "first")
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(5)
+    middle = len(bank.messages)
+    bank.work(5)
+    why = {"accept_gap": "the slot was dropped on 3 May", "by": "ana"}
+    accepted = accounts.land(bank.messages[done:middle], "anew", **why)
+    accounts.land(bank.messages[middle:], "later")
+    loads = accounts.platform.lakehouse.landed_loads
+    lost = loads(CHANGES)[1].landed.lost
+    undo_load(accounts.platform, CHANGES, accepted.loads[0].load_id, by="ana", reason="landed by mistake, to be anew")
+    bank.work(5)
+    newest = bank.messages[middle:]
+    with pytest.raises(InputRefused, match=f"between the commits {lost[0].start - 1:,} and .* are missing"):
+        accounts.land(newest, "newest")
+    with pytest.raises(InputRefused, match=f"between the commits {lost[0].start - 1:,} and {lost[0].until:,} are miss"):
+        accounts.land(bank.messages[done:middle], "anew")
+    again = accounts.land(bank.messages[done:middle], "anew", **why)
+    assert again.accepted
+    assert loads(CHANGES)[-1].landed.lost == lost
+    assert accounts.land(newest, "newest").accepted == ()
+
+
+def test_a_snapshot_that_was_given_up_and_taken_anew_keeps_nothing_from_being_landed(accounts: Accounts) -> None:
+    bank = a_bank(3)
+    given_up = whole(tail_of(bank))[0][:-1]
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(5)
+    middle = len(bank.messages)
+    bank.work(5)
+    first = accounts.land([*given_up, *bank.messages[done:middle]], "first")
+    assert first.open == ()
+    assert accounts.land(bank.messages[middle:], "second").accepted == ()
+    bank.work(5)
+    assert accounts.land([*given_up, *bank.messages[middle:]], "all").accepted == ()
+    assert accounts.ranges()[-1].range.until == bank.lsn + 1

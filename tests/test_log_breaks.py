@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 from change_world import Accounts, make_accounts
@@ -13,7 +14,7 @@ from test_landing_changes import a_bank, tail_of, whole
 from backfill_assets.cli.changelogs import changelog_shown, show_changelog
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.products.accounts import BANK
-from backfill_assets.products.accounts.generator import log_facts
+from backfill_assets.products.accounts.generator import Message, log_facts
 from manifests.errors import InputRefused
 from manifests.log_breaks import LogBreak, breaks_of, in_sequence, problems_of_breaks
 from manifests.log_pins import FoundLog
@@ -219,3 +220,119 @@ def test_a_later_timeline_is_refused_whose_snapshot_is_older_than_what_is_landed
     with pytest.raises(InputRefused, match=r"begin with a commit at LSN .* and with no snapshot"):
         accounts.land(bank.messages[done:], "blind", facts=promoted, accept_gap="failed over", by="ana")
     assert accounts.changes() == before
+
+
+def promoted_after(accounts: Accounts, previous: str) -> tuple[list[Message], int]:
+    """Land a bank's log, and what its second server begins with after six transactions that nobody has; return these, and its snapshot.
+
+    `previous` says what the first transaction after the snapshot names as the commit before it: the snapshot, one that was lost before
+    it, or the one that was landed last.
+    """
+    bank = a_bank(41)
+    accounts.land(tail_of(bank), "first")
+    landed, at = bank.lsn, len(bank.messages)
+    bank.work(6)
+    between, done = bank._previous, len(bank.messages)
+    again = bank.snapshot()
+    bank._previous = {"snapshot": bank._previous, "lost": between, "landed": landed}[previous]
+    bank.work(8)
+    why = {"accept_gap": "failed over on 3 May", "by": "ana"}
+    accounts.land(bank.messages[done:], "promoted", facts=log_facts(timeline=2), **why)
+    return bank.messages[at:done], again
+
+
+@pytest.mark.parametrize("previous", ["lost", "landed"])
+def test_no_transaction_of_a_later_timeline_speaks_for_what_was_before_its_snapshot(
+    accounts: Accounts, previous: str
+) -> None:
+    _, again = promoted_after(accounts, previous)
+    first, second = [one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)]
+    assert second.ranges[0].range.start == again
+    assert second.lost == (LogRange(0, first.ranges[0].range.until, again),)
+    assert in_sequence([first, second])
+    (broken,) = breaks_of([first, second])
+    assert broken.again is not None
+    assert broken.again.position == again
+
+
+def test_a_commit_of_a_later_timeline_from_before_its_snapshot_is_refused_by_name(accounts: Accounts) -> None:
+    lost, again = promoted_after(accounts, "snapshot")
+    before = accounts.changes()
+    with pytest.raises(
+        InputRefused, match=r"commits of .*timeline 2.* are older than the snapshot at LSN .* that it begins with"
+    ):
+        accounts.land(lost, "found", facts=log_facts(timeline=2), accept_gap="whatever it is", by="ana")
+    assert accounts.changes() == before
+    loads = [one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)]
+    assert loads[-1].ranges[0].range.start == again
+
+
+def test_a_timeline_whose_snapshot_was_taken_back_goes_on_when_that_is_landed_again(accounts: Accounts) -> None:
+    bank = a_bank(43)
+    accounts.land(tail_of(bank), "first")
+    bank.work(4)
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(3)
+    middle = len(bank.messages)
+    bank.work(3)
+    more = {"facts": log_facts(timeline=2), "accept_gap": "failed over on 3 May", "by": "ana"}
+    begun = accounts.land(bank.messages[done:middle], "promoted", **more)
+    accounts.land(bank.messages[middle:], "later", facts=log_facts(timeline=2))
+    undo_load(accounts.platform, BANK.table, begun.loads[0].load_id, by="ana", reason="landed by mistake, to be anew")
+    bank.work(3)
+    with pytest.raises(InputRefused, match=r"timeline 2.* would begin without a snapshot"):
+        accounts.land(bank.messages[middle:], "newest", **more)
+    accounts.land(bank.messages[done:middle], "again", **more)
+    accounts.land(bank.messages[middle:], "newest", facts=log_facts(timeline=2))
+    loads = [one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)]
+    assert in_sequence(loads)
+    assert accounts.ranges()[-1].range.until == bank.lsn + 1
+
+
+def test_what_a_snapshot_read_late_says_nothing_of_the_changes_before_a_break(accounts: Accounts) -> None:
+    bank = a_bank(44)
+    snapshot, *rest = whole(tail_of(bank))
+    late = 30 * 3_600 * 10**6  # microseconds: the later half of the rows was read on the day after the next
+    read = [
+        one
+        if number < len(snapshot) // 2
+        else Message(one.key, one.value | {"source": later(one.value["source"], late)})
+        for number, one in enumerate(snapshot)
+    ]
+    accounts.land([*read, *(m for one in rest for m in one)], "first")
+    (landed,) = accounts.ranges()
+    assert landed.last_time == bank.commits[-1][1]
+    assert accounts.table(BANK.table)["committed_at"].max() > landed.last_time
+    first = min(one.value["source"]["ts_us"] for one in read)
+    assert landed.first_time == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=first)
+
+
+def later(source: dict[str, Any], micros: int) -> dict[str, Any]:
+    """The source of a message, so much later."""
+    each = {"ts_us": micros, "ts_ms": micros // 1_000, "ts_ns": micros * 1_000}
+    return source | {name: source[name] + by for name, by in each.items()}
+
+
+def test_a_load_of_an_earlier_timeline_is_landed_anew_once_the_later_one_is_taken_back(accounts: Accounts) -> None:
+    bank = a_bank(45)
+    units = whole(tail_of(bank))
+    for number, part in enumerate((units[:6], units[6:12], units[12:])):
+        accounts.land([m for one in part for m in one], f"f{number}")
+    bank.work(4)
+    done = len(bank.messages)
+    bank.snapshot()
+    bank.work(4)
+    second = {"facts": log_facts(timeline=2), "accept_gap": "failed over on 3 May", "by": "ana"}
+    accounts.land(bank.messages[done:], "promoted", **second)
+    before = accounts.changes()
+    for number in (1, -1):
+        load_id = accounts.platform.lakehouse.landed_loads(BANK.table)[number].load_id
+        undo_load(accounts.platform, BANK.table, load_id, by="ana", reason="landed by mistake, to be anew")
+        if number == 1:
+            with pytest.raises(InputRefused, match="of an earlier timeline"):
+                accounts.land([m for one in units[6:12] for m in one], "f1 again")
+    accounts.land([m for one in units[6:12] for m in one], "f1 again")
+    accounts.land(bank.messages[done:], "promoted again", **second)
+    assert accounts.changes() == before
+    assert in_sequence([one.landed for one in accounts.platform.lakehouse.landed_loads(BANK.table)])

@@ -130,11 +130,15 @@ class Delivered:
     left_out: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
 
-    @property
-    def open_lines(self) -> list[Line]:
-        """The changes of what is not whole, in the order of the files."""
+    def open_snapshots(self, observed: Iterable[int] = ()) -> list[Snapshot]:
+        """Return those that are not whole, in order; one that was given up, since a later one is whole or `observed`, is none of them."""
+        newest = max([*observed, *(one.lsn for one in self.snapshots.values() if one.is_whole)], default=-1)
+        return [one for lsn, one in sorted(self.snapshots.items()) if not one.is_whole and lsn > newest]
+
+    def open_lines(self, observed: Iterable[int] = ()) -> list[Line]:
+        """Return the changes of what is not whole, in the order of the files; `observed` as in `open_snapshots`."""
         found = [line for one in self.transactions.values() if not one.is_whole for line in one.changes.values()]
-        found += [line for one in self.snapshots.values() if not one.is_whole for line in one.reads.values()]
+        found += [line for one in self.open_snapshots(observed) for line in one.reads.values()]
         return sorted(found, key=lambda line: (line.file, line.begin))
 
     def texts(self, lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:

@@ -36,7 +36,7 @@ class ToLand:
 
     Attributes:
         pieces: what is new, in order.
-        missing: the positions that nobody covers, and that were not missing before.
+        missing: the positions between the first and the last that nobody covers, and that nobody has accepted as lost.
         lost: why something is missing, each a reason to refuse the delivery unless somebody accepts it.
         again: how many whole transactions and snapshots are in the table already.
         passed_over: positions of snapshots that were taken of a range that is landed: the table knows more than they do.
@@ -49,7 +49,14 @@ class ToLand:
     passed_over: tuple[int, ...]
 
 
-def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observed: Sequence[int]) -> ToLand:
+def to_land(
+    found: Delivered,
+    facts: LogFacts,
+    known: Sequence[LogRange],
+    observed: Sequence[int],
+    accepted: Sequence[LogRange] = (),
+    begins: int = 0,
+) -> ToLand:
     """Return what of a delivery is new, and what is missing.
 
     Args:
@@ -57,6 +64,8 @@ def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observ
         facts: what is said beside it.
         known: the ranges that the table has.
         observed: the positions of the snapshots that it has.
+        accepted: the positions that its loads say somebody has accepted as lost.
+        begins: the position that its timeline begins at: no transaction after it speaks for what is before.
     """
     known = joined(known)
     whole: list[tuple[int, Transaction | Snapshot]] = []
@@ -66,9 +75,10 @@ def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observ
     of_log: dict[int, Transaction | Snapshot] = dict([*whole, *snapshots])
     observed_at = {*observed, *(lsn for lsn, _ in snapshots)}
     begun = {lsn for lsn in observed_at if facts.slot_created_lsn is None or facts.slot_created_lsn <= lsn}
-    covered = [_covered(position, one, of_log, known, begun) for position, one in of_log.items()]
+    covered = [_covered(position, one, of_log, known, begun, begins) for position, one in of_log.items()]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
-    missing = without(gaps([*known, *covered]), gaps(known))
+    # a gap that a load has left which was taken back is nobody's decision any more
+    missing = without(gaps([*known, *covered]), accepted)
     pieces = []
     for part in without(joined(covered), known):
         inside = tuple(one for position, one in sorted(new.items()) if part.start <= position < part.until)
@@ -76,7 +86,7 @@ def to_land(found: Delivered, facts: LogFacts, known: Sequence[LogRange], observ
             pieces.append(Piece(part, inside))
     passed = tuple(sorted(lsn for lsn, _ in snapshots if _has(known, lsn) and lsn not in observed))
     again = len(of_log) - len(new) - len(passed)
-    return ToLand(tuple(pieces), missing, tuple(_lost(found, facts, known, missing, new)), again, passed)
+    return ToLand(tuple(pieces), missing, tuple(_lost(found, facts, known, missing, new, observed)), again, passed)
 
 
 def _position(one: Transaction) -> int:
@@ -94,12 +104,13 @@ def _covered(
     of_log: dict[int, Transaction | Snapshot],
     known: Sequence[LogRange],
     snapshots: set[int],
+    begins: int,
 ) -> LogRange:
     """Return the range that a transaction or snapshot speaks for."""
     if isinstance(one, Snapshot):
         return LogRange(0, position, position + 1)
     if one.previous is not None:
-        return LogRange(0, min(one.previous + 1, position), position + 1)
+        return LogRange(0, min(max(one.previous + 1, begins), position), position + 1)
     # the first one after a snapshot names none: nothing was delivered between the two, and what follows on it names it. A slot that was
     # made after the snapshot does not have what was committed in between
     before = [other for other in of_log if other < position] + [
@@ -115,6 +126,7 @@ def _lost(
     known: Sequence[LogRange],
     missing: Sequence[LogRange],
     new: dict[int, Transaction | Snapshot],
+    observed: Sequence[int],
 ) -> Iterator[Problem]:
     """Say what is missing, and by what it shows."""
     rule = "a changelog is landed without a gap: what is missing would be missing in every state that is made of it"
@@ -144,11 +156,8 @@ def _lost(
     for one in found.transactions.values():
         if one.commit is not None and not one.is_whole and not _has(known, one.commit):
             yield Problem(f"{one.in_words()}: changes of it are missing", rule, fix)
-    for snapshot in found.snapshots.values():
-        later = [position for position in new if position > snapshot.lsn]
-        if not snapshot.is_whole and not _has(known, snapshot.lsn) and later:
-            if any(position in found.snapshots for position in later):
-                continue  # it was given up, and taken anew
+    for snapshot in found.open_snapshots(observed):
+        if not _has(known, snapshot.lsn) and any(position > snapshot.lsn for position in new):
             what = (
                 f"the snapshot at {snapshot.lsn:,} has no last row, and later commits are there: rows of it are missing"
             )

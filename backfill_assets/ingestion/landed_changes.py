@@ -41,7 +41,13 @@ from backfill_assets.ingestion.columns_in_place import require_declared_columns
 from backfill_assets.ingestion.file_archive import ACCEPTED, FileArchive
 from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.landed_commits import other_rows
-from backfill_assets.ingestion.new_timelines import is_later_timeline, new_timeline, of_another_log
+from backfill_assets.ingestion.new_timelines import (
+    begins_at,
+    is_later_timeline,
+    new_timeline,
+    of_another_log,
+    out_of_sequence,
+)
 from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json, sha256_of
@@ -131,6 +137,11 @@ class _InTable:
         """The positions of its snapshots."""
         return tuple(one.position for load in self.loads for one in load.observed)
 
+    @property
+    def lost(self) -> tuple[LogRange, ...]:
+        """The positions that somebody has accepted as lost, when a load was made that stands."""
+        return tuple(one for load in self.loads for one in load.lost)
+
 
 def land_changes(
     platform: Platform, name: str, folder: Path, *, accept_gap: str | None = None, by: str | None = None
@@ -165,20 +176,18 @@ def land_changes(
         for place in kept:
             archive.read(place.name)  # refuses one that is gone or was changed
         found = delivered(changelog, folder, kept, held.keep)
-        plan = to_land(found, facts, there.ranges, there.observed)
-        _require_none([*of_another_log(facts.identity, there.log, there.ranges, found, table.name), *found.problems])
-        plan = replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
+        plan = _plan(found, facts, there, table.name)
         _require_few_unreadable(platform, table, found, folder)
         gap = _accepted(platform, table.name, plan, accept_gap, by)
         loads: tuple[LandedLoad, ...] = ()
         if plan.pieces:
             archive.make()
-            said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found), **gap}
+            said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found, there.observed), **gap}
             faults.reach("landing.kept")
             loads = tuple(_land(platform, table, found, facts, plan, said, held, there.loads))
     open_ones = [one.in_words() for one in found.transactions.values() if one.commit is None and one.changes]
     open_ones += [
-        f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.snapshots.values() if not one.is_whole
+        f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.open_snapshots(there.observed)
     ]
     return Landed(
         changelog.name,
@@ -206,6 +215,30 @@ def _in_table(platform: Platform, name: str) -> _InTable:
     newest = table.snapshot_by_id(loads[-1].snapshot_id) if loads else None
     said = {} if newest is None else summary_of(newest)
     return _InTable(tuple(one.landed for one in loads), said.get(OPEN_PROPERTY, ""))
+
+
+def _plan(found: Delivered, facts: LogFacts, there: _InTable, table: str) -> ToLand:
+    """Return what of a delivery is to be landed.
+
+    Raises:
+        InputRefused: if it contradicts itself, or cannot follow on what is landed, whatever anybody accepts.
+    """
+    begins = begins_at(facts.identity, there.loads, found)
+    plan = to_land(found, facts, there.ranges, there.observed, there.lost, begins)
+    problems = [*of_another_log(facts.identity, there.log, there.ranges, found, table), *found.problems]
+    new = [
+        LandedLog(facts.identity, (LandedRange(one.range, 0),), observed=_observed(found, one)) for one in plan.pieces
+    ]
+    _require_none(problems or list(out_of_sequence(facts.identity, begins, there.loads, new, table)))
+    return replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
+
+
+def _observed(found: Delivered, piece: Piece) -> tuple[Observation, ...]:
+    return tuple(
+        Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros), one.declared_tables(found.changelog))
+        for one in piece.units
+        if isinstance(one, Snapshot)
+    )
 
 
 def _require_none(problems: Sequence[Problem]) -> None:
@@ -250,9 +283,9 @@ def _accepted(platform: Platform, table: str, plan: ToLand, reason: str | None, 
     return {GAP_PROPERTY: canonical_json({"gap": what, "by": who.name, "reason": reason})}
 
 
-def _keep_open(archive: FileArchive, found: Delivered) -> str:
+def _keep_open(archive: FileArchive, found: Delivered, observed: Sequence[int]) -> str:
     """Keep the changes of what has no end yet, and return the hash that they are kept under; empty where there is none."""
-    lines = found.open_lines
+    lines = found.open_lines(observed)
     if not lines:
         return ""
     content = b"".join(text.rstrip("\n").encode() + b"\n" for _, text in found.texts(lines))
@@ -309,18 +342,17 @@ def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog,
     """Return what a load says of its range, and the hash of its content: the same changes make the same load."""
     rows, first, last, tables = 0, None, None, set[str]()
     digest = hashlib.sha256(canonical_json(piece.range).encode())
-    for read, _, _ in _changes(found, piece):
+    observed = _observed(found, piece)
+    # a snapshot may be read for hours, and says how the tables were when that began: of what was committed meanwhile it has nothing
+    begun = {one.position: one.at for one in observed}
+    for read, position, _ in _changes(found, piece):
         tables.add(read.table)
         for row in _as_rows(found.changelog, read, 0, None):
             rows += 1
-            first = row["committed_at"] if first is None else min(first, row["committed_at"])
-            last = row["committed_at"] if last is None else max(last, row["committed_at"])
+            at = begun[position] if read.transaction is None else row["committed_at"]
+            first = at if first is None else min(first, at)
+            last = at if last is None else max(last, at)
         digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
-    observed = tuple(
-        Observation(one.lsn, _EPOCH + timedelta(microseconds=one.micros), one.declared_tables(found.changelog))
-        for one in piece.units
-        if isinstance(one, Snapshot)
-    )
     ranges = (LandedRange(piece.range, rows, first, last, tuple(sorted(tables))),)
     return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest()
 

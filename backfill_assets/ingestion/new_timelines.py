@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from backfill_assets.extraction.change_files import Delivered
 from manifests.errors import Problem
-from manifests.log_breaks import continued, timeline
-from manifests.log_ranges import LogIdentity, LogRange, lsn
+from manifests.log_breaks import continued, in_sequence, timeline
+from manifests.log_ranges import LandedLog, LogIdentity, LogRange, lsn
 
 
 def is_later_timeline(delivered: LogIdentity, landed: LogIdentity | None) -> bool:
@@ -70,3 +70,44 @@ def of_another_log(
             "a later timeline begins with a snapshot: where it has parted from the earlier one nobody knows",
             "take a snapshot of the tables, and deliver it with what follows on it",
         )
+
+
+def begins_at(delivered: LogIdentity, loads: Sequence[LandedLog], found: Delivered) -> int:
+    """Return the position at which the timeline of a delivery begins: that of its first snapshot after all that is landed of earlier ones.
+
+    It is 0 where nothing is landed of an earlier one, and where no such snapshot is there.
+    """
+    if not continued((delivered.incarnation, *(one.log.incarnation for one in loads))):
+        return 0
+    number = timeline(delivered.incarnation)
+    earlier = [part for one in loads if timeline(one.log.incarnation) < number for part in one.ranges]
+    if not earlier:
+        return 0
+    ends = max(part.range.until for part in earlier)
+    snapshots = {one.lsn for one in found.snapshots.values() if one.is_whole}
+    snapshots |= {seen.position for one in loads if timeline(one.log.incarnation) == number for seen in one.observed}
+    return min((one for one in snapshots if one >= ends), default=0)
+
+
+def out_of_sequence(
+    delivered: LogIdentity, begins: int, loads: Sequence[LandedLog], new: Sequence[LandedLog], table: str
+) -> Iterator[Problem]:
+    """Say why what is new would not go on after what is landed, whatever anybody accepts: `new` is what the delivery's loads would be."""
+    if not new or not loads or in_sequence([*loads, *new]):
+        return
+    rule = "a later timeline begins with a snapshot, after all that is landed of those before it"
+    older = [one.range for each in new for one in each.ranges if one.range.start < begins]
+    if older:
+        yield Problem(
+            f"commits of {delivered}, from LSN {lsn(older[0].start)} until {lsn(older[-1].until)}, are older than the snapshot at LSN "
+            f"{lsn(begins)} that it begins with",
+            f"{rule}: that says what became of what was committed before it",
+            f"take the files with them out of the folder: {table} has what the snapshot at LSN {lsn(begins)} found",
+        )
+        return
+    yield Problem(
+        f"{delivered} would begin without a snapshot",
+        rule,
+        "deliver the snapshot that it begins with; where there is none, take the loads of this timeline back (`backfill unload`), take a "
+        "snapshot of the tables, and deliver that with what follows on it",
+    )
