@@ -201,6 +201,20 @@ def test_a_snapshot_without_a_row_of_a_declared_table_ends_no_break(accounts: Ac
     assert (broken.again, broken.lacking) == (None, ("public.accounts",))
 
 
+def test_changes_of_tables_that_are_not_declared_are_counted_and_said(
+    accounts: Accounts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = deepcopy([m for one in whole(tail_of(a_bank(10)))[:5] for m in one])
+    changes = [one for one in messages if one.value is not None and "source" in one.value]
+    for one in changes:
+        assert one.value is not None
+        one.value["source"]["table"] = "others"
+    done = accounts.land(messages, "others")
+    assert done.left_out["change of public.others, which is not declared"] == len(changes)
+    show_changelog(changelog_shown(accounts.platform, BANK.name))
+    assert "1 load(s), 0 changes" in capsys.readouterr().out
+
+
 def test_a_later_timeline_is_refused_whose_snapshot_is_older_than_what_is_landed_or_that_has_none(
     accounts: Accounts,
 ) -> None:

@@ -47,7 +47,7 @@ def _tell(done: Landed) -> None:
     for open_one in done.open[:_SHOWN]:
         tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
     for what, number in done.left_out.items():
-        tell(f"  left out: {number:,} {what}(s)")
+        tell(f"  left out: {what}: {number:,}")
     for rule, number in done.unreadable.items():
         tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
     if not done.is_kept and (done.open or done.unreadable):
@@ -90,4 +90,6 @@ def show_changelog(found: dict[str, Any]) -> None:
         tell(f"  {'landed' if name == 'ranges' else 'gaps'}: {said or 'none'}")
     for one in found["breaks"]:
         tell(f"  break: {one.describe()}")
+    if found["first_time"] is None:  # positions of which no change is of a declared table
+        return
     tell(f"  committed {found['first_time']:%Y-%m-%d %H:%M:%S} to {found['last_time']:%Y-%m-%d %H:%M:%S} (UTC)")

@@ -255,6 +255,8 @@ def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> No
 
 def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, size: int) -> None:
     key = key_of(found.changelog, read)
+    if found.changelog.changed_table(read.table) is None:
+        found.left_out[f"change of {read.table}, which is not declared"] += 1
     told = (read.op, read.table, key, read.before, read.after, read.lsn)
     digest = int.from_bytes(hashlib.blake2b(repr(told).encode(), digest_size=8).digest())
     line = Line(number, row, begin, size, read.lsn, read.order, digest)
