@@ -33,7 +33,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes
 from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.checking.tables import of_owners
+from backfill_assets.declarations.checking.tables import in_problems, of_owners, of_setting_name
 from backfill_assets.declarations.product import Product
 from manifests.errors import Problem
 
@@ -58,11 +58,8 @@ def usable_apis(product: Product) -> tuple[ApiFeed, ...]:
 
 def of_feed(feed: ApiFeed) -> Iterator[Problem]:
     """Say what is wrong with one feed."""
-    name: Any = feed.name
-    is_usable = is_name(name)
-    where = f"feed {name}" if is_usable else "a feed"
-    if not is_usable:
-        yield Problem(f"name is {in_words(name)}", f"a feed is named by {NAME_WORDS}", "for example shop_orders", where)
+    where = in_problems("feed", feed.name)
+    yield from of_setting_name("feed", feed.name, "shop_orders")
     yield from _of_texts(feed, where)
     yield from of_owners(feed.owners, "a feed", where)
     if not callable(feed.translate):

@@ -17,7 +17,7 @@ from typing import Any
 from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name, names_of, no_tuple
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.checking.tables import of_name, of_owners
+from backfill_assets.declarations.checking.tables import in_problems, of_name, of_owners, of_setting_name
 from backfill_assets.declarations.checking.topic_sinks import of_topic
 from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schedules import LivePolicy
@@ -60,11 +60,8 @@ def usable_sinks(product: Product) -> tuple[Sink, ...]:
 
 def of_sink(sink: Sink) -> Iterator[Problem]:
     """Say what is wrong with one sink."""
-    name: Any = sink.name
-    is_usable = is_name(name)
-    where = f"sink {name}" if is_usable else "a sink"
-    if not is_usable:
-        yield Problem(f"name is {_shown(name)}", f"a sink is named by {NAME_WORDS}", "for example meter_events", where)
+    where = in_problems("sink", sink.name)
+    yield from of_setting_name("sink", sink.name, "meter_events", _shown)
     for field, shown in (("description", sink.description),):
         if not isinstance(shown, str) or not shown.strip():
             yield Problem(f"{field} is {_shown(shown)}", "it is a sentence", "say what it is", where)

@@ -19,7 +19,7 @@ from backfill_assets.declarations.checking.columns import (
 )
 from backfill_assets.declarations.checking.logs import of_log
 from backfill_assets.declarations.checking.models import of_values
-from backfill_assets.declarations.checking.names import names_of, no_tuple, texts
+from backfill_assets.declarations.checking.names import NAME_WORDS, is_name, names_of, no_tuple, texts
 from backfill_assets.declarations.checking.revisions import of_revisions
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.column_history import former_name_problems
@@ -74,6 +74,18 @@ def _of_limits(table: InputTable) -> Iterator[Problem]:
                 f"declare it of {table.quarantine_of}" if table.quarantine_of else "leave it out",
                 f"{table.name}: {name}",
             )
+
+
+def in_problems(kind: str, name: Any) -> str:
+    """Return how what is declared is called in a problem: by its name, where that is one."""
+    return f"{kind} {name}" if is_name(name) else f"a {kind}"
+
+
+def of_setting_name(kind: str, name: Any, example: str, shown: Callable[[Any], str] = in_words) -> Iterator[Problem]:
+    """Say that what is declared has a name that no setting can be called by; `shown` says how it is quoted."""
+    if not is_name(name):
+        rule = f"a {kind} is named by {NAME_WORDS}"
+        yield Problem(f"name is {shown(name)}", rule, f"for example {example}", in_problems(kind, name))
 
 
 def of_owners(owners: Any, whose: str, where: str, shown: Callable[[Any], str] = in_words) -> Iterator[Problem]:

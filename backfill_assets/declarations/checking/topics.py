@@ -15,7 +15,7 @@ from backfill_assets.declarations.checking.columns import ColumnTypes, declared_
 from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
-from backfill_assets.declarations.checking.tables import of_owners
+from backfill_assets.declarations.checking.tables import in_problems, of_owners, of_setting_name
 from backfill_assets.declarations.product import InputTable, Product
 from backfill_assets.declarations.topics import TOPIC_PLACE, Topic, TopicLimits, TopicRecord, TopicSecurity
 from manifests.errors import Problem
@@ -45,11 +45,8 @@ def usable_topics(product: Product) -> tuple[Topic, ...]:
 
 def of_topic(topic: Topic) -> Iterator[Problem]:
     """Say what is wrong with one topic."""
-    name: Any = topic.name
-    is_usable = is_name(name)
-    where = f"topic {name}" if is_usable else "a topic"
-    if not is_usable:
-        yield Problem(f"name is {in_words(name)}", f"a topic is named by {NAME_WORDS}", "for example orders", where)
+    where = in_problems("topic", topic.name)
+    yield from of_setting_name("topic", topic.name, "orders")
     for field, value in (("description", topic.description), ("table", topic.table)):
         shown: Any = value
         if not isinstance(shown, str) or not shown.strip():
