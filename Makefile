@@ -43,7 +43,7 @@ test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive and not servers"
 
 # all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser;
-# PART=1/2 and PART=2/2 are its halves
+# PART=1/6 to PART=6/6 are its sixths
 test-exhaustive: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --part $(PART) -m "exhaustive and not servers"
 
