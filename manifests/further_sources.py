@@ -16,6 +16,7 @@ from manifests.data_terms import DataTerms, SourceFacts, WantedRead, data_terms
 from manifests.errors import Problem
 from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
 from manifests.facts import FurtherSource, SourceState
+from manifests.log_breaks import InheritedBreaks
 from manifests.model import DayRange, RunManifest
 from manifests.policy import Policy
 from manifests.timeliness import IN_TIME, FoundTimes, OnFuture, newest_in_time, timeliness_problems
@@ -101,12 +102,14 @@ class FoundSource:
     """What is known of a source when a run is planned.
 
     `state` is None of a table without a snapshot; `facts` where the policy asks nothing of it. `upstream` are the runs that hold
-    what is read, of a target. `times` say what is not in time, where the target declares anything of that.
+    what is read, of a target, and `breaks` those of the changelogs that it is computed from. `times` say what is not in time,
+    where the target declares anything of that.
     """
 
     state: SourceState | None
     facts: SourceFacts | None = None
     upstream: tuple[UpstreamRun, ...] = ()
+    breaks: tuple[InheritedBreaks, ...] = ()
     times: FoundTimes = IN_TIME
 
 

@@ -55,6 +55,28 @@ class LogBreak:
         return begins <= last and first <= ends
 
 
+@dataclass(frozen=True)
+class InheritedBreaks:
+    """Breaks behind a source that is a target itself: those of a changelog that it is computed from, directly or by way of others.
+
+    Days of what is computed from it need not be days of the log, so that nobody can tell which of them a break leaves unknown.
+
+    Attributes:
+        table: the source.
+        log: the table of changes.
+        breaks: its breaks, as far as the runs that hold what is read of the source have read it.
+    """
+
+    table: str
+    log: str
+    breaks: tuple[LogBreak, ...]
+
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Say each in words."""
+        for one in self.breaks:
+            yield f"break behind {self.table}", f"{one.describe()} ({self.log})"
+
+
 def breaks_of(loads: Iterable[LandedLog], read: Sequence[LogRange] | None = None) -> tuple[LogBreak, ...]:
     """Return the breaks of a changelog that was landed by some loads, in order; of a log of another kind there are none.
 
@@ -113,6 +135,19 @@ def problems_of_breaks(
             "take a snapshot of the tables and land it; or read up to the break only (source.log.until); "
             f"{way_out}, and the plan names it",
         )
+
+
+def problems_of_inherited(inherited: Iterable[InheritedBreaks]) -> Iterator[Problem]:
+    """Say which sources hold rows that were changed or deleted in a break, and that no snapshot has corrected since."""
+    for one in inherited:
+        if open_ones := [broken for broken in one.breaks if broken.again is None]:
+            said = "; ".join(broken.describe() for broken in open_ones[:_SHOWN])
+            yield Problem(
+                f"{one.table} is computed from {one.log} beyond a break: {said}",
+                "rows that were changed or deleted in a break stay as they were before it, until a snapshot says how they are",
+                f"take a snapshot of the tables, land it and restate {one.table}; "
+                "source.log.breaks: PUBLISH publishes what there is, and the plan names it",
+            )
 
 
 def continued(incarnations: Iterable[str]) -> bool:

@@ -15,7 +15,14 @@ from manifests.chunks import Chunking, in_words
 from manifests.errors import Problem
 from manifests.facts import TargetContract
 from manifests.lateness import FalseTime, Lateness, last_complete_day
-from manifests.log_breaks import LogBreak, breaks_of, in_sequence, problems_of_breaks
+from manifests.log_breaks import (
+    InheritedBreaks,
+    LogBreak,
+    breaks_of,
+    in_sequence,
+    problems_of_breaks,
+    problems_of_inherited,
+)
 from manifests.log_ranges import (
     LandedLog,
     LogIdentity,
@@ -234,12 +241,16 @@ def _problems_of_one(
             "land them (`backfill land`); where nobody has them any more, land what comes after with --accept-gap and a reason; "
             "or name positions without them in source.log",
         )
-    if manifest.execution_mode.publishes and manifest.execution_mode is not Mode.LIVE:
+    if _publishes_history(manifest):
         yield from _of_days(asked, found, chunks)
         if asked is None or asked.breaks is Breaks.REFUSE:
             yield from problems_of_breaks(
                 found.table, breaks_of(found.landed.values(), wanted_ranges(asked, found)), chunks
             )
+
+
+def _publishes_history(manifest: RunManifest) -> bool:
+    return manifest.execution_mode.publishes and manifest.execution_mode is not Mode.LIVE
 
 
 def _of_ends(asked: SourceLog | None, found: FoundLog) -> Iterator[Problem]:
@@ -293,15 +304,25 @@ def log_problems(
     contract: TargetContract,
     logs: Mapping[str, FoundLog],
     chunks: Sequence[tuple[str, date, date]],
+    inherited: Sequence[InheritedBreaks] = (),
 ) -> list[Problem]:
-    """Return why the sources that are logs may not be read as a manifest asks; `chunks` are keys with first and last day."""
+    """Return why the sources that are logs, or are computed from logs, may not be read as a manifest asks.
+
+    `chunks` are keys with first and last day; `inherited` are the breaks behind the sources that are targets.
+    """
     asked, problems = manifest.source.log, []
-    if asked is not None and contract.source not in logs:
+    if (
+        asked is not None
+        and contract.source not in logs
+        and not (inherited and asked == SourceLog(breaks=asked.breaks))
+    ):
         rule = "source.log names positions of a log, and records of none are landed there"
         problems.append(Problem(f"{contract.source} is no log", rule, "leave source.log out", "source.log"))
     days = [] if contract.chunking is Chunking.WHOLE else chunks
     for table, found in logs.items():
         problems += _problems_of_one(manifest, found, asked if table == contract.source else None, days)
+    if _publishes_history(manifest) and (asked is None or asked.breaks is Breaks.REFUSE):
+        problems += problems_of_inherited(inherited)
     return problems
 
 

@@ -6,11 +6,12 @@ Put here what a plan says, and what can be asked of it alone. How it is made is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -21,6 +22,7 @@ from manifests.data_terms import DataTerms
 from manifests.division import Division
 from manifests.estimates import Estimate
 from manifests.further_sources import PinnedSource, UpstreamRun
+from manifests.log_breaks import InheritedBreaks
 from manifests.log_pins import PinnedLog
 from manifests.merge_policy import MergePolicy
 from manifests.model import (
@@ -217,6 +219,8 @@ class Plan:
     """Of the sources that are logs, the positions that are read."""
     topics: tuple[PlannedTopic, ...] = field(default=(), metadata=LATER)
     """The topics that its published rows go to as events."""
+    inherited_breaks: tuple[InheritedBreaks, ...] = field(default=(), metadata=LATER)
+    """Of the sources that are targets themselves, the breaks of the changelogs that they are computed from."""
 
     @cached_property
     def hash(self) -> str:
@@ -234,6 +238,10 @@ class Plan:
     def log_of(self, table: str) -> PinnedLog | None:
         """Return what is read of a source that is a log; None of any other."""
         return next((one for one in self.logs if one.table == table), None)
+
+    def of_logs(self) -> list[tuple[str, str]]:
+        """Say in words which positions of logs are read, and what is not known of them, or of those that its sources are computed from."""
+        return logs_in_words(self.logs, self.inherited_breaks)
 
     def at(self, instant: datetime) -> date:
         """Return an instant at midnight as the first source's time column has it: the instant, or its date."""
@@ -317,7 +325,22 @@ def read_until(plan: Plan, source: PinnedSource) -> date:
     return source.window(plan.publish_range.start, plan.publish_range.end)[1]
 
 
+def logs_in_words(logs: Iterable[PinnedLog], inherited: Iterable[InheritedBreaks]) -> list[tuple[str, str]]:
+    """Say in words what a plan keeps of logs, as pairs of a name and what is said of it."""
+    return [pair for one in (*logs, *inherited) for pair in one.describe()]
+
+
 _PLAN = TypeAdapter(Plan)
+_OF_LOGS = TypeAdapter(tuple[tuple[PinnedLog, ...], tuple[InheritedBreaks, ...]])
+
+
+def logs_of(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the same of a plan that is plain data, as a bundle has it.
+
+    Raises:
+        ValueError: if that is not what a plan keeps of logs.
+    """
+    return logs_in_words(*_OF_LOGS.validate_python((plan["logs"], plan["inherited_breaks"])))
 
 
 def plan_from_json(text: str) -> Plan:

@@ -26,6 +26,7 @@ from manifests.facts import BaseState, ReferenceState, SourceState, TargetContra
 from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.live_problems import live_problems
+from manifests.log_breaks import InheritedBreaks
 from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs
 from manifests.merge_policy import MERGE_DECISIONS_GATE, stricter
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
@@ -105,7 +106,8 @@ def make_plan(
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)
-    source_problems += log_problems(manifest, contract, given.logs, [(one.key, one.start, one.end) for one in chunks])
+    days = [(one.key, one.start, one.end) for one in chunks]
+    source_problems += log_problems(manifest, contract, given.logs, days, given.inherited_breaks)
     if problems := [*problems, *data_problems, *source_problems]:
         raise PlanRefused(problems)
     return _plan(given, scope, pins, chunks, terms, further)
@@ -167,6 +169,11 @@ class _Given:
     def pinned_logs(self) -> tuple[PinnedLog, ...]:
         """What is read of the sources that are logs."""
         return pinned_logs(self.manifest, self.source.table, self.logs)
+
+    @property
+    def inherited_breaks(self) -> tuple[InheritedBreaks, ...]:
+        """The breaks of the changelogs that its sources are computed from."""
+        return tuple(one for _, found in sorted(self.sources.items()) for one in found.breaks)
 
     @property
     def first(self) -> FoundSource:
@@ -390,6 +397,7 @@ def _plan(
         source_has_dates=source.has_dates,
         logs=given.pinned_logs,
         topics=tuple(PlannedTopic(one.sink, one.topic) for one in given.topics),
+        inherited_breaks=given.inherited_breaks,
     )
 
 

@@ -34,12 +34,12 @@ from backfill_assets.publication.modes import strategy_in
 from manifests.canonical import completed, plain, sha256_of
 from manifests.chunks import EVER
 from manifests.lifecycle import ENDED, DecisionKind, PublicationState, RunState
-from manifests.plan import Plan
+from manifests.plan import Plan, logs_of
 from manifests.stages import in_commits
 from resources.evidence.store import INDEX
 from resources.files.whole_files import write_whole
 from resources.ledger.acceptances import accepted_in_words, numbers_in
-from resources.ledger.cells import illegible
+from resources.ledger.cells import illegible, legible
 from resources.ledger.rows import Rows
 from resources.ledger.tables import runs
 
@@ -171,6 +171,8 @@ def _facts(
     rows = _completed(rows)
     run = rows["runs"][run_id]
     manifest, plan = run["manifest"], completed(Plan, run["plan"])
+    with legible(f"run '{run_id}'"):
+        of_logs = logs_of(plan)
     chunks = list(rows["chunks"].values())
     table = platform.products.target(run["target"])
     keys = [chunk["chunk"] for chunk in chunks]
@@ -198,6 +200,7 @@ def _facts(
         "manifest": manifest,
         "manifest_text": yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True),
         "plan": plan,
+        "of_logs": of_logs,
         "ever": [day.isoformat() for day in EVER],
         "table": {"name": table.name, "description": table.description, "owners": table.owners},
         "decisions": _decisions(rows, records),

@@ -161,7 +161,7 @@ def plan(
             else []
         ),
         *((f"source {one.table}", one.describe()) for one in planned.sources),
-        *(pair for one in planned.logs for pair in one.describe()),
+        *planned.of_logs(),
         *((f"made by run '{one.run_id}'", in_words(one.chunks)) for one in planned.upstream),
         *references,
         ("transform", f"{planned.transform} {planned.transform_version}, mode {planned.mode}"),

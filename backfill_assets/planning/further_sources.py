@@ -13,6 +13,7 @@ from datetime import date
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.inherited_breaks import inherited_breaks
 from backfill_assets.planning.late_rows import found_times
 from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.source_versions import require_known_versions
@@ -45,7 +46,8 @@ def found_sources(
     found = {}
     with kept():
         upstream = upstream_of_first(platform, target, manifest, warm_up, first)
-        found[target.source] = FoundSource(first, upstream=upstream)
+        breaks = inherited_breaks(platform, target.source, upstream)
+        found[target.source] = FoundSource(first, upstream=upstream, breaks=breaks)
     for source in target.sources:
         with kept():
             state = _state(platform, source.contract, wanted.get(source.table))
@@ -54,7 +56,8 @@ def found_sources(
                 continue
             facts = facts_of(platform, policy, target, source.table, state.snapshot_id, today, keep=keep)
             upstream = _upstream(platform, source.contract, state, manifest.target.publish_range)
-            found[source.table] = FoundSource(state, facts, upstream)
+            breaks = inherited_breaks(platform, source.table, upstream)
+            found[source.table] = FoundSource(state, facts, upstream, breaks)
     states = states_of(found)
     with kept():
         require_known_versions(platform, target, manifest, states, warm_up)

@@ -14,6 +14,7 @@ from datetime import date
 
 from backfill_assets.declarations.target import no_warm_up
 from backfill_assets.planning.further_sources import repinned
+from backfill_assets.planning.inherited_breaks import inherited_breaks
 from backfill_assets.planning.landed_logs import found_logs
 from backfill_assets.planning.merged_sources import changed_since_problems
 from backfill_assets.planning.old_data import facts_of
@@ -70,8 +71,12 @@ def replanned(run: RunContext) -> Plan:
     contract = replace(target, warm_up_days=no_warm_up).contract({})
     logs = found_logs(platform, target, manifest, states)
     moved = _with_logs(moved, pinned_logs(manifest, target.source, logs), source)
+    read_of = {moved.source: moved.upstream} | {one.table: one.upstream for one in moved.sources}
+    breaks = tuple(one for name, runs in sorted(read_of.items()) for one in inherited_breaks(platform, name, runs))
+    moved = replace(moved, inherited_breaks=breaks)
     under_policy, problems = _under_policy(run, manifest, moved, states)
-    problems += log_problems(manifest, contract, logs, [(one.key, one.start, one.end) for one in plan.chunks])
+    chunks = [(one.key, one.start, one.end) for one in plan.chunks]
+    problems += log_problems(manifest, contract, logs, chunks, breaks)
     problems += _row_limit(plan, source)
     problems += changed_source_problems(manifest, contract, moved.sources)
     problems += changed_since_problems(platform, target, manifest, dict(moved.source_pins))

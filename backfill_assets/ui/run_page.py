@@ -104,6 +104,7 @@ def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] 
         ("reads", f"{escape(plan.source)}, snapshot <code>{plan.source_snapshot_id}</code>"),
         *((f"made by run {escape(one.run_id)}", escape(", ".join(one.chunks))) for one in plan.upstream),
         *((f"reads {escape(one.table)}", escape(one.describe())) for one in plan.sources),
+        *((escape(name), escape(said)) for name, said in plan.of_logs()),
         *(
             [("schemas", ", ".join(f"{one.schema_id} of {escape(one.table)}" for one in plan.schemas))]
             if plan.schemas

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from change_world import CHANGES, Accounts, make_accounts
 
+from backfill_assets.audit.report import report
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, ACCOUNT_STATE, BANK
@@ -19,6 +20,7 @@ from backfill_assets.products.accounts.generator import Bank, Message
 from backfill_assets.products.accounts.transforms import ACCOUNT
 from backfill_assets.reconciliation.source_rows import SourceCompared, compared_with_source
 from manifests.errors import InputRefused, PlanRefused
+from manifests.log_breaks import InheritedBreaks
 from manifests.log_ranges import Observation
 from manifests.log_ranges import lsn as lsn_in_words
 from manifests.model import RunManifest
@@ -52,10 +54,14 @@ def published_history(accounts: Accounts, run_id: str) -> None:
     accounts.published(accounts.manifest(run_id, target={"table": HISTORY, "publishMode": "REPLACE_PARTITIONS"}))
 
 
+def month_end(day: Any) -> date:
+    later: date = (day + timedelta(days=31)).replace(day=1)
+    return later - timedelta(days=1)
+
+
 def published_state(accounts: Accounts, run_id: str, mode: str, **more: Any) -> None:
     opened = accounts.table(HISTORY)["opened_on"]
-    last = opened.max() + timedelta(days=31)
-    days = {"start": opened.min().replace(day=1), "end": last.replace(day=1) - timedelta(days=1)}
+    days = {"start": opened.min().replace(day=1), "end": month_end(opened.max())}
     accounts.published(
         accounts.manifest(run_id, target={"table": STATE, "publishMode": mode, "publishRange": days, **more})
     )
@@ -243,6 +249,16 @@ def test_a_log_that_begins_anew_with_a_snapshot_is_published_as_observed_and_its
     names = sorted({r["account_id"] for r in history})
     published_state(accounts, "state-2", "MERGE_BY_KEY", merge={"entities": names})
     assert state_of(accounts) == rows_of(bank, bank.lsn)
+    # whoever decides about what is computed from the history is told of the break behind it, and so is whoever asks later
+    assert accounts.platform.ledger.run("state-1").plan.inherited_breaks == ()
+    behind = accounts.platform.ledger.run("state-2").plan
+    assert behind.inherited_breaks == (InheritedBreaks(HISTORY, CHANGES, (broken,)),)
+    assert behind.of_logs() == [(f"break behind {HISTORY}", f"{broken.describe()} ({CHANGES})")]
+    for name in ("history-3", "state-2"):
+        page = report(accounts.platform, name)
+        assert f"<dd>{broken.describe()}" in page, name
+    assert "<dt>log bronze.account_changes</dt>" in report(accounts.platform, "history-3")
+    assert "break behind" not in report(accounts.platform, "state-1")
     gone = {(tuple(r[name] for name in ("account_id", "opened_on"))) for r in ended} - {
         row[:2] for row in rows_of(bank, again)
     }
@@ -310,10 +326,24 @@ def test_a_run_beyond_a_break_without_a_snapshot_is_refused_and_up_to_it_is_not(
     source = {"table": CHANGES, "log": {"until": known + 1}}
     plan = plan_run(accounts.platform, accounts.manifest("history-1", target=target, source=source)).plan
     assert plan.logs[0].breaks == ()
+    # published nevertheless, it refuses what is computed from it, until somebody publishes that nevertheless, too
+    beyond = {"table": CHANGES, "log": {"breaks": "PUBLISH"}}
+    accounts.published(accounts.manifest("anyhow-1", target=target, source=beyond, kind="BACKFILL"))
+    with pytest.raises(PlanRefused, match=f"{HISTORY} is computed from {CHANGES} beyond a break"):
+        published_state(accounts, "state-1", "REPLACE_PARTITIONS")
+    opened = accounts.table(HISTORY)["opened_on"]
+    days = {"start": opened.min().replace(day=1), "end": month_end(opened.max())}
+    state = {"table": STATE, "publishMode": "REPLACE_PARTITIONS", "publishRange": days}
+    behind = {"table": HISTORY, "log": {"breaks": "PUBLISH"}}
+    plan = plan_run(accounts.platform, accounts.manifest("state-2", target=state, source=behind, kind="BACKFILL")).plan
+    assert [one.again for one in plan.inherited_breaks[0].breaks] == [None]
+    named = {"table": HISTORY, "log": {"breaks": "PUBLISH", "until": known}}
+    with pytest.raises(PlanRefused, match=f"{HISTORY} is no log"):
+        plan_run(accounts.platform, accounts.manifest("state-3", target=state, source=named, kind="BACKFILL"))
     bank.snapshot()
     done = next(place for place, one in enumerate(bank.messages) if one.value and one.value.get("op") == "r")
     accounts.land(bank.messages[done:], "observed", accept_gap="the commits before it were delivered", by="ana")
-    plan = plan_run(accounts.platform, accounts.manifest("history-2", target=target, kind="BACKFILL")).plan
+    plan = plan_run(accounts.platform, accounts.manifest("history-2", target=target)).plan
     found = plan.logs[0].breaks
     assert [one.again.position for one in found if one.again] == [
         bank.lsn

@@ -1,0 +1,62 @@
+"""Breaks of changelogs behind targets that other targets are computed from, looked up when a run is planned.
+
+Put here which runs' plans are asked, and of which loads. What a break is, and what it refuses, is `manifests.log_breaks`'; which runs hold
+what is read, `upstream`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from backfill_assets.installation import Platform
+from manifests.further_sources import UpstreamRun
+from manifests.log_breaks import InheritedBreaks, LogBreak, breaks_of
+from manifests.log_pins import PinnedLog
+from manifests.log_ranges import LogKind, LogRange
+from manifests.plan import Plan
+
+
+def inherited_breaks(platform: Platform, table: str, upstream: Iterable[UpstreamRun]) -> tuple[InheritedBreaks, ...]:
+    """Return the breaks behind a source, by the plans of the runs that hold what is read of it; none of what is no target.
+
+    Raises:
+        EnvironmentRefused: if what a load of such a log says of its ranges cannot be read.
+    """
+    if not upstream or not _has_changelog(platform, table):
+        return ()
+    found: dict[str, set[LogBreak]] = {}
+    for plan in _plans(platform, upstream):
+        for one in plan.inherited_breaks:
+            found.setdefault(one.log, set()).update(one.breaks)
+        for log in plan.logs:
+            if log.log.kind is LogKind.CHANGELOG:
+                found.setdefault(log.table, set()).update(_up_to(platform, plan, log))
+    return tuple(
+        InheritedBreaks(table, log, tuple(sorted(breaks, key=lambda one: one.lost)))
+        for log, breaks in sorted(found.items())
+        if breaks
+    )
+
+
+def _has_changelog(platform: Platform, table: str) -> bool:
+    """Whether a target is computed from a changelog, by way of others too; then only its runs' plans are worth reading."""
+    logs = {one.name for one in platform.products.inputs if one.log is not None and one.log.kind is LogKind.CHANGELOG}
+    target = platform.products.find_target(table)
+    return target is not None and any(name in logs or _has_changelog(platform, name) for name in target.every_source)
+
+
+def _plans(platform: Platform, upstream: Iterable[UpstreamRun]) -> Iterator[Plan]:
+    """Yield the plans by which the chunks that are read were computed."""
+    for run in upstream:
+        plans = platform.ledger.plans(platform.ledger.with_plan(platform.ledger.run(run.run_id)))
+        yield from {plan.hash: plan for chunk, plan in plans.items() if chunk in run.chunks}.values()
+
+
+def _up_to(platform: Platform, plan: Plan, log: PinnedLog) -> tuple[LogBreak, ...]:
+    """Return the breaks of a log from its beginning up to where a plan has read it.
+
+    From its beginning: what a merge goes on from was read by earlier runs.
+    """
+    until = max((one.until for one in log.ranges), default=0)
+    loads = platform.lakehouse.landed_loads(log.table, dict(plan.source_pins)[log.table])
+    return breaks_of([one.landed for one in loads], [LogRange(0, 0, until)])
