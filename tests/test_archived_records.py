@@ -19,6 +19,7 @@ from backfill_assets.extraction import archived_records
 from backfill_assets.extraction.archived_records import ArchivedFile, Copied, CopyTask, copy_files, looked_at
 from backfill_assets.extraction.record_files import RecordFiles
 from backfill_assets.worker import file_batches
+from backfill_assets.worker.columns import scan_file
 from manifests.errors import Problem
 from manifests.log_ranges import LogRange
 
@@ -128,3 +129,54 @@ def test_rows_without_a_place_are_refused(tmp_path: Path) -> None:
     found = looked_at(str(path), SCHEMA)
     assert isinstance(found, Problem)
     assert "2 rows have no place" in found.what
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pl.col("log_partition").cast(pl.Int64) + 2**31,
+        pl.lit(2**63 - 1).alias("log_offset"),
+        (pl.col("record_time").to_physical() + 8_000 * 366 * 86_400_000_000).cast(pl.Datetime("us", "UTC")),
+        (pl.col("record_time").to_physical() // 1000 + 8_000 * 366 * 86_400_000).cast(pl.Datetime("ms", "UTC")),
+        pl.lit([{"name": None, "value": b"1"}], dtype=HEADERS).alias("record_headers"),
+        pl.lit([{"name": "n", "value": b"1"}, None], dtype=HEADERS).alias("record_headers"),
+    ],
+    ids=["partition", "offset", "microseconds", "milliseconds", "header without a name", "no header"],
+)
+def test_rows_that_are_no_records_of_a_topic_are_refused(tmp_path: Path, odd: pl.Expr) -> None:
+    whole, path = records(list(range(10))), tmp_path / "odd.parquet"
+    name = odd.meta.output_name()
+    fine = whole.with_columns(whole[name].cast(whole.select(odd).schema[name]))
+    fine.write_parquet(path)
+    assert isinstance(looked_at(str(path), SCHEMA), ArchivedFile)
+    pl.concat([fine[:9], whole[9:].with_columns(odd)]).write_parquet(path)
+    found = looked_at(str(path), SCHEMA)
+    assert isinstance(found, Problem)
+    assert "1 rows have no place" in found.what
+
+
+def test_a_name_with_brackets_is_that_of_a_file_and_no_pattern(tmp_path: Path) -> None:
+    for name in ("part[1].parquet", "part1.parquet"):
+        records([7] if name == "part1.parquet" else [1]).write_parquet(tmp_path / name)
+    looked = looked_at(str(tmp_path / "part[1].parquet"), SCHEMA)
+    assert isinstance(looked, ArchivedFile)
+    assert looked.ranges == (LogRange(0, 1, 2),)
+    assert scan_file(str(tmp_path / "part[1].parquet"), "").collect()["log_offset"].to_list() == [1]
+
+
+def test_a_page_that_is_damaged_is_said_and_nothing_of_it_is_copied(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.parquet"
+    pq.write_table(records(list(range(500)), size=400).to_arrow(), path, compression="zstd", row_group_size=100)
+    column = pq.read_metadata(path).row_group(3).column(5)
+    assert column.path_in_schema == "record_value"
+    raw = bytearray(path.read_bytes())
+    begins = column.dictionary_page_offset or column.data_page_offset
+    raw[begins : begins + 60] = bytes(60)
+    path.write_bytes(raw)
+    looked = looked_at(str(path), SCHEMA)
+    assert isinstance(looked, ArchivedFile), "the columns that say where its records are can be read"
+    task = CopyTask(str(path), looked.ranges, str(tmp_path / "copied"), "load-1")
+    (done,) = copy_files(SCHEMA.model_dump_json(), iter([task]))
+    assert done.unreadable
+    assert (done.files, done.rows) == ((), 0)
+    assert list((tmp_path / "copied").rglob("*.parquet")) == []

@@ -28,6 +28,7 @@ from manifests.lifecycle import PublicationState, RunState
 from manifests.model import Mode
 from manifests.planned_topics import PlannedTopic
 from manifests.reading import manifest_from
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.topic_publications import WrittenRange
 from resources.settings import load_settings
 from resources.sinks.policy import Decision, judge_granted, judge_topic
@@ -162,6 +163,33 @@ def test_a_run_whose_topic_kafka_takes_for_that_of_another_run_is_refused_by_nam
         platform = copy_of(with_history)
         with pytest.raises(PlanRefused, match=r"from the live topic readings\.backfill\.tariffs\.2021"):
             ran(platform, "tariffs_2021")
+        closed(platform)
+    other = replace(with_topic(backfill_topic="readings.backfill.tariffs.2021"), name="other_events")
+    with serving(EVENTS, other):
+        platform = copy_of(with_history)
+        for run_id in ("tariffs.2021", "tariffs_2021"):
+            with pytest.raises(PlanRefused, match="the backfill topic of the sink other_events"):
+                ran(platform, run_id)
+        closed(platform)
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("starts", '{"0":"many"}'), ("starts", "[0]"), ("written", '[{"partition":0}]'), ("written", '["0"]')],
+)
+def test_cells_of_a_publication_that_nobody_here_wrote_are_refused_by_name(cell: str, value: str) -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        begun = platform.ledger.topics.begin(
+            "restate", EVENTS.name, 1, "publish", topic="t", cluster_id="c", topic_id="i", starts={0: 0}, actor="ops"
+        )
+        platform.ledger.topics.close(begun, PublicationState.COMMITTED, [WrittenRange(0, 0, 4, 4, "0" * 64)])
+        (entry,) = platform.ledger.topics.of_run("restate")
+        assert (entry.first_offsets, entry.ranges) == ({0: 0}, [WrittenRange(0, 0, 4, 4, "0" * 64)])
+        forged = replace(entry, **{cell: value})
+        with pytest.raises(IllegibleRow, match="the publication of run 'restate' to t has cells that cannot be read"):
+            _ = (forged.first_offsets, forged.ranges)
         closed(platform)
 
 

@@ -36,6 +36,10 @@ _OFFSETS = 2_000_000
 """Offsets that are looked at together for whether one is there twice."""
 _BUCKETS = 65_536
 """In how many like parts of a range its records are counted."""
+_MOST_PARTITIONS, _MOST_OFFSETS = 2**31 - 1, 2**63 - 2
+_UNITS = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The seconds of the years 1 to 9999, which Iceberg and Python can both write."""
 _LOAD, _PARTITION, _OFFSET = "load_id", "log_partition", "log_offset"
 _PLACE = (_PARTITION, _OFFSET)
 
@@ -60,7 +64,10 @@ class CopyTask:
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied of one range of a file. Times are microseconds since 1970, None without a record."""
+    """What was copied of one range of a file. Times are microseconds since 1970, None without a record.
+
+    `unreadable` says why a part of the file cannot be read; empty where all of it could.
+    """
 
     chunk: str
     partition: int
@@ -70,6 +77,11 @@ class Copied:
     rows: int
     first_time: int | None
     last_time: int | None
+    unreadable: str = ""
+
+
+class _UnreadablePartError(Exception):
+    """A part of a file cannot be read, whatever its first rows say."""
 
 
 def files_below(place: Path) -> list[str]:
@@ -81,7 +93,7 @@ def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
     """Return which offsets a file has, or why it is no file of an archive of a table with such columns."""
     kinds = {field.name: polars_type(field.field_type) for field in schema.fields if field.name != _LOAD}
     try:
-        own = pl.scan_parquet(path, hive_partitioning=False).collect_schema()
+        own = pl.scan_parquet(path, hive_partitioning=False, glob=False).collect_schema()
         wrong = [name for name, kind in kinds.items() if not _reads_as(own.get(name), kind)]
         if wrong:
             said = ", ".join(f"{name} is {own.get(name, 'missing')}" for name in wrong)
@@ -93,25 +105,38 @@ def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
 
 def _places_of(path: str) -> ArchivedFile | Problem:
     """Return the offsets of a file with the columns of a record, read batch by batch, or what is wrong with them."""
-    place = (pl.col(_PARTITION), pl.col(_OFFSET))
-    odd = (
-        pl.any_horizontal(one.is_null() | (one < 0) for one in place)
-        | ~pl.col("record_time_type").is_in(TIME_TYPES).fill_null(False)
-        | pl.col("record_headers").is_null()
-    )
     odd_rows = 0
     found: dict[int, _Places] = {}
-    for rows in batches_of(path, (_PARTITION, _OFFSET, "record_time_type", "record_headers")):
-        odd_rows += rows.select(odd.sum()).item()
+    for rows in batches_of(path, (_PARTITION, _OFFSET, "record_time", "record_time_type", "record_headers")):
+        odd_rows += rows.select(_odd(rows.schema["record_time"]).sum()).item()
         for (partition,), own in rows.drop_nulls(_PARTITION).group_by(_PARTITION, maintain_order=True):
             found.setdefault(partition, _Places()).add(own[_OFFSET].drop_nulls())
     if odd_rows:
-        return Problem(f"{path}: {odd_rows:,} rows have no place, no time type or no list of headers", _RULE, _FIX)
+        what = f"{path}: {odd_rows:,} rows have no place, no time type or no list of headers with names, or a time before year 1 or after 9999"
+        return Problem(what, _RULE, _FIX)
     ranges = {partition: LogRange(partition, own.first, own.last + 1) for partition, own in sorted(found.items())}
     twice = sum(_repeated(path, one) for one in ranges.values() if not found[one.partition].ascending)
     if twice:
         return Problem(f"{path}: {twice:,} offsets are there more than once", "a record has one offset", _FIX)
     return ArchivedFile(path, tuple(ranges.values()))
+
+
+def _odd(time: pl.DataType) -> pl.Expr:
+    """Return which rows are no records: without a place that a topic may have, a time that can be written, or their headers."""
+    assert isinstance(time, pl.Datetime)
+    unit = _UNITS[time.time_unit]
+    at, headers = pl.col("record_time").to_physical(), pl.col("record_headers")
+    names = headers.list.eval(pl.element().is_null() | pl.element().struct.field("name").is_null())
+    return (
+        pl.any_horizontal(
+            pl.col(name).is_null() | (pl.col(name) < 0) | (pl.col(name) > most)
+            for name, most in ((_PARTITION, _MOST_PARTITIONS), (_OFFSET, _MOST_OFFSETS))
+        )
+        | ((at < _FIRST_SECOND * unit) | (at > _LAST_SECOND * unit)).fill_null(False)
+        | ~pl.col("record_time_type").is_in(TIME_TYPES).fill_null(False)
+        | headers.is_null()
+        | names.list.any().fill_null(False)
+    )
 
 
 class _Places:
@@ -199,7 +224,23 @@ def copy_files(schema: str, tasks: Iterator[CopyTask]) -> Iterator[Copied]:
     kinds = pl.Schema({field.name: polars_type(field.field_type) for field in table.fields if field.name != _LOAD})
     for task in tasks:
         for one in task.ranges:
-            yield _copied(_in_order(task.chunk, one, kinds), one, task, schema_to_pyarrow(table), table.column_names)
+            rows = _readable(_in_order(task.chunk, one, kinds))
+            try:
+                yield _copied(rows, one, task, schema_to_pyarrow(table), table.column_names)
+            except _UnreadablePartError as error:
+                yield Copied(task.chunk, one.partition, one.start, one.until, (), 0, None, None, str(error))
+
+
+def _readable(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the same, and say of what cannot be read that it cannot: what is written meanwhile has errors of its own."""
+    while True:
+        try:
+            rows = next(parts, None)
+        except (*UNREADABLE, arrow.ArrowException) as error:
+            raise _UnreadablePartError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+        if rows is None:
+            return
+        yield rows
 
 
 def _in_order(path: str, one: LogRange, kinds: pl.Schema) -> Iterator[pl.DataFrame]:

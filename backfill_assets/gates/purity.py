@@ -62,7 +62,7 @@ def part_of(run: RunContext, staged: ChunkRecord, parts: int) -> Part:
     entity = run.target.entity
     if parts == 1 or entity is None or not staged.files:
         return Part()
-    found = pl.scan_parquet([local_path(file.path) for file in staged.files], hive_partitioning=False)
+    found = pl.scan_parquet([local_path(file.path) for file in staged.files], hive_partitioning=False, glob=False)
     texts = found.select(pl.col(entity).cast(pl.String).unique()).drop_nulls().collect()[entity].to_list()
     parts = min(parts, len(texts) // FEWEST_ENTITIES)
     if parts <= 1:

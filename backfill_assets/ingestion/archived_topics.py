@@ -59,6 +59,7 @@ from resources.spark.chunk_work import ChunkWork
 
 _log = logging.getLogger(__name__)
 _COPY = ChunkWork[CopyTask, Copied]
+RESTORE = "restore the file, or write the archive anew; nothing was landed"
 
 
 def land_archive(
@@ -212,6 +213,15 @@ def _copied(
     ]
     work: _COPY = ChunkWork(partial(copy_files, table.schema().model_dump_json()), CopyTask, Copied)
     done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
+    if unreadable := sorted({(one.chunk, one.unreadable) for one in done if one.unreadable}):
+        raise InputRefused(
+            [
+                Problem(
+                    f"{path} cannot be read to its end: {why}", "an archive is Parquet files that are whole", RESTORE
+                )
+                for path, why in unreadable
+            ]
+        )
     faults.reach("landing.read")
     landed = LandedLog(log, tuple(_landed(one, done) for one in missing), resolved.gap)
     said = {REASON_PROPERTY: reason} if resolved.gap else {}

@@ -246,7 +246,7 @@ def _values(files: Iterable[str], column: str) -> list[str]:
     values: set[str] = set()
     for path in files:
         try:
-            scan = pl.scan_parquet(local_path(path), hive_partitioning=False)
+            scan = pl.scan_parquet(local_path(path), hive_partitioning=False, glob=False)
             if column not in scan.collect_schema():
                 raise InputRefused(
                     Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")

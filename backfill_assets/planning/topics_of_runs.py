@@ -13,6 +13,7 @@ from backfill_assets.installation import Platform
 from manifests.lifecycle import ENDED
 from manifests.model import Mode, RunManifest
 from manifests.planned_topics import GrantedTopic, metric_name
+from resources.sinks.declared import ToTopic
 from resources.sinks.policy import granted_topics, live_topics
 
 
@@ -23,9 +24,27 @@ def topics_of(platform: Platform, manifest: RunManifest) -> list[GrantedTopic]:
         return found
     others = list(_others(platform, manifest))
     return [
-        replace(one, named_like=next((whose for topic, whose in others if _are_one(topic, one.topic)), ""))
+        replace(
+            one,
+            named_like=next((whose for topic, whose in others if _are_one(topic, one.topic)), _taken(platform, one)),
+        )
         for one in found
     ]
+
+
+def _taken(platform: Platform, granted: GrantedTopic) -> str:
+    """Return whose declared backfill topic a run's own one would be, or would be taken for; empty if nobody's."""
+    declared = {
+        name: one.adapter.backfill_topic
+        for name, one in sorted(platform.products.sinks.items())
+        if isinstance(one.adapter, ToTopic)
+    }
+    if declared[granted.sink] is not None:
+        return ""
+    same = (
+        (topic, name) for name, topic in declared.items() if topic and metric_name(topic) == metric_name(granted.topic)
+    )
+    return next((f"{topic}, the backfill topic of the sink {name}" for topic, name in same), "")
 
 
 def _others(platform: Platform, manifest: RunManifest) -> Iterator[tuple[str, str]]:

@@ -136,7 +136,13 @@ def _bring_up_to_date(
     """
     run_id, mode = record.run_id, record.plan.mode
     action = name_of(action, number)
-    topic = platform.sinks.open_topic(planned.sink, planned.topic, mode=mode, manifest=record.manifest, action=action)
+    try:
+        topic = platform.sinks.open_topic(
+            planned.sink, planned.topic, mode=mode, manifest=record.manifest, action=action
+        )
+    except Refused:
+        catch_up(platform, run_id, TOLD, {"action": action, "topic": planned.topic})  # that it has asked is on record
+        raise
     own = mode is not Mode.LIVE and topic.declared.backfill_topic is None
     try:
         with topic.opened():

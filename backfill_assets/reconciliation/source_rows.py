@@ -85,9 +85,9 @@ def compared_with_source(
     Raises:
         InputRefused: if the target is not declared, the file cannot be read, has other columns or types, or a key twice; all reasons at once.
     """
-    target = platform.products.target(table)
+    target, key = platform.products.target(table), list(dict.fromkeys(key))
     try:
-        kinds = pl.scan_parquet(file, hive_partitioning=False).collect_schema()
+        kinds = pl.scan_parquet(file, hive_partitioning=False, glob=False).collect_schema()
         rows = rows_of(str(file))
     except UNREADABLE as error:
         raise InputRefused(

@@ -119,7 +119,7 @@ class Computing:
     def read_back(self, files: Sequence[StagedFile]) -> pl.DataFrame:
         """Return the rows of a chunk's files."""
         none = pl.DataFrame(schema=dtypes(self.target.model))
-        return pl.concat([none, *(pl.read_parquet(file.path, hive_partitioning=False) for file in files)])
+        return pl.concat([none, *(pl.read_parquet(file.path, hive_partitioning=False, glob=False) for file in files)])
 
     def _context(self, chunks: Sequence[PlannedChunk], cores: int | None = None) -> TransformContext:
         references = {name: read(self.session, stored.whole) for name, stored in self.references.items()}

@@ -305,7 +305,7 @@ def _read(
         if schema:
             return scan_file(path, schema).collect()
         if hashes is None or "://" in path:
-            return pl.read_parquet(path, hive_partitioning=False)
+            return pl.read_parquet(path, hive_partitioning=False, glob=False)
         raw = Path(path).read_bytes()
         frame = pl.read_parquet(BytesIO(raw), hive_partitioning=False)
         hashes[path] = fingerprint(raw)

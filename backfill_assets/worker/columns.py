@@ -31,7 +31,7 @@ def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> p
     since it was written before the table had it. Its values have the table's type, which may be wider than the file's. Of a
     file without field ids, and without a schema, columns are taken by name.
     """
-    lazy = pl.scan_parquet(path, hive_partitioning=False)
+    lazy = pl.scan_parquet(path, hive_partitioning=False, glob=False)
     if not schema:
         return lazy if columns is None else lazy.select(columns)
     present = lazy.collect_schema()

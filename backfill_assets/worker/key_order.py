@@ -23,7 +23,7 @@ def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str,
     first_keys = []
     for path in paths:
         try:
-            head = pl.scan_parquet(path, hive_partitioning=False).select(key).head(1).collect()
+            head = pl.scan_parquet(path, hive_partitioning=False, glob=False).select(key).head(1).collect()
         except UNREADABLE as error:
             add_unreadable(violations, path, error)
             continue

@@ -12,13 +12,14 @@ from datetime import datetime
 from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from manifests.canonical import canonical_json
 from manifests.errors import Problem, StateMoved
 from manifests.lifecycle import PublicationState
 from resources import actors
 from resources.ledger import instants
-from resources.ledger.cells import parsed
+from resources.ledger.cells import legible, parsed
 from resources.ledger.part import Part, Stored
 from resources.ledger.tables import topic_publications
 
@@ -82,13 +83,18 @@ class TopicPublication(Stored):
     @property
     def first_offsets(self) -> dict[int, int]:
         """The offset of each partition from which on its events lie."""
-        said = parsed(topic_publications.c.starts, self.starts, dict)
-        return {int(partition): int(offset) for partition, offset in said.items()}
+        with legible(f"the publication of run '{self.run_id}' to {self.topic}"):
+            said = parsed(topic_publications.c.starts, self.starts, dict)
+            return {int(partition): int(offset) for partition, offset in said.items()}
 
     @property
     def ranges(self) -> list[WrittenRange]:
         """What was read back of each partition."""
-        return [WrittenRange(**one) for one in parsed(topic_publications.c.written, self.written, list)]
+        with legible(f"the publication of run '{self.run_id}' to {self.topic}"):
+            return [_WRITTEN.validate_python(one) for one in parsed(topic_publications.c.written, self.written, list)]
+
+
+_WRITTEN = TypeAdapter(WrittenRange)
 
 
 class TopicPublications(Part):
