@@ -99,9 +99,8 @@ def make_plan(
     given = _Given(*asked, base, policy, facts, uncommitted, sources, start, logs, topics)
     problems = _problems_of_target(given)
     scope = _scope(given)
-    pins, pin_problems = pin_references(manifest, contract, references)
     chunks, sample_problems = _chunks(given, scope)
-    problems += [*source_range_problems(manifest, scope.inputs, source), *pin_problems, *sample_problems]
+    problems += [*source_range_problems(manifest, scope.inputs, source), *given.pinned_references[1], *sample_problems]
     problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
@@ -110,7 +109,7 @@ def make_plan(
     source_problems += log_problems(manifest, contract, given.logs, days, given.inherited_breaks)
     if problems := [*problems, *data_problems, *source_problems]:
         raise PlanRefused(problems)
-    return _plan(given, scope, pins, chunks, terms, further)
+    return _plan(given, scope, chunks, terms, further)
 
 
 def draft_problems(
@@ -164,6 +163,11 @@ class _Given:
     start: FoundStart | None
     logs: Mapping[str, FoundLog]
     topics: Sequence[GrantedTopic]
+
+    @cached_property
+    def pinned_references(self) -> tuple[tuple[PinnedReference, ...], list[Problem]]:
+        """Its reference tables as they are pinned, and why they may not be read."""
+        return pin_references(self.manifest, self.contract, self.references)
 
     @cached_property
     def pinned_logs(self) -> tuple[PinnedLog, ...]:
@@ -341,12 +345,11 @@ def _further_sources(given: _Given, scope: _Scope) -> tuple[tuple[PinnedSource, 
 def _plan(
     given: _Given,
     scope: _Scope,
-    pins: tuple[PinnedReference, ...],
     chunks: tuple[PlannedChunk, ...],
     terms: DataTerms | None,
     further: tuple[PinnedSource, ...],
 ) -> Plan:
-    manifest, contract, source = given.manifest, given.contract, given.source
+    manifest, contract, source, base = given.manifest, given.contract, given.source, given.base or BaseState()
     return Plan(
         run_id=manifest.run_id,
         manifest_hash=manifest.hash,
@@ -365,7 +368,7 @@ def _plan(
         read_until=_midnight(scope.inputs.end + timedelta(days=1)) + ZONE_MARGIN,
         reads=scope.reads,
         look_back=_look_back(given, scope),
-        references=pins,
+        references=given.pinned_references[0],
         transform=contract.transform,
         transform_version=manifest.transform.version,
         chunks=chunks,
@@ -383,12 +386,12 @@ def _plan(
         version=manifest.target.version,
         acceptance=manifest.target.acceptance,
         corrections=manifest.target.correction_events,
-        corrections_base_snapshot_id=None if given.base is None else given.base.corrections_snapshot_id,
+        corrections_base_snapshot_id=base.corrections_snapshot_id,
         conflict=_conflict_terms(manifest.conflict),
         source_ends=_source_ends(given),
         policy=None if given.policy is None else given.policy.hash,
         data=terms,
-        schemas=_schemas(given.base or BaseState()),
+        schemas=tuple(PinnedSchema(table, number) for table, number in sorted(base.schemas.items())),
         reason=manifest.reason if contract.rows_say_why else None,
         division=contract.division,
         values=_values(given),
@@ -404,10 +407,6 @@ def _plan(
 def _values(given: _Given) -> tuple[str, ...] | None:
     """Return the values that may change, in the declaration's order; None where all of them may."""
     return None if given.parts == given.contract.parts(None) else given.parts
-
-
-def _schemas(base: BaseState) -> tuple[PinnedSchema, ...]:
-    return tuple(PinnedSchema(table, number) for table, number in sorted(base.schemas.items()))
 
 
 def _midnight(day: date) -> datetime:

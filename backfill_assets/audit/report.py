@@ -158,6 +158,16 @@ def _completed(rows: Rows) -> Rows:
     return found
 
 
+def _of_logs(plan: Mapping[str, Any], run_id: str) -> list[tuple[str, str]]:
+    """Say in words what a plan keeps of logs.
+
+    Raises:
+        IllegibleRow: if that is not what this project writes.
+    """
+    with legible(f"run '{run_id}'"):
+        return logs_of(plan)
+
+
 def _holdings(rows: Rows) -> tuple[set[str], set[str]]:
     """Return the chunks that a run holds, and those that later runs have taken from it and hold."""
     versions = rows["accepted_versions"].values()
@@ -171,8 +181,6 @@ def _facts(
     rows = _completed(rows)
     run = rows["runs"][run_id]
     manifest, plan = run["manifest"], completed(Plan, run["plan"])
-    with legible(f"run '{run_id}'"):
-        of_logs = logs_of(plan)
     chunks = list(rows["chunks"].values())
     table = platform.products.target(run["target"])
     keys = [chunk["chunk"] for chunk in chunks]
@@ -200,7 +208,7 @@ def _facts(
         "manifest": manifest,
         "manifest_text": yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True),
         "plan": plan,
-        "of_logs": of_logs,
+        "of_logs": _of_logs(plan, run_id),
         "ever": [day.isoformat() for day in EVER],
         "table": {"name": table.name, "description": table.description, "owners": table.owners},
         "decisions": _decisions(rows, records),
