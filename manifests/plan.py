@@ -327,7 +327,7 @@ def read_until(plan: Plan, source: PinnedSource) -> date:
 
 def logs_in_words(logs: Iterable[PinnedLog], inherited: Iterable[InheritedBreaks]) -> list[tuple[str, str]]:
     """Say in words what a plan keeps of logs, as pairs of a name and what is said of it."""
-    return [pair for one in (*logs, *inherited) for pair in one.describe()]
+    return [pair for one in logs for pair in one.describe()] + [pair for one in inherited for pair in one.describe()]
 
 
 _PLAN = TypeAdapter(Plan)
