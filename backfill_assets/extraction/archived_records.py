@@ -237,7 +237,7 @@ def _readable(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         try:
             rows = next(parts, None)
         except (*UNREADABLE, arrow.ArrowException) as error:
-            raise _UnreadablePartError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+            raise _UnreadablePartError(f"{type(error).__name__}: {error}") from error
         if rows is None:
             return
         yield rows

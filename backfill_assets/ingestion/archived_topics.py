@@ -34,7 +34,7 @@ from backfill_assets.ingestion.landed_commits import (
     other_rows,
 )
 from backfill_assets.ingestion.landing import Landed, require_reason
-from backfill_assets.ingestion.topic_overlaps import require_equal
+from backfill_assets.ingestion.topic_overlaps import require_equal, unreadable
 from backfill_assets.ingestion.topic_ranges import Resolved, landed_ranges
 from backfill_assets.installation import Platform
 from manifests.errors import InputRefused, Problem
@@ -59,7 +59,6 @@ from resources.spark.chunk_work import ChunkWork
 
 _log = logging.getLogger(__name__)
 _COPY = ChunkWork[CopyTask, Copied]
-RESTORE = "restore the file, or write the archive anew; nothing was landed"
 
 
 def land_archive(
@@ -213,15 +212,9 @@ def _copied(
     ]
     work: _COPY = ChunkWork(partial(copy_files, table.schema().model_dump_json()), CopyTask, Copied)
     done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
-    if unreadable := sorted({(one.chunk, one.unreadable) for one in done if one.unreadable}):
-        raise InputRefused(
-            [
-                Problem(
-                    f"{path} cannot be read to its end: {why}", "an archive is Parquet files that are whole", RESTORE
-                )
-                for path, why in unreadable
-            ]
-        )
+    for one in done:
+        if one.unreadable:
+            raise unreadable(one.chunk, one.unreadable)
     faults.reach("landing.read")
     landed = LandedLog(log, tuple(_landed(one, done) for one in missing), resolved.gap)
     said = {REASON_PROPERTY: reason} if resolved.gap else {}

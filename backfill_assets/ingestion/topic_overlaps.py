@@ -16,7 +16,7 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.table import Table
 
 from backfill_assets.declarations.schema import polars_type
-from backfill_assets.worker.columns import scan_file
+from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
 from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import LogRange
@@ -68,7 +68,7 @@ def require_equal(
         compacted: whether records may be missing in the files that the table has.
 
     Raises:
-        InputRefused: if they differ, naming the first offset at which they do.
+        InputRefused: if they differ, naming the first offset at which they do, or the files cannot be read.
     """
     schema = table.schema().model_dump_json()
     kinds = pl.Schema({name: polars_type(table.schema().find_field(name).field_type) for name in COLUMNS})
@@ -79,7 +79,10 @@ def require_equal(
         for start in range(one.start, one.until, _BLOCK):
             block = LogRange(one.partition, start, min(start + _BLOCK, one.until))
             landed = _rows(own, schema, block, kinds)
-            other = _rows(paths, "", block, kinds)
+            try:
+                other = _rows(paths, "", block, kinds)
+            except UNREADABLE as error:
+                raise unreadable(what, f"{type(error).__name__}: {error}") from error
             if compacted:
                 kept = landed.join(other.select(OFFSET), on=OFFSET, how="semi", maintain_order="left")
                 removed += landed.height - kept.height
@@ -88,6 +91,13 @@ def require_equal(
                 raise _differs(landed, other, one, table, what)
             digest.update(landed)
     return Proven(tuple(ranges), digest.rows, digest.result(), removed)
+
+
+def unreadable(what: str, why: str) -> InputRefused:
+    """Return the refusal of an archive of which a part cannot be read; nothing of it was landed."""
+    said = f"{what} cannot be read to its end: {why.partition(chr(10))[0]}"
+    fix = "restore the file, or write the archive anew; nothing was landed"
+    return InputRefused(Problem(said, "an archive is Parquet files that are whole", fix))
 
 
 def _files(table: Table, one: LogRange) -> list[str]:
