@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from functools import partial, reduce
+from pathlib import Path
 
 from pyiceberg.expressions import BooleanExpression
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -43,7 +44,7 @@ from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.plan import MergeTerms, Plan, PlannedChunk
 from manifests.staged_file import StagedFile
-from resources.lakehouse.facade import PinnedRead, before, between
+from resources.lakehouse.facade import PinnedRead, before, between, local_path
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord
 
@@ -156,6 +157,12 @@ def further_sources(
 def entities_folder(prefix: str) -> str:
     """Return where an attempt keeps the entities that it merges: beside its rows, whose folder Spark makes."""
     return f"{prefix}-entities"
+
+
+def entities_file(prefix: str) -> str:
+    """Return the file that an attempt keeps them in; the folder, which cannot be read as one, where there is none."""
+    folder = entities_folder(prefix)
+    return next((str(one) for one in sorted(Path(local_path(folder)).glob("part-*.parquet"))), folder)
 
 
 def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> Inputs:

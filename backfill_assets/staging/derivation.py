@@ -13,7 +13,7 @@ from backfill_assets.declarations.schema import dtypes, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging.compute import entities_folder
+from backfill_assets.staging.compute import entities_file
 from backfill_assets.staging.folders import Parts, parts_of
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.chunk_corrections import CorrectionSpec
@@ -79,13 +79,14 @@ def _tasks(
         output = f"{lakehouse.location(table)}/{prefix.removeprefix(f'{lakehouse.location(target.name)}/')}"
         if plan.corrections_base_snapshot_id is not None:
             issued = lakehouse.files_by_chunk(table, plan.corrections_base_snapshot_id, scopes)
+    entities = entities_file(prefix) if plan.merge is not None else ""
     tasks = [
         DeriveTask(
             key,
             tuple(map(local_path, base[key])),
             tuple(local_path(file.path) for file in files[key]),
             f"{local_path(output)}/derived/{key}",
-            f"{local_path(entities_folder(prefix))}/*.parquet" if plan.merge is not None else "",
+            entities,
             tuple(map(local_path, issued[key])),
         )
         for key in files
