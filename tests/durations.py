@@ -44,6 +44,12 @@ def seconds_of(item: pytest.Item) -> float:
     return seconds
 
 
+def fixtures_of(module: str) -> float:
+    """Return what the fixtures of a module took that its tests were the first to ask for."""
+    seconds: float = recorded().get(module, {}).get("fixtures", 0.0)
+    return seconds
+
+
 def by_test(items: Iterable[pytest.Item]) -> list[list[pytest.Item]]:
     """Return the cases of each test together."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
@@ -72,8 +78,7 @@ def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 
 def _is_quick(item: pytest.Item, cases: int) -> bool:
-    fixtures: float = recorded().get(module_of(item), {}).get("fixtures", 0.0)
-    return fixtures <= QUICK_FIXTURES_SECONDS and seconds_of(item) <= QUICK_SECONDS * cases
+    return fixtures_of(module_of(item)) <= QUICK_FIXTURES_SECONDS and seconds_of(item) <= QUICK_SECONDS * cases
 
 
 def part(items: Sequence[pytest.Item], number: int, of: int) -> list[pytest.Item]:
@@ -84,7 +89,7 @@ def part(items: Sequence[pytest.Item], number: int, of: int) -> list[pytest.Item
     """
     if not 1 <= number <= of:
         raise ValueError(f"there is no part {number} of {of}")
-    seconds: dict[str, float] = defaultdict(float)
+    seconds = {module_of(item): fixtures_of(module_of(item)) for item in items}
     for cases in by_test(items):
         seconds[module_of(cases[0])] += seconds_of(cases[0])
     dealt_to = dealt(seconds, of)

@@ -1,7 +1,8 @@
 """Which cases `make test` leaves to `make test-exhaustive`: both together are every test there is.
 
 `make test` aims at ten minutes. It tries each test of which a case takes at most `CASE_SECONDS`, and as many cases of it as take
-no more than `CASES_SECONDS` together, one at least. A test marked `matrix` has cases that are a product, each mode with each
+no more than `CASES_SECONDS` together, one at least; none of a module whose fixtures take more than `FIXTURES_SECONDS` for each of
+them. A test marked `matrix` has cases that are a product, each mode with each
 point, each point with each act: of those the first are the ones that try each value of each parameter once. What is marked
 `check` is always tried: a restatement from plan to published, a crash of each phase. What is left out is marked `exhaustive`
 here. What is marked so where it stands is a long campaign or a day in a browser; cases beside it that are not are always tried.
@@ -9,27 +10,41 @@ here. What is marked so where it stands is a long campaign or a day in a browser
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
-from durations import by_test, seconds_of
+from durations import by_test, fixtures_of, module_of, seconds_of
 
-CASE_SECONDS, CASES_SECONDS = 2.0, 1.5
+CASE_SECONDS, CASES_SECONDS = 1.5, 1.0
 """Seconds that `make test` has for one case of a test, and for those that it tries of one test."""
+FIXTURES_SECONDS = 1.5
+"""Seconds that it has for the fixtures of a module, for each test of the module that it tries."""
 Value = tuple[object, object]
 """The parameters of one `parametrize`, and what it has given them."""
 
 
-def mark(items: Iterable[pytest.Item]) -> None:
+def mark(items: Sequence[pytest.Item]) -> None:
     """Mark the cases of each test that are left out as `exhaustive`."""
     for all_cases in by_test(items):
         cases = [case for case in all_cases if case.get_closest_marker("exhaustive") is None]
         if len(cases) < len(all_cases):
             continue  # a long campaign, and what is short beside it
         tried = set(tried_of(cases, seconds_of(cases[0])))
-        for number, case in enumerate(cases):
-            if number not in tried and case.get_closest_marker("check") is None:
-                case.add_marker("exhaustive")
+        _leave_out(case for number, case in enumerate(cases) if number not in tried)
+    by_module: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("exhaustive") is None:
+            by_module[module_of(item)].append(item)
+    for module, tried_there in by_module.items():
+        if fixtures_of(module) > FIXTURES_SECONDS * len(tried_there):
+            _leave_out(tried_there)
+
+
+def _leave_out(cases: Iterable[pytest.Item]) -> None:
+    for case in cases:
+        if case.get_closest_marker("check") is None:
+            case.add_marker("exhaustive")
 
 
 def tried_of(cases: Sequence[pytest.Item], seconds: float) -> list[int]:

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from durations import dealt, part
 from durations import test_of as name_of
-from exhaustive import CASE_SECONDS, CASES_SECONDS, covering, mark, spread
+from exhaustive import CASE_SECONDS, CASES_SECONDS, FIXTURES_SECONDS, covering, mark, spread
 
 pytest_plugins = ["pytester"]
 
@@ -85,6 +85,17 @@ def test_one_that_takes_long_is_left_out_but_for_what_the_inner_loop_runs(
         "test_of_a_campaign_that_is_long[3]",
     }
     assert len([name for name in tried if "of_ten" in name]) == 10
+
+
+def test_a_module_whose_fixtures_take_long_is_left_out_but_for_what_the_inner_loop_runs(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exhaustive.fixtures_of", lambda _: 0.0)
+    tried = tried_in(pytester)
+    monkeypatch.setattr("exhaustive.fixtures_of", lambda _: FIXTURES_SECONDS * len(tried))
+    assert tried_in(pytester) == tried
+    monkeypatch.setattr("exhaustive.fixtures_of", lambda _: FIXTURES_SECONDS * len(tried) + 1)
+    assert tried_in(pytester) == {"test_that_is_long[5]"}
 
 
 def test_a_spread_is_from_all_over() -> None:
