@@ -82,7 +82,7 @@ def _of_merged(target: TargetTable, source: InputTable | None) -> Iterator[Probl
         f"entity is {target.entity!r}, and {source.name} has the changes of a database",
         "MERGE_BY_KEY reads the rows of its entities alone, and an entity that a snapshot or a truncate has ended is told "
         "by rows that are not its own",
-        "merge from a history, a target that is replaced as a whole, as silver.account_state of the product `accounts` does; "
+        "merge from a history of it, a target that is replaced as a whole (docs/change-data-capture.md has one of each); "
         "or leave `entity` out",
         f"{target.name}: entity",
     )
