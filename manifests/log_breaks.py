@@ -100,8 +100,10 @@ def _between_timelines(
     loads: Iterable[LandedLog], lost: Sequence[LogRange], read: Sequence[LogRange] | None
 ) -> Iterator[LogRange]:
     """Yield an empty range where a later timeline begins, and nothing is lost right before it: a break nevertheless."""
+    known = list(loads)
+    begun = set(known[-1].begun) if known else set[int]()  # the newest load says all of them
     ends = {one.until for one in lost}
-    for at in sorted({at for load in loads for at in load.begun} - ends):
+    for at in sorted(begun - ends):
         if read is None or any(part.start < at < part.until for part in joined(read)):
             yield LogRange(0, at, at)
 

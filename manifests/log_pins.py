@@ -311,16 +311,14 @@ def log_problems(
     `chunks` are keys with first and last day; `inherited` are the breaks behind the sources that are targets.
     """
     asked, problems = manifest.source.log, []
-    if (
-        asked is not None
-        and contract.source not in logs
-        and not (inherited and asked == SourceLog(breaks=asked.breaks))
-    ):
+    # what is published nevertheless is so of every log; positions are the first source's
+    nevertheless = None if asked is None else asked.without_positions
+    if asked is not None and asked.names_positions and contract.source not in logs:
         rule = "source.log names positions of a log, and records of none are landed there"
         problems.append(Problem(f"{contract.source} is no log", rule, "leave source.log out", "source.log"))
     days = [] if contract.chunking is Chunking.WHOLE else chunks
     for table, found in logs.items():
-        problems += _problems_of_one(manifest, found, asked if table == contract.source else None, days)
+        problems += _problems_of_one(manifest, found, asked if table == contract.source else nevertheless, days)
     if _publishes_history(manifest) and (asked is None or asked.breaks is Breaks.REFUSE):
         problems += problems_of_inherited(inherited)
     return problems

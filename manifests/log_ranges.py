@@ -138,9 +138,14 @@ def landed_from_json(text: str) -> LandedLog:
 def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
     """Return what a load has landed with what the loads `before` it have, that were not taken back."""
     known = list(before)
-    begun = {position for load in known for position in load.begun}
-    if known and landed.log.kind is LogKind.CHANGELOG and all(load.log != landed.log for load in known):
-        begun |= {min(one.range.start for one in landed.ranges)}
+    begun = set(known[-1].begun) if known else set()
+    if known and landed.ranges and landed.log.kind is LogKind.CHANGELOG:
+        first = min(one.range.start for one in landed.ranges)
+        # an earlier snapshot of the same timeline may be found later
+        own = {one.range.start for load in known if load.log == landed.log for one in load.ranges}
+        later = {at for at in begun & own if at > first}
+        if later or all(load.log != landed.log for load in known):
+            begun = (begun - later) | {first}
     ordered = sorted((one for load in known for one in load.ranges), key=lambda one: one.range)
     so_far: list[LandedRange] = []
     for one in ordered:

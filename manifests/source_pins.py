@@ -126,6 +126,16 @@ class SourceLog(Part):
     breaks: Breaks = Breaks.REFUSE
     _later = frozenset({"breaks"})
 
+    @property
+    def names_positions(self) -> bool:
+        """Whether it says where to begin, or to end."""
+        return any(one is not None for one in (self.from_, self.until, self.from_time, self.until_time))
+
+    @property
+    def without_positions(self) -> Self:
+        """The rest of what it says."""
+        return self.model_copy(update=dict.fromkeys(("from_", "until", "from_time", "until_time")))
+
     @model_validator(mode="after")
     def _each_end_once(self) -> Self:
         for name, at, instant in (("from", self.from_, self.from_time), ("until", self.until, self.until_time)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.extraction import archived_records
 from backfill_assets.extraction.archived_records import ArchivedFile, Copied, CopyTask, copy_files, looked_at
 from backfill_assets.extraction.record_files import RecordFiles
+from backfill_assets.ingestion import archived_topics
 from backfill_assets.worker import file_batches
 from backfill_assets.worker.columns import scan_file
 from manifests.errors import Problem
-from manifests.log_ranges import LogRange
+from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogKind, LogRange
+from resources.lakehouse.landed_logs import LandedLoad
 
 SCHEMA = assign_fresh_schema_ids(iceberg_schema(ba.TopicRecord))
 HEADERS = pl.List(pl.Struct({"name": pl.String, "value": pl.Binary}))
@@ -180,3 +183,56 @@ def test_a_page_that_is_damaged_is_said_and_nothing_of_it_is_copied(tmp_path: Pa
     assert done.unreadable
     assert (done.files, done.rows) == ((), 0)
     assert list((tmp_path / "copied").rglob("*.parquet")) == []
+
+
+def test_texts_that_are_none_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    path = tmp_path / "texts.parquet"
+    rows = records(list(range(10))).to_arrow()
+    place = rows.schema.get_field_index("record_headers")
+    headers = arrow.array([[{"name": b"\xff\xfe", "value": b"1"}]] * 10)
+    # as a writer does that takes the bytes as they are
+    kind = arrow.list_(arrow.struct({"name": arrow.string(), "value": arrow.binary()}))
+    texts = arrow.ListArray.from_arrays(
+        headers.offsets,
+        arrow.StructArray.from_arrays(
+            [headers.values.field(0).view(arrow.string()), headers.values.field(1)], fields=list(kind.value_type)
+        ),
+    )
+    pq.write_table(rows.set_column(place, "record_headers", texts), path)
+    found = looked_at(str(path), SCHEMA)
+    assert isinstance(found, Problem)
+    assert "cannot be read" in found.what
+
+
+def test_a_file_that_is_damaged_anywhere_is_refused_or_read_and_nothing_else(tmp_path: Path) -> None:
+    path, chance = tmp_path / "damaged.parquet", random.Random(1)
+    pq.write_table(records(list(range(300)), size=40).to_arrow(), path, row_group_size=100)
+    raw, said = path.read_bytes(), Counter[str]()
+    for number in range(200):
+        damaged = bytearray(raw)
+        for _ in range(chance.choice([1, 8, 64])):
+            damaged[chance.randrange(len(raw)) if number % 2 else chance.randrange(len(raw) - 4000, len(raw))] = (
+                chance.randrange(256)
+            )
+        path.write_bytes(damaged)
+        looked = looked_at(str(path), SCHEMA)
+        if isinstance(looked, Problem):
+            said["refused"] += 1
+            continue
+        task = CopyTask(str(path), looked.ranges, str(tmp_path / f"copied-{number}"), "load-1")
+        for done in copy_files(SCHEMA.model_dump_json(), iter([task])):
+            said["unreadable" if done.unreadable else "copied"] += 1
+    assert said["refused"] > 20
+    assert said["copied"] + said["unreadable"] > 20
+
+
+def test_what_is_missing_between_landed_offsets_is_not_accepted_as_lost_with_a_gap_of_an_archive() -> None:
+    log, at = LogIdentity(LogKind.KAFKA, "cluster", "orders", "id"), datetime(2026, 1, 1, tzinfo=UTC)
+
+    def load(start: int, until: int) -> LandedLoad:
+        return LandedLoad(f"{start}", 1, at, LandedLog(log, (LandedRange(LogRange(0, start, until), until - start),)))
+
+    loads, files = [load(1000, 1100), load(1200, 1300)], [ArchivedFile("file", (LogRange(0, 0, 500),))]
+    for accepts, gap, named in ((True, (LogRange(0, 500, 1000),), 0), (False, (), 1)):
+        found = archived_topics._resolved(None, None, loads, files, [], accepts_gap=accepts, problems=[])  # type: ignore[arg-type]
+        assert (found.gap, len(found.problems)) == (gap, named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from change_world import Accounts, make_accounts
 from test_landing_changes import a_bank, tail_of, whole
 
 from backfill_assets.cli.changelogs import changelog_shown, show_changelog
+from backfill_assets.extraction.change_files import Delivered, Line, Transaction
+from backfill_assets.ingestion.new_timelines import begins_at, out_of_sequence
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.products.accounts import BANK
 from backfill_assets.products.accounts.generator import Message, log_facts
+from manifests.chunks import Chunking
 from manifests.errors import InputRefused
 from manifests.log_breaks import LogBreak, breaks_of, in_sequence, problems_of_breaks
-from manifests.log_pins import FoundLog
+from manifests.log_pins import FoundLog, log_problems
 from manifests.log_ranges import (
     LandedLog,
     LandedRange,
@@ -28,6 +32,8 @@ from manifests.log_ranges import (
     going_on,
     known_from,
 )
+from manifests.model import Mode
+from manifests.source_pins import SourceLog
 
 DAY = timedelta(days=1)
 BEGIN = datetime(2026, 5, 1, 9, tzinfo=UTC)
@@ -133,6 +139,51 @@ def test_a_later_timeline_is_a_break_even_where_no_position_lies_between() -> No
     beyond = replace(LOADS[1], log=later.log)
     assert [one.lost for one in breaks_of([LOADS[0], going_on(beyond, LOADS[:1])])] == [LogRange(0, 200, 300)]
     assert breaks_of([LOADS[0], going_on(load(200, 300, 3), LOADS[:1])]) == ()
+
+
+def test_a_timeline_begins_where_its_earliest_snapshot_is_whichever_was_found_first() -> None:
+    second = replace(BANK_LOG, incarnation="timeline 2")
+    begun = going_on(replace(load(300, 400, 7, lost=200, observed=True), log=second), LOADS[:1])
+    found_later = going_on(replace(load(250, 300, 5, observed=True), log=second), [LOADS[0], begun])
+    assert (begun.begun, found_later.begun) == ((300,), (250,))
+    (broken,) = breaks_of([LOADS[0], begun, found_later])
+    assert broken.lost == LogRange(0, 200, 250)
+    newest = going_on(replace(load(400, 500, 9), log=second), [LOADS[0], begun, found_later])
+    assert breaks_of([known_from(newest), newest]) == (broken,), "the history of the table was cut"
+
+
+def test_commits_of_a_timeline_from_before_it_begins_are_refused_also_where_the_tables_history_was_cut() -> None:
+    second = replace(BANK_LOG, incarnation="timeline 2")
+    loads = [LOADS[0], going_on(replace(load(300, 400, 7, lost=200, observed=True), log=second), LOADS[:1])]
+    newest = going_on(replace(load(400, 500, 9), log=second), loads)
+    for known in ([*loads, newest], [known_from(newest), newest]):
+        for commit in (150, 250):  # within what is landed of the earlier timeline, and after it
+            found = Delivered(BANK, [], [])
+            line = Line(0, 1, 0, 1, commit - 1, 0, 1)
+            found.transactions["9"] = Transaction("9", {0: line}, commit, 1, commit - 10)
+            begins = begins_at(second, known, found)
+            assert begins == 300
+            (said,) = out_of_sequence(second, begins, known, [], found, "bronze.changes")
+            assert "are older than the snapshot at LSN 0/12C that it begins with" in said.what
+
+
+def test_what_is_published_nevertheless_is_so_of_every_log_that_is_read() -> None:
+    blind = [LOADS[0], replace(LOADS[1], observed=())]
+    found = FoundLog("bronze.changes", "commit_lsn", None, {str(number): one for number, one in enumerate(blind)})
+
+    def said(log: dict[str, Any] | None, logs: dict[str, FoundLog], mode: Mode = Mode.BACKFILL) -> list[str]:
+        manifest: Any = SimpleNamespace(
+            source=SimpleNamespace(log=None if log is None else SourceLog.model_validate(log)), execution_mode=mode
+        )
+        contract: Any = SimpleNamespace(source="silver.history", chunking=Chunking.WHOLE)
+        return [one.what for one in log_problems(manifest, contract, logs, [])]
+
+    (refused,) = said(None, {"bronze.changes": found})
+    assert refused.startswith("the run reads bronze.changes beyond a break")
+    for mode in (Mode.BACKFILL, Mode.LIVE):
+        assert said({"breaks": "PUBLISH"}, {"bronze.changes": found}, mode) == []
+        assert said({"breaks": "PUBLISH"}, {}, mode) == [], "the break was filled meanwhile"
+    assert said({"until": 300}, {}) == ["silver.history is no log"]
 
 
 # --- landed -----------------------------------------------------------------------------------------------------------

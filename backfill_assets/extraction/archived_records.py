@@ -99,7 +99,7 @@ def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
             said = ", ".join(f"{name} is {own.get(name, 'missing')}" for name in wrong)
             return Problem(f"{path}: {said}", _RULE, _FIX)
         return _places_of(path)
-    except (*UNREADABLE, arrow.ArrowException) as error:
+    except (*UNREADABLE, arrow.ArrowException, UnicodeDecodeError) as error:
         return Problem(f"{path} cannot be read: {type(error).__name__}", "an archive is Parquet files", _FIX)
 
 
@@ -236,7 +236,7 @@ def _readable(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     while True:
         try:
             rows = next(parts, None)
-        except (*UNREADABLE, arrow.ArrowException) as error:
+        except (*UNREADABLE, arrow.ArrowException, UnicodeDecodeError) as error:
             raise _UnreadablePartError(f"{type(error).__name__}: {error}") from error
         if rows is None:
             return

@@ -151,9 +151,10 @@ def _resolved(
     archived = joined([*ranges, *landed_ranges(of_table)])
     missing, there = without(archived, landed), overlaps([*landed, *archived])
     accepted = joined(one for load in loads for one in load.gap)
-    gap = without(gaps([*landed, *missing]), accepted)
+    # what is missing between landed offsets is none of the archive's
+    gap = without(without(gaps([*landed, *missing]), accepted), gaps(landed))
     if not accepts_gap:
-        said += [_gap(one) for one in without(gap, gaps(landed))]
+        said += map(_gap, gap)
         gap = ()
     return Resolved(log, missing, there, gap if missing else (), (), False, tuple(said))
 

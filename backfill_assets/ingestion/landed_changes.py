@@ -198,7 +198,7 @@ def land_changes(
         dict(sorted(Counter(one.rule for one in found.unreadable).items())),
         dict(sorted(found.left_out.items())),
         plan.passed_over,
-        tuple(one.what for one in plan.lost) if gap else (),
+        tuple(one.what for one in plan.lost) if gap and loads else (),
         is_kept=bool(loads),
     )
 
@@ -229,7 +229,7 @@ def _plan(found: Delivered, facts: LogFacts, there: _InTable, table: str) -> ToL
     new = [
         LandedLog(facts.identity, (LandedRange(one.range, 0),), observed=_observed(found, one)) for one in plan.pieces
     ]
-    _require_none(problems or list(out_of_sequence(facts.identity, begins, there.loads, new, table)))
+    _require_none(problems or list(out_of_sequence(facts.identity, begins, there.loads, new, found, table)))
     return replace(plan, lost=(*plan.lost, *new_timeline(facts.identity, there.log, there.ranges)))
 
 

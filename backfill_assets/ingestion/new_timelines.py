@@ -75,14 +75,15 @@ def of_another_log(
 def begins_at(delivered: LogIdentity, loads: Sequence[LandedLog], found: Delivered) -> int:
     """Return the position at which the timeline of a delivery begins: that of its first snapshot after all that is landed of earlier ones.
 
-    It is 0 where nothing is landed of an earlier one, and where no such snapshot is there.
+    It is 0 where nothing is landed of an earlier one, and where no such snapshot is there. Where the table's history was cut, it is the
+    position at which its newest timeline is known to begin.
     """
     if not continued((delivered.incarnation, *(one.log.incarnation for one in loads))):
         return 0
     number = timeline(delivered.incarnation)
     earlier = [part for one in loads if timeline(one.log.incarnation) < number for part in one.ranges]
     if not earlier:
-        return 0
+        return max(loads[-1].begun, default=0) if loads else 0
     ends = max(part.range.until for part in earlier)
     snapshots = {one.lsn for one in found.snapshots.values() if one.is_whole}
     snapshots |= {seen.position for one in loads if timeline(one.log.incarnation) == number for seen in one.observed}
@@ -90,20 +91,27 @@ def begins_at(delivered: LogIdentity, loads: Sequence[LandedLog], found: Deliver
 
 
 def out_of_sequence(
-    delivered: LogIdentity, begins: int, loads: Sequence[LandedLog], new: Sequence[LandedLog], table: str
+    delivered: LogIdentity,
+    begins: int,
+    loads: Sequence[LandedLog],
+    new: Sequence[LandedLog],
+    found: Delivered,
+    table: str,
 ) -> Iterator[Problem]:
-    """Say why what is new would not go on after what is landed, whatever anybody accepts: `new` is what the delivery's loads would be."""
-    if not new or not loads or in_sequence([*loads, *new]):
-        return
+    """Say why a delivery would not go on after what is landed, whatever anybody accepts: `new` is what its loads would be."""
     rule = "a later timeline begins with a snapshot, after all that is landed of those before it"
-    older = [one.range for each in new for one in each.ranges if one.range.start < begins]
-    if older:
+    commits = [one.commit for one in found.transactions.values() if one.is_whole and one.commit is not None]
+    # at such a position the table has changes of an earlier timeline, which are other ones
+    older = sorted(one for one in commits if one < begins)
+    if loads and older:
         yield Problem(
-            f"commits of {delivered}, from LSN {lsn(older[0].start)} until {lsn(older[-1].until)}, are older than the snapshot at LSN "
+            f"commits of {delivered}, from LSN {lsn(older[0])} until {lsn(older[-1])}, are older than the snapshot at LSN "
             f"{lsn(begins)} that it begins with",
             f"{rule}: that says what became of what was committed before it",
             f"take the files with them out of the folder: {table} has what the snapshot at LSN {lsn(begins)} found",
         )
+        return
+    if not new or not loads or in_sequence([*loads, *new]):
         return
     yield Problem(
         f"{delivered} would begin without a snapshot",

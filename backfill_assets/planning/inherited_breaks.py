@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from backfill_assets.installation import Platform
+from manifests.canonical import canonical_json
 from manifests.further_sources import UpstreamRun
 from manifests.log_breaks import InheritedBreaks, LogBreak, breaks_of
 from manifests.log_pins import PinnedLog
@@ -30,9 +31,9 @@ def inherited_breaks(platform: Platform, table: str, upstream: Iterable[Upstream
             found.setdefault(one.log, set()).update(one.breaks)
         for log in plan.logs:
             if log.log.kind is LogKind.CHANGELOG:
-                found.setdefault(log.table, set()).update(_up_to(platform, plan, log))
+                found.setdefault(log.table, set()).update(_read_by(platform, plan, log))
     return tuple(
-        InheritedBreaks(table, log, tuple(sorted(breaks, key=lambda one: one.lost)))
+        InheritedBreaks(table, log, tuple(sorted(breaks, key=lambda one: (one.lost, canonical_json(one)))))
         for log, breaks in sorted(found.items())
         if breaks
     )
@@ -52,11 +53,12 @@ def _plans(platform: Platform, upstream: Iterable[UpstreamRun]) -> Iterator[Plan
         yield from {plan.hash: plan for chunk, plan in plans.items() if chunk in run.chunks}.values()
 
 
-def _up_to(platform: Platform, plan: Plan, log: PinnedLog) -> tuple[LogBreak, ...]:
-    """Return the breaks of a log from its beginning up to where a plan has read it.
-
-    From its beginning: what a merge goes on from was read by earlier runs.
-    """
+def _read_by(platform: Platform, plan: Plan, log: PinnedLog) -> tuple[LogBreak, ...]:
+    """Return the breaks in what a plan has read of a log; of a merge from the log's beginning: earlier runs have read what it goes on from."""
+    if plan.merge is None:
+        return log.breaks
     until = max((one.until for one in log.ranges), default=0)
+    # of a snapshot that is in the history of main no more, once others have expired, nothing is told: then what is landed by now
     loads = platform.lakehouse.landed_loads(log.table, dict(plan.source_pins)[log.table])
-    return breaks_of([one.landed for one in loads], [LogRange(0, 0, until)])
+    loads = loads or platform.lakehouse.landed_loads(log.table)
+    return breaks_of([one.landed for one in loads], [LogRange(0, 0, until)]) or log.breaks

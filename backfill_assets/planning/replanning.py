@@ -71,7 +71,7 @@ def replanned(run: RunContext) -> Plan:
     contract = replace(target, warm_up_days=no_warm_up).contract({})
     logs = found_logs(platform, target, manifest, states)
     moved = _with_logs(moved, pinned_logs(manifest, target.source, logs), source)
-    read_of = {moved.source: moved.upstream} | {one.table: one.upstream for one in moved.sources}
+    read_of = {moved.source: moved.upstream} | {one.table: one.upstream for one in moved.sources if one.day is None}
     breaks = tuple(one for name, runs in sorted(read_of.items()) for one in inherited_breaks(platform, name, runs))
     moved = replace(moved, inherited_breaks=breaks)
     under_policy, problems = _under_policy(run, manifest, moved, states)

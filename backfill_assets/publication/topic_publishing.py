@@ -27,6 +27,7 @@ from manifests.planned_topics import PlannedTopic
 from resources import logs
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.topic_publications import TopicPublication, WrittenRange
+from resources.sinks.policy import Decision
 from resources.sinks.topic_events import Heard, Message, partition_of
 from resources.sinks.topics import Topic, TopicFacts
 
@@ -82,7 +83,9 @@ def _lacks_fence(platform: Platform, record: RunRecord, planned: PlannedTopic) -
     if any(one.number == number for one in platform.ledger.topics.of_run(record.run_id, planned.sink)):
         return False  # what was written is taken back, by a publisher that has fenced all others
     asked = [
-        one for one in platform.ledger.sink_attempts(record.run_id) if one.sink == planned.sink and one.action != _PLAN
+        one
+        for one in platform.ledger.sink_attempts(record.run_id)
+        if one.sink == planned.sink and one.action != _PLAN and one.decision != Decision.REFUSED
     ]
     fenced = any(one.decision == FENCED and one.action == name_of(ROLLBACK, number) for one in asked)
     return bool(asked) and not fenced
@@ -154,7 +157,8 @@ def _bring_up_to_date(
                 action, only_fences = name_of(now_due.action, now_due.number), False
                 faults.reach("telling.fenced")
                 _bring(platform, record, planned, now_due, topic, topic.facts())
-        if only_fences:
+        if _lacks_fence(platform, platform.ledger.run(run_id), planned):
+            action = name_of(ROLLBACK, len(platform.ledger.landed(run_id)))
             platform.sinks.record_outcome(record.manifest, planned.sink, action, FENCED, "")
             catch_up(platform, run_id, TOLD, {"action": action, "topic": planned.topic})
     except Refused as refusal:

@@ -90,9 +90,7 @@ def compared_with_source(
         kinds = pl.scan_parquet(file, hive_partitioning=False, glob=False).collect_schema()
         rows = rows_of(str(file))
     except UNREADABLE as error:
-        raise InputRefused(
-            Problem(f"{file} cannot be read: {error}", "rows of the source come as a Parquet file", "write it anew")
-        ) from None
+        raise _unreadable(file, error) from None
     columns = [name for name in dtypes(target.model) if name in kinds]
     _require_comparable(target, kinds, columns, key, lsn, slice_column, file)
     snapshot = _published(platform, target, lsn)
@@ -122,8 +120,16 @@ def compared_with_source(
 
 
 def _of_source(file: Path, kinds: pl.Schema, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-    for rows in batches_of(str(file), columns):
-        yield rows.cast({name: kinds[name] for name in columns})
+    try:
+        for rows in batches_of(str(file), columns):
+            yield rows.cast({name: kinds[name] for name in columns})
+    except UNREADABLE as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: BaseException) -> InputRefused:
+    what = f"{file} cannot be read: {error}"
+    return InputRefused(Problem(what, "rows of the source come as a Parquet file", "write it anew"))
 
 
 def _keys(found: Comparison, key: Sequence[str], theirs: _Batches, ours: _Batches) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
+import pyarrow as arrow
 import pyarrow.parquet as pq
 
 _ROWS = 10_000
@@ -21,7 +22,20 @@ _BUFFER = 1 << 20
 def batches_of(
     path: str, columns: Sequence[str], wanted: Callable[[pq.RowGroupMetaData], bool] = lambda _: True
 ) -> Iterator[pl.DataFrame]:
-    """Yield columns of a local file in its order, a batch after the other; row groups that are not `wanted` are passed over."""
+    """Yield columns of a local file in its order, a batch after the other; row groups that are not `wanted` are passed over.
+
+    Raises:
+        OSError: if a part of it cannot be read, or has texts that are none.
+    """
+    try:
+        yield from _batches(path, columns, wanted)
+    except (arrow.ArrowException, UnicodeDecodeError) as error:  # of a damaged footer names of columns may be no text
+        raise OSError(f"{path}: {error}") from error
+
+
+def _batches(
+    path: str, columns: Sequence[str], wanted: Callable[[pq.RowGroupMetaData], bool]
+) -> Iterator[pl.DataFrame]:
     with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
@@ -29,6 +43,9 @@ def batches_of(
                 continue
             rows = rows_of_bytes(_BYTES, group.num_rows, group.total_byte_size)
             for batch in file.iter_batches(min(_ROWS, rows), row_groups=[number], columns=list(columns)):
+                batch.validate(
+                    full=True
+                )  # other writers do not look whether a text is one, and Polars would not either
                 found = pl.from_arrow(batch)
                 assert isinstance(found, pl.DataFrame)
                 yield found

@@ -335,6 +335,12 @@ def test_a_run_beyond_a_break_without_a_snapshot_is_refused_and_up_to_it_is_not(
     opened = accounts.table(HISTORY)["opened_on"]
     days = {"start": opened.min().replace(day=1), "end": month_end(opened.max())}
     state = {"table": STATE, "publishMode": "REPLACE_PARTITIONS", "publishRange": days}
+    # it does so as long as the history stands, whichever snapshots of the log have expired
+    bank.work(5)
+    accounts.land(bank.messages[done:], "more")
+    accounts.platform.lakehouse.table(CHANGES).maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+    with pytest.raises(PlanRefused, match=f"{HISTORY} is computed from {CHANGES} beyond a break"):
+        published_state(accounts, "state-1", "REPLACE_PARTITIONS")
     behind = {"table": HISTORY, "log": {"breaks": "PUBLISH"}}
     plan = plan_run(accounts.platform, accounts.manifest("state-2", target=state, source=behind, kind="BACKFILL")).plan
     assert [one.again for one in plan.inherited_breaks[0].breaks] == [None]
