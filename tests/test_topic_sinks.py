@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -19,8 +22,10 @@ from backfill_assets.cli.status import show_run
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking.products import problems_of
 from backfill_assets.operations.garbage import runs_over
+from backfill_assets.publication import topic_publishing
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.topic_publishing import FENCED, lacking, publish_events
 from backfill_assets.publication.undoing import rollback
 from benchmarks.small_table import PRODUCT, SCOPE, TARGET, closed, manifest_data, planned, serves
 from manifests.errors import PlanRefused, SinkRefused
@@ -32,6 +37,7 @@ from resources.ledger.cells import IllegibleRow
 from resources.ledger.topic_publications import WrittenRange
 from resources.settings import load_settings
 from resources.sinks.policy import Decision, judge_granted, judge_topic
+from resources.sinks.topics import TopicFacts
 
 
 def said(*sinks: ba.Sink, **fields: Any) -> list[str]:
@@ -292,4 +298,72 @@ def test_a_run_that_was_rolled_back_is_kept_until_its_events_are_taken_back() ->
         assert "restate" not in over(), "its retractions are written from its rows"
         told(2, "rollback")
         assert "restate" in over()
+        closed(platform)
+
+
+# --- fences -----------------------------------------------------------------------------------------------------------
+
+
+class NoEvents:
+    """A topic in which nobody's events are: what the publisher asks of one that has opened it."""
+
+    declared = SimpleNamespace(backfill_topic=None)
+
+    def __init__(self) -> None:
+        self.fenced: list[str] = []
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        yield
+
+    def facts(self, *, make: bool = False) -> TopicFacts:
+        del make
+        return TopicFacts(own_topic(), "c", "t", 1)
+
+    def require_kept(self) -> None:
+        """It keeps what is written to it."""
+
+    def fence(self, name: str) -> None:
+        self.fenced.append(name)
+
+
+def test_a_rollback_of_a_publication_that_has_written_no_event_fences_and_owes_nothing_then() -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        publish(platform, "restate")
+        manifest = platform.ledger.run("restate").manifest
+        # as a publisher leaves it that was killed before it could write
+        platform.sinks.record_outcome(manifest, EVENTS.name, "publish", "ALLOWED_ISOLATED", "")
+        where = {"topic": own_topic(), "cluster_id": "c", "topic_id": "t", "starts": {0: 0}, "actor": "ana"}
+        platform.ledger.topics.begin("restate", EVENTS.name, 1, "publish", **where)
+        rollback(platform, "restate")
+        topic = NoEvents()
+        with (
+            mock.patch.object(type(platform.sinks), "open_topic", return_value=topic),
+            mock.patch.object(topic_publishing, "_write", return_value=[]),
+        ):
+            assert lacking(platform, platform.ledger.run("restate")) != []
+            (entry,) = publish_events(platform, "restate")
+            assert (entry.state, entry.events) == (PublicationState.ABANDONED, 0)
+            assert lacking(platform, platform.ledger.run("restate")) == []
+            publish_events(platform, "restate")
+        assert len(topic.fenced) == 1
+        assert [one.action for one in platform.ledger.sink_attempts("restate") if one.decision == FENCED] == [
+            "rollback"
+        ]
+        closed(platform)
+
+
+def test_a_topic_that_the_policy_has_refused_to_open_has_nobody_to_fence() -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        publish(platform, "restate")
+        manifest = platform.ledger.run("restate").manifest
+        platform.sinks.record_outcome(manifest, EVENTS.name, "publish", Decision.REFUSED, "no such sink is declared")
+        rollback(platform, "restate")
+        assert lacking(platform, platform.ledger.run("restate")) == []
+        platform.sinks.record_outcome(manifest, EVENTS.name, "publish", Decision.ALLOWED_ISOLATED, "")
+        assert len(lacking(platform, platform.ledger.run("restate"))) == 1
         closed(platform)
