@@ -28,7 +28,7 @@ from manifests.log_ranges import gaps, joined, overlaps
 from resources.settings import load_settings
 
 pytestmark = pytest.mark.servers
-KILLS = int(os.environ.get("BACKFILL_TAIL_KILLS", "4"))
+KILLS = int(os.environ.get("BACKFILL_TEST_TAIL_KILLS", "4"))
 """Commands that are killed in the campaign."""
 _ENDS = 5.0
 CUT = FIRST + timedelta(days=2)
