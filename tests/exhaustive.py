@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 from durations import by_test, fixtures_of, module_of, seconds_of
 
-CASE_SECONDS, CASES_SECONDS = 1.5, 1.0
+CASE_SECONDS, CASES_SECONDS = 1.0, 1.0
 """Seconds that `make test` has for one case of a test, and for those that it tries of one test."""
-FIXTURES_SECONDS = 1.5
+FIXTURES_SECONDS = 1.0
 """Seconds that it has for the fixtures of a module, for each test of the module that it tries."""
 Value = tuple[object, object]
 """The parameters of one `parametrize`, and what it has given them."""

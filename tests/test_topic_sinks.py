@@ -21,6 +21,7 @@ from backfill_assets import decisions
 from backfill_assets.cli.status import show_run
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.checking.products import problems_of
+from backfill_assets.installation import Platform
 from backfill_assets.operations.garbage import runs_over
 from backfill_assets.publication import topic_publishing
 from backfill_assets.publication.modes import stages_of
@@ -30,7 +31,7 @@ from backfill_assets.publication.undoing import rollback
 from benchmarks.small_table import PRODUCT, SCOPE, TARGET, closed, manifest_data, planned, serves
 from manifests.errors import PlanRefused, SinkRefused
 from manifests.lifecycle import PublicationState, RunState
-from manifests.model import Mode
+from manifests.model import Mode, RunManifest
 from manifests.planned_topics import PlannedTopic
 from manifests.reading import manifest_from
 from resources.ledger.cells import IllegibleRow
@@ -327,12 +328,17 @@ class NoEvents:
         self.fenced.append(name)
 
 
+def published(platform: Platform) -> RunManifest:
+    """Publish a run whose rows are events of a topic, and return its manifest; nothing is told."""
+    ran(platform)
+    publish(platform, "restate")
+    return platform.ledger.run("restate").manifest
+
+
 def test_a_rollback_of_a_publication_that_has_written_no_event_fences_and_owes_nothing_then() -> None:
     with serving():
         platform = copy_of(with_history)
-        ran(platform)
-        publish(platform, "restate")
-        manifest = platform.ledger.run("restate").manifest
+        manifest = published(platform)
         # as a publisher leaves it that was killed before it could write
         platform.sinks.record_outcome(manifest, EVENTS.name, "publish", "ALLOWED_ISOLATED", "")
         where = {"topic": own_topic(), "cluster_id": "c", "topic_id": "t", "starts": {0: 0}, "actor": "ana"}
@@ -358,9 +364,7 @@ def test_a_rollback_of_a_publication_that_has_written_no_event_fences_and_owes_n
 def test_a_topic_that_the_policy_has_refused_to_open_has_nobody_to_fence() -> None:
     with serving():
         platform = copy_of(with_history)
-        ran(platform)
-        publish(platform, "restate")
-        manifest = platform.ledger.run("restate").manifest
+        manifest = published(platform)
         platform.sinks.record_outcome(manifest, EVENTS.name, "publish", Decision.REFUSED, "no such sink is declared")
         rollback(platform, "restate")
         assert lacking(platform, platform.ledger.run("restate")) == []
