@@ -36,6 +36,8 @@ _OFFSETS = 2_000_000
 """Offsets that are looked at together for whether one is there twice."""
 _BUCKETS = 65_536
 """In how many like parts of a range its records are counted."""
+_UNREADABLE = (*UNREADABLE, arrow.ArrowException, UnicodeDecodeError)
+"""What reading a file raises that is damaged: names of its columns may be no text either."""
 _MOST_PARTITIONS, _MOST_OFFSETS = 2**31 - 1, 2**63 - 2
 _UNITS = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
@@ -99,7 +101,7 @@ def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
             said = ", ".join(f"{name} is {own.get(name, 'missing')}" for name in wrong)
             return Problem(f"{path}: {said}", _RULE, _FIX)
         return _places_of(path)
-    except (*UNREADABLE, arrow.ArrowException, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         return Problem(f"{path} cannot be read: {type(error).__name__}", "an archive is Parquet files", _FIX)
 
 
@@ -236,7 +238,7 @@ def _readable(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     while True:
         try:
             rows = next(parts, None)
-        except (*UNREADABLE, arrow.ArrowException, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise _UnreadablePartError(f"{type(error).__name__}: {error}") from error
         if rows is None:
             return

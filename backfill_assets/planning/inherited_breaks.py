@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from backfill_assets.installation import Platform
+from backfill_assets.planning.upstream import origins
 from manifests.canonical import canonical_json
 from manifests.further_sources import UpstreamRun
 from manifests.log_breaks import InheritedBreaks, LogBreak, breaks_of
@@ -42,8 +43,7 @@ def inherited_breaks(platform: Platform, table: str, upstream: Iterable[Upstream
 def _has_changelog(platform: Platform, table: str) -> bool:
     """Whether a target is computed from a changelog, by way of others too; then only its runs' plans are worth reading."""
     logs = {one.name for one in platform.products.inputs if one.log is not None and one.log.kind is LogKind.CHANGELOG}
-    target = platform.products.find_target(table)
-    return target is not None and any(name in logs or _has_changelog(platform, name) for name in target.every_source)
+    return any(name in logs for name, _ in origins(platform, table))
 
 
 def _plans(platform: Platform, upstream: Iterable[UpstreamRun]) -> Iterator[Plan]:

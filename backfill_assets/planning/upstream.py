@@ -82,7 +82,7 @@ def require_policy_of_upstream(platform: Platform, target: TargetTable) -> None:
     for name in target.every_source:
         if platform.products.find_target(name) is None or policy.source_rule(name, target.name) is not None:
             continue
-        spoken_of = [origin for origin, reader in _origins(platform, name) if policy.source_rule(origin, reader)]
+        spoken_of = [origin for origin, reader in origins(platform, name) if policy.source_rule(origin, reader)]
         if spoken_of:
             problems.append(
                 Problem(
@@ -96,12 +96,12 @@ def require_policy_of_upstream(platform: Platform, target: TargetTable) -> None:
         raise PlanRefused(problems)
 
 
-def _origins(platform: Platform, name: str) -> Iterator[tuple[str, str]]:
+def origins(platform: Platform, name: str) -> Iterator[tuple[str, str]]:
     """Yield each table that a target is computed from, by way of others too, with the target that reads it."""
     target = platform.products.find_target(name)
     for origin in () if target is None else target.every_source:
         yield origin, name
-        yield from _origins(platform, origin)
+        yield from origins(platform, origin)
 
 
 def by_run(holders: Mapping[str, str]) -> tuple[UpstreamRun, ...]:

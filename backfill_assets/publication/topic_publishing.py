@@ -154,7 +154,7 @@ def _bring_up_to_date(
                 topic.require_kept()
             topic.fence(f"backfill.{run_id}.{planned.sink}")
             while (now_due := _next_due(platform, run_id, planned)) is not None:
-                action, only_fences = name_of(now_due.action, now_due.number), False
+                action = name_of(now_due.action, now_due.number)
                 faults.reach("telling.fenced")
                 _bring(platform, record, planned, now_due, topic, topic.facts())
         if _lacks_fence(platform, platform.ledger.run(run_id), planned):

@@ -43,9 +43,8 @@ def _batches(
                 continue
             rows = rows_of_bytes(_BYTES, group.num_rows, group.total_byte_size)
             for batch in file.iter_batches(min(_ROWS, rows), row_groups=[number], columns=list(columns)):
-                batch.validate(
-                    full=True
-                )  # other writers do not look whether a text is one, and Polars would not either
+                # other writers do not look whether a text is one, and Polars would not either
+                batch.validate(full=True)
                 found = pl.from_arrow(batch)
                 assert isinstance(found, pl.DataFrame)
                 yield found
