@@ -34,7 +34,8 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
 from backfill_assets.worker import chunk_diff as compare_module
-from backfill_assets.worker.chunk_diff import CompareSpec, CompareTask, Concealed, compare, spread
+from backfill_assets.worker.changed_rows import CompareSpec, Concealed, spread
+from backfill_assets.worker.chunk_diff import CompareTask, compare
 from manifests.errors import InputRefused
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.data_files import data_files
@@ -160,10 +161,10 @@ def test_a_chunk_is_compared_in_ranges_of_its_key_where_it_is_large(
         paths[side] = tuple(str(tmp_path / f"{side}-{number}.parquet") for number in range(3))
     spec = CompareSpec("run", tuple(KEY), tuple(VALUES), 3, 3)
     task = CompareTask("2010-03", paths["old"], paths["new"], ())
-    whole = compare(spec, task)
+    whole = compare(spec, [task])[0]
     monkeypatch.setattr(compare_module, "SLICE_ROWS", 10)
-    assert len(list(compare_module._slices(spec, task))) > 3
-    parts = compare(spec, task)
+    assert len(list(compare_module._slices(spec, [task]))) > 3
+    parts = compare(spec, [task])[0]
     assert parts == whole
     assert whole[0].kinds["CHANGED"] + whole[0].kinds["ADDED"] > 0
 
@@ -192,7 +193,7 @@ def test_every_key_is_of_one_kind(tmp_path: Path, old: Any, new: Any, same: Any)
         rows_of(values).write_parquet(path)
         paths.append((str(path),))
     spec = CompareSpec("run", ("id",), ("number", "money", "day", "text"), 100, 100)
-    found, largest, sample = compare(spec, CompareTask("x", *paths))
+    found, largest, sample = compare(spec, [CompareTask("x", *paths)])[0]
     kinds = {
         key: "ADDED" if key not in old else "REMOVED" if key not in new else "CHANGED"
         for key in old.keys() | new.keys()
@@ -215,6 +216,31 @@ def test_every_key_is_of_one_kind(tmp_path: Path, old: Any, new: Any, same: Any)
         assert sum(moved) == after - before  # every row that moved is there, as many as asked for were
 
 
+_chunk = st.tuples(st.one_of(st.none(), _side), st.one_of(st.none(), _side), st.sampled_from(["", "twice", "cut"]))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_chunk, min_size=2, max_size=6))
+def test_chunks_that_are_compared_together_are_as_each_by_itself(tmp_path: Path, chunks: Any) -> None:
+    tasks = []
+    for place, (old, new, fault) in enumerate(chunks):
+        paths: dict[str, tuple[str, ...]] = {"old": (), "new": ()}
+        for name, values in (("old", old), ("new", new)):
+            path = tmp_path / f"{place}-{name}.parquet"
+            if values is not None:  # no file at all, or one without rows
+                rows_of(values).write_parquet(path)
+                paths[name] = (str(path),)
+        if paths["new"] and fault == "twice":
+            paths["new"] *= 2
+        if paths["new"] and fault == "cut":
+            Path(paths["new"][0]).write_bytes(Path(paths["new"][0]).read_bytes()[:-20])
+        tasks.append(CompareTask(f"chunk-{place}", paths["old"], paths["new"], ()))
+    spec = CompareSpec("run", ("id",), ("number", "money", "day", "text"), 2, 2)
+    alone = [compare(spec, [task])[0] for task in tasks]
+    assert compare(spec, tasks) == alone
+    assert len(list(compare_module._groups(tasks))) <= 1 + sum(found.unreadable != "" for found, _, _ in alone) * 2
+
+
 def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> None:
     old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
     rows_of({1: (1, None, None, "ann"), 2: (2, None, None, "bob"), 3: (3, None, None, "c" * 64)}).write_parquet(old)
@@ -223,7 +249,7 @@ def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> No
         "text", frozenset({sha256(b"ann").hexdigest()}), {"text": ("HASH", None), "number": ("NULL", None)}
     )
     spec = CompareSpec("run", ("id",), ("number", "money", "day", "text"), 100, 100, concealed=hidden)
-    found, largest, sample = compare(spec, CompareTask("x", (str(old),), (str(new),), ()))
+    found, largest, sample = compare(spec, [CompareTask("x", (str(old),), (str(new),), ())])[0]
     assert (found.kinds, found.concealed) == ({"ADDED": 0, "REMOVED": 1, "CHANGED": 2}, 1)
     assert found.sums["number"] == [6, 13]  # totals name nobody
     shown = {row["key"]["id"]: (row["old"], row["new"]) for row in sample}
@@ -233,7 +259,7 @@ def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> No
     assert {row["key"]["id"] for rows in largest.values() for row in rows} == {3}
     # who is erased may be on the new side only: staged before that
     new_only = replace(spec, concealed=Concealed("text", frozenset({sha256(b"new").hexdigest()})))
-    found, _, sample = compare(new_only, CompareTask("x", (str(old),), (str(new),), ()))
+    found, _, sample = compare(new_only, [CompareTask("x", (str(old),), (str(new),), ())])[0]
     assert (found.concealed, {row["key"]["id"] for row in sample}) == (1, {1, 2})
 
 
@@ -245,9 +271,9 @@ def test_a_key_that_is_there_twice_is_said_not_counted(tmp_path: Path) -> None:
     spec = CompareSpec("run", ("id",), ("number", "text"), 1, 1)
     for old, new in (("twice", "once"), ("once", "twice"), ("twice", "twice")):
         task = CompareTask("x", (str(tmp_path / f"{old}.parquet"),), (str(tmp_path / f"{new}.parquet"),), ())
-        assert compare(spec, task)[0].duplicates
+        assert compare(spec, [task])[0][0].duplicates
     task = CompareTask("x", (str(tmp_path / "once.parquet"),), (str(tmp_path / "once.parquet"),), ())
-    assert not compare(spec, task)[0].duplicates
+    assert not compare(spec, [task])[0][0].duplicates
 
 
 @pytest.mark.parametrize("side", ["old", "new", "both"])
@@ -258,7 +284,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, side: str) -> None:
     spec = CompareSpec("run", ("id",), ("number", "text"), 1, 1)
     files = {"old": ("sound",), "new": ("sound",), "both": ()} | {side: ("cut",)}
     task = CompareTask("x", *(tuple(str(tmp_path / f"{name}.parquet") for name in names) for names in files.values()))
-    assert compare(spec, task)[0].unreadable.startswith(f"{tmp_path / 'cut.parquet'}: ComputeError: ")
+    assert compare(spec, [task])[0][0].unreadable.startswith(f"{tmp_path / 'cut.parquet'}: ComputeError: ")
 
 
 def test_a_sample_has_every_kind_before_any_chunk_twice() -> None:

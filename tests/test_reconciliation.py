@@ -49,7 +49,7 @@ from backfill_assets.reconciliation.manifest import manifest_of, plan_reconcilia
 from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.raised import finding_of
-from backfill_assets.worker.chunk_diff import Concealed
+from backfill_assets.worker.changed_rows import Concealed
 from manifests.errors import InputRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode

@@ -29,7 +29,7 @@ from backfill_assets.declarations.schema import spark_schema
 from backfill_assets.declarations.target import EXCEPTION_COLUMNS, Finding
 from backfill_assets.installation import Platform
 from backfill_assets.staging.raised import done_or_raised, words
-from backfill_assets.worker.chunk_diff import Concealed
+from backfill_assets.worker.changed_rows import Concealed
 from manifests.canonical import canonical_json
 from manifests.model import Mode
 from resources.lakehouse.loads import LOAD_PROPERTY

@@ -19,7 +19,7 @@ from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import Finding, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
-from backfill_assets.worker.chunk_diff import Concealed
+from backfill_assets.worker.changed_rows import Concealed
 from backfill_assets.worker.columns import UNREADABLE
 from manifests.data_terms import DataTerms, ErasedList, MaskedColumn, SourceColumn, SourceFacts, hash_of_subjects
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, PublicationRefused

@@ -39,17 +39,9 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.publication.modes import change_of
 from backfill_assets.run_context import RunContext
+from backfill_assets.worker.changed_rows import KINDS, CompareSpec, RowsKept, RowsOfAll
 from backfill_assets.worker.chunk_corrections import ADDED, CHANGED, REMOVED
-from backfill_assets.worker.chunk_diff import (
-    KINDS,
-    PRODUCER,
-    ChunkCompared,
-    CompareSpec,
-    CompareTask,
-    RowsKept,
-    RowsOfAll,
-    comparing,
-)
+from backfill_assets.worker.chunk_diff import PRODUCER, ChunkCompared, CompareTask, comparing
 from backfill_assets.worker.sums import difference, total_of, value_columns
 from manifests.canonical import plain
 from manifests.chunks import in_words
