@@ -31,7 +31,12 @@ def is_fine() -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=True, metadata={"rows": 7})
 
 
-JOB = dg.Definitions(assets=[daily], asset_checks=[is_fine], jobs=[dg.define_asset_job("all", [daily])])
+@dg.asset_check(asset=daily, partitions_def=DAYS)
+def is_fine_by_day() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True)
+
+
+JOB = dg.Definitions(assets=[daily], asset_checks=[is_fine, is_fine_by_day], jobs=[dg.define_asset_job("all", [daily])])
 
 
 def run(instance: dg.DagsterInstance) -> str:
@@ -43,11 +48,20 @@ def run(instance: dg.DagsterInstance) -> str:
 def seen(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:
     """What people see of a run, without what differs from run to run."""
     records = instance.fetch_materializations(daily.key, limit=100).records
-    checks = instance.event_log_storage.get_asset_check_execution_history(is_fine.check_key, limit=10)
+    checks = instance.event_log_storage.get_asset_check_execution_history(is_fine.check_key, limit=50)
+    by_day = instance.event_log_storage.get_asset_check_execution_history(is_fine_by_day.check_key, limit=50)
+    (asset,) = instance.get_asset_records([daily.key])
+    last = asset.asset_entry.last_materialization_record
+    assert last is not None
+    planned = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     return {
         "events": [entry.dagster_event_type for entry in instance.all_logs(run_id)],
         "materialised": sorted(instance.get_materialized_partitions(daily.key)),
         "metadata": sorted(str(record.asset_materialization.metadata["day"].value) for record in records),
+        "last": (last.partition_key, asset.asset_entry.last_run_id == run_id),
+        "numbers": [one.storage_id for one in records],
+        "planned": [one.event_log_entry.get_dagster_event().partition for one in planned.records],
+        "by_partition": sorted((str(check.partition), check.status.value) for check in by_day),
         "checks": [(check.status, check.event.dagster_event.event_type) for check in checks],
     }
 
@@ -97,20 +111,18 @@ def test_a_batch_that_fails_leaves_nothing_of_itself(
     run_id = run(instance)
     before = seen(instance, run_id)
     entries = [entry for entry in instance.all_logs(run_id) if is_materialisation(entry)]
-    stored: list[EventLogEntry] = []
-    once = PooledSqliteEventLog.store_event
+    tried: list[int] = []
 
-    def fails_at_the_third(self: PooledSqliteEventLog, event: EventLogEntry) -> None:
-        if len(stored) == 2:
-            raise OSError("the disk is full")
-        once(self, event)
-        stored.append(event)
+    def fails_at_its_tags(_: PooledSqliteEventLog, __: sa.Connection, events: Any, numbers: list[int]) -> None:
+        tried.extend(numbers)
+        assert len(seen(instance, run_id)["metadata"]) == len(before["metadata"]) + len(events)
+        raise OSError("the disk is full")
 
-    monkeypatch.setattr(PooledSqliteEventLog, "store_event", fails_at_the_third)
+    monkeypatch.setattr(PooledSqliteEventLog, "_store_asset_event_tags", fails_at_its_tags)
     with pytest.raises(OSError, match="disk is full"):
         log.store_event_batch(entries)
     monkeypatch.undo()
-    assert len(stored) == 2
+    assert len(set(tried)) == len(entries)
     assert seen(instance, run_id) == before
     log.store_event_batch(entries[:3])  # and it still works
     assert len(seen(instance, run_id)["metadata"]) == len(before["metadata"]) + 3

@@ -8,7 +8,7 @@ file. Every process that opens an instance loads this module (`backfill_assets.e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,9 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.errors import DagsterAssetCheckFailedError
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.compute_log_manager import CapturedLogContext
+from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.runs import RunStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -116,6 +118,39 @@ class SqliteEventLog(SqliteEventLogStorage):
     def has_asset_column(self, connection: sa.Connection, column: str) -> bool:
         """Return whether the index has a column for assets; Dagster asks at every event of an asset."""
         return super()._has_asset_key_col_on_connection(connection, column)
+
+    def store_asset_events(self, events: Sequence[dg.EventLogEntry]) -> None:
+        """Store events of assets, all of one kind and of one run, as Dagster stores them in PostgreSQL: a statement for all of them.
+
+        What the index says of an asset is what its last event says.
+        """
+        rows = [self._event_to_row(event) for event in events]
+        insert = SqlEventLogStorageTable.insert()
+        with self.run_connection(events[0].run_id) as connection:
+            connection.execute(insert, rows)
+        with self.index_connection() as connection:
+            returning = insert.returning(SqlEventLogStorageTable.c.id, sort_by_parameter_order=True)
+            numbers = [int(row[0]) for row in connection.execute(returning, rows)]
+            self._store_asset_event_tags(connection, events, numbers)
+            last = {event.get_dagster_event().asset_key: at for at, event in enumerate(events)}
+            for at in sorted(last.values()):
+                self._store_asset_event(connection, events[at], numbers[at])
+
+    def _store_asset_check_evaluation_planned(self, event: dg.EventLogEntry, event_id: int | None) -> None:
+        """Say that a check is planned, of each partition; Dagster writes the event, which names all of them, anew for each."""
+        planned = cast("Any", event.get_dagster_event().event_specific_data)
+        of_all = {
+            "asset_key": planned.asset_key.to_string(),
+            "check_name": planned.check_name,
+            "run_id": event.run_id,
+            "execution_status": AssetCheckExecutionRecordStatus.PLANNED.value,
+            "evaluation_event": dg.serialize_value(event),
+            "evaluation_event_timestamp": self._event_insert_timestamp(event),  # type: ignore[no-untyped-call]
+            "evaluation_event_storage_id": event_id,
+        }
+        partitions = planned.partitions_subset.get_partition_keys() if planned.partitions_subset else [None]
+        with self.index_connection() as connection:
+            connection.execute(AssetCheckExecutionsTable.insert(), [of_all | {"partition": one} for one in partitions])
 
     @contextmanager
     def _connect(self, shard: str) -> Iterator[sa.Connection]:
