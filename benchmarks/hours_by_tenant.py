@@ -1,6 +1,6 @@
 """What a run over many small chunks costs: a table of three sources, by hour and tenant, from plan to published, beside the bare job.
 
-    python -m benchmarks.hours_by_tenant [--days 4] [--tenants 20] [--readings 10] [--runs 2] [--without-bare]
+    python -m benchmarks.hours_by_tenant [--days 4] [--tenants 20] [--readings 10] [--runs 2] [--per-job 240] [--without-bare]
 
 Chunks are 24 x days x tenants. Each run is planned, approved, launched as `backfill run` launches it, and published. Prints the
 seconds and the processor seconds of each part, whole and a chunk; the bare job is the same transform, one file a chunk, in the
@@ -68,8 +68,8 @@ def bare_commit(platform: Platform, number: int, part: Callable[[str], AbstractC
             append.append_data_file(file)
 
 
-def contract(run_id: str, days: int) -> RunManifest:
-    """Return the manifest of a run over all chunks of the first days."""
+def contract(run_id: str, days: int, per_job: int) -> RunManifest:
+    """Return the manifest of a run over all chunks of the first days, so many a Spark job."""
     return manifest_from(
         {
             "runId": run_id,
@@ -79,6 +79,7 @@ def contract(run_id: str, days: int) -> RunManifest:
             "source": {"table": READINGS},
             "transform": {"name": "usage", "version": "1.0.0"},
             "target": {"table": USAGE, "publishRange": {"start": FIRST, "end": FIRST + timedelta(days=days - 1)}},
+            "limits": {"maxChunksPerJob": per_job},
             "development": True,
         }
     )
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("--tenants", type=int, default=20)
     parser.add_argument("--readings", type=int, default=10, help="readings of an hour of a tenant")
     parser.add_argument("--runs", type=int, default=2, help="runs over all of it, one after the other")
+    parser.add_argument("--per-job", type=int, default=240, help="chunks of a Spark job")
     parser.add_argument("--without-bare", action="store_true", help="leave the bare job out")
     parser.add_argument("--plan-only", action="store_true", help="plan, and no more")
     parser.add_argument("--profile", choices=["plan", "run", "publication"], help="print where its time goes")
@@ -129,7 +131,7 @@ def main() -> None:
             for number in range(options.runs):
                 run_id = f"run-{number}"
                 with part("plan"):
-                    record = plan_run(platform, contract(run_id, options.days))
+                    record = plan_run(platform, contract(run_id, options.days, options.per_job))
                 if options.plan_only:
                     break
                 if not options.without_bare:
