@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from real_servers.changing import Happened, Workload, change, create, exact
 from real_servers.debezium import Debezium
-from real_servers.landed import captured, rows_at
+from real_servers.landed import at, captured
 from real_servers.postgresql import LogicalPostgres, logical_postgres
-from real_servers.replaying import comparable, states
+from real_servers.replaying import Numbered, states
 from real_servers.supervised import Supervised
 
 from backfill_assets.installation import Platform
@@ -68,9 +68,10 @@ def test_messages_replayed_by_a_plain_loop_come_to_what_the_server_said_at_each_
     engine, happened = changed
     moments = sorted(happened.moments, key=lambda one: one.position)
     assert len(moments) == WORKLOAD.moments
+    numbered = Numbered()
     for moment, rows in zip(moments, states(engine.records(), [one.position for one in moments]), strict=True):
-        said = sorted(comparable(json.loads(line)) for line in moment.lines())
-        assert sorted(map(comparable, rows.values())) == said, f"at {moment.position}"
+        said = numbered.of_lines(moment.lines())
+        assert sorted(map(numbered.of_row, rows.values())) == said, f"at {moment.position}"
 
 
 def test_the_history_that_a_run_publishes_of_landed_changes_is_what_the_server_said_at_each_lsn(
@@ -83,9 +84,11 @@ def test_the_history_that_a_run_publishes_of_landed_changes_is_what_the_server_s
     assert (done.open, done.unreadable, len(done.loads)) == ((), {}, 1)
     assert world.land(engine.landing).loads == (), "what is landed comes once"
     history = world.history("history")
+    numbered = Numbered()
+    numbers = history.with_columns(says=pl.Series([numbered.of_row(row) for row in history.iter_rows(named=True)]))
     for moment in happened.moments:
-        said = sorted(comparable(json.loads(line)) for line in moment.lines())
-        assert sorted(map(comparable, rows_at(history, moment.position))) == said, f"at {moment.position}"
+        found = numbers.filter(at(moment.position))["says"].sort().to_list()
+        assert found == numbered.of_lines(moment.lines()), f"at {moment.position}"
     world.platform.ledger.close()
 
 

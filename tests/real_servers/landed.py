@@ -5,9 +5,7 @@ Put here how the landing folder of an engine becomes a table, and how a table is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from worlds import SPARK, World
@@ -17,7 +15,7 @@ from backfill_assets.ingestion.landed_changes import Landed, land_changes
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from manifests.reading import manifest_from
-from real_servers.product import CHANGELOG, COLUMNS, HISTORY
+from real_servers.product import CHANGELOG, HISTORY
 from resources.settings import load_settings
 
 
@@ -60,9 +58,8 @@ def captured(home: Path) -> Captured:
     return Captured(platform, home)
 
 
-def rows_at(history: pl.DataFrame, position: int) -> Sequence[dict[str, Any]]:
-    """Return the rows that a history has at an LSN, with the columns of the table."""
-    there = (pl.col("valid_from_lsn") <= position) & (
+def at(position: int) -> pl.Expr:
+    """Return whether a row of a history is of the table at an LSN."""
+    return (pl.col("valid_from_lsn") <= position) & (
         pl.col("valid_to_lsn").is_null() | (pl.col("valid_to_lsn") > position)
     )
-    return history.filter(there).select(COLUMNS).to_dicts()

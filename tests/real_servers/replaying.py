@@ -105,3 +105,27 @@ def comparable(row: Mapping[str, Any]) -> tuple[Any, ...]:
         None if changed is None else datetime.fromisoformat(changed),
         row.get("grade"),
     )
+
+
+class Numbered:
+    """A number for each thing that a row can say, whoever wrote it: two rows say the same where their numbers are equal.
+
+    A table is asked for again and again and most of its rows are as they were: each line of the server is read once.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._lines: dict[str, int] = {}
+
+    def of_row(self, row: Mapping[str, Any]) -> int:
+        """Return the number of what a row says."""
+        return self._numbers.setdefault(comparable(row), len(self._numbers))
+
+    def of_lines(self, lines: Iterable[str]) -> list[int]:
+        """Return the numbers of what lines of JSON say, in order of size."""
+        return sorted(self._of_line(line) for line in lines)
+
+    def _of_line(self, line: str) -> int:
+        if line not in self._lines:
+            self._lines[line] = self.of_row(json.loads(line))
+        return self._lines[line]
