@@ -185,7 +185,8 @@ def _read(
         _scan(spec, path, columns).with_columns(pl.lit(place, dtype=pl.UInt32).alias(PLACE)) for place, path in files
     ]
     lazy = frames[0] if len(frames) == 1 else pl.concat(frames)
-    return (lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)).collect()
+    wanted = lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)
+    return wanted.collect(engine="in-memory")  # of many small files the streaming engine takes seven times as long
 
 
 def _scan(spec: CompareSpec, path: str, columns: Sequence[str]) -> pl.LazyFrame:
