@@ -11,7 +11,6 @@ import click
 
 from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
 from manifests.errors import InputRefused, Problem
-from manifests.policy import Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,6 +205,8 @@ def _of_runs(platform: Platform, run_id: str | None, *, break_glass: bool) -> li
     from backfill_assets.evidence.refusals import in_words, refusals_of
 
     found = platform.ledger.decisions(run_id, break_glass=break_glass)
+    from manifests.policy import Role
+
     acted_on = {one.run_id for one in found if one.role == Role.PUBLISHER}
     why = {name: refusals_of(platform.ledger, platform.evidence, name) for name in acted_on}
     return [one.as_record() | {"refused": in_words(why.get(one.run_id, {}).get(one.approval or 0))} for one in found]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backfill_assets.cli.base import json_option, opened_instance, opened_platform, say, show, tell
-from backfill_assets.cli.changelogs import changelog_shown, land_changelog, show_changelog
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def land(
 
     if folder is not None:
         _require_alone(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap)
+        from backfill_assets.cli.changelogs import land_changelog
+
         land_changelog(log, folder, accept_gap=accept_gap, by=by, as_json=as_json)
         return
     wanted = _wanted(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap=prove_overlap)
@@ -246,6 +247,8 @@ def logs_command(log: str | None, offline: bool, as_json: bool) -> None:
 
     How far behind is asked of the brokers, where they answer.
     """
+    from backfill_assets.cli.changelogs import changelog_shown, show_changelog
+
     with opened_platform() as platform:
         changelogs = [one for one in platform.products.changelogs if log in {None, one}]
         named = [] if log is None or changelogs else [platform.products.topic(log)]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from backfill_assets.cli.base import json_option, opened_platform, say, show
-from manifests.canonical import plain
 
 if TYPE_CHECKING:
     from backfill_assets.operations.sinks import SinkFacts
@@ -29,6 +28,7 @@ def sinks(as_json: bool) -> None:
 
     from backfill_assets.cli.console import facts
     from backfill_assets.operations.sinks import facts_of_sinks
+    from manifests.canonical import plain
 
     with opened_platform() as platform:
         found = facts_of_sinks(platform)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, say, tell
-from manifests.source_pins import position_of
 
 if TYPE_CHECKING:
     from backfill_assets.reconciliation.source_rows import SourceCompared
@@ -21,6 +20,8 @@ _KEYS = 20
 
 
 def _position(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    from manifests.source_pins import position_of
+
     if text is None:
         return None
     try:
