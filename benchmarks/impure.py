@@ -136,6 +136,20 @@ def ranked(inputs: Inputs, function: Any) -> DataFrame:
     return daily(Inputs(rows, None), label=F.max(F.when(F.col("note").endswith("0"), F.col("_made").cast("string"))))
 
 
+def carried(inputs: Inputs, _: TransformContext) -> DataFrame:
+    """What has come in so far, by what is read: a state that lasts, without the earlier rows that it needs."""
+    so_far = Window.partitionBy("name").orderBy("day")
+    return daily(inputs).withColumn("value", F.sum("value").over(so_far))
+
+
+def carried_on(inputs: Inputs, context: TransformContext) -> DataFrame:
+    """The same of a target that declares its look-back."""
+    if inputs.look_back is None:
+        return carried(inputs, context)
+    columns = ("name", "at", "value", "note")
+    return carried(Inputs(inputs.source.select(*columns).unionByName(inputs.look_back.select(*columns)), None), context)
+
+
 COUNTED = [0]
 
 
@@ -288,6 +302,7 @@ IMPURE: dict[str, tuple[str, Transform]] = {
     ),
     "number of read partitions": (COMPUTED, lambda i, _: labelled(i, i.source.rdd.getNumPartitions())),
     "chunks of the batch": (COMPUTED, lambda i, c: labelled(i, len(c.chunks))),
+    "a state without its look-back": (COMPUTED, carried),
     "slots of the batch": (COMPUTED, lambda i, c: labelled(i, c.slots[-1])),
     # Python, while the frame is built
     "datetime.now": (COMPUTED, lambda i, _: labelled(i, datetime.now(UTC))),

@@ -268,6 +268,15 @@ def cut(chunking: Chunking, start: date, end: date, parts: Sequence[str] = ()) -
         day = following(chunking, day)
 
 
+def chunk_before(chunking: Chunking, chunk: Placed) -> Chunk | None:
+    """Return the chunk of the same part that ends on the day before one begins, of hours the last of that day; None where none can be."""
+    if chunking is Chunking.WHOLE or chunk.start == date.min:
+        return None
+    day = chunk.start - timedelta(days=1)
+    *_, found = cut(chunking, *aligned(chunking, day, day), [chunk.part] if chunk.part else ())
+    return found
+
+
 def cell_of(key: str) -> tuple[str, int]:
     """Return where a chunk stands in a table of them: a row's name, and its place in the row, from 1 on.
 

@@ -139,7 +139,6 @@ def plan(
         for pin in planned.references
     ]
     schemas = ", ".join(f"{one.schema_id} of {one.table}" for one in planned.schemas)
-    look_back = planned.look_back
     pairs: list[tuple[str, object]] = [
         ("state", Text(state, STATE_STYLE.get(state, ""))),
         ("may change", _may_change(planned, program)),
@@ -155,11 +154,7 @@ def plan(
             + ("" if planned.chunking is Chunking.WHOLE else f" ({planned.warm_up_days} days of warm-up)"),
         ),
         ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
-        *(
-            [("look-back", f"{look_back.rows:,} earlier rows, {look_back.files:,} files, few columns")]
-            if look_back
-            else []
-        ),
+        *_look_back(planned),
         *((f"source {one.table}", one.describe()) for one in planned.sources),
         *planned.of_logs(),
         *((f"made by run '{one.run_id}'", in_words(one.chunks)) for one in planned.upstream),
@@ -180,6 +175,14 @@ def plan(
         ("plan hash", planned.hash),
     ]
     return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), _stages(program))
+
+
+def _look_back(planned: Plan) -> list[tuple[str, object]]:
+    """Say what is seen of the rows before the input range, or that nothing is."""
+    if (found := planned.look_back) is not None:
+        return [("look-back", f"{found.rows:,} earlier rows, {found.files:,} files, few columns")]
+    none = f"none declared: rows before {planned.input_range.start} are not seen"
+    return [] if planned.chunking is Chunking.WHOLE else [("look-back", none)]
 
 
 def _stages(program: Sequence[Stage]) -> Table:

@@ -20,6 +20,7 @@ from backfill_assets.declarations.target import Finding
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.recomputing import LIMIT, Part, differing_rows, residue
 from backfill_assets.worker.violations import shown_row
+from manifests.chunks import chunk_before
 from manifests.errors import TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.text import words_of
@@ -41,13 +42,15 @@ _log = logging.getLogger(__name__)
 def sampled(plan: Plan, chunks: Sequence[ChunkRecord]) -> list[tuple[PlannedChunk, int]]:
     """Return which chunks are computed again, and one of how many parts would be enough of each: the same ones of a plan.
 
-    In an order that follows from the plan's hash, those with rows first: as many as read no more together than `SHARE` of what
-    the run reads, at most `MOST_CHUNKS`. One is computed again whatever it reads.
+    In an order that follows from the plan's hash, those with rows first, and before the run's first days any others: nothing comes
+    before those that a row could depend on. As many as read no more together than `SHARE` of what the run reads, at most
+    `MOST_CHUNKS`. One is computed again whatever it reads.
     """
     rows = {chunk.chunk: chunk.rows or 0 for chunk in chunks}
     mine = [chunk for chunk in plan.chunks if chunk.key in rows]
     most = SHARE * max(plan.reads.rows, 1)
-    order = sorted(mine, key=lambda chunk: (not rows[chunk.key], _place(plan, chunk.key)))
+    first = min((chunk.start for chunk in mine), default=None)
+    order = sorted(mine, key=lambda chunk: (not rows[chunk.key], chunk.start == first, _place(plan, chunk.key)))
     chosen: list[tuple[PlannedChunk, int]] = []
     read = 0
     for chunk in order:
@@ -55,6 +58,22 @@ def sampled(plan: Plan, chunks: Sequence[ChunkRecord]) -> list[tuple[PlannedChun
             chosen.append((chunk, 1))
             read += chunk.reads.rows
     return chosen or [(chunk, ceil(chunk.reads.rows / most)) for chunk in order[:1]]
+
+
+def earlier_in_batch(plan: Plan, chunk: PlannedChunk, staged: Mapping[str, ChunkRecord]) -> PlannedChunk | None:
+    """Return the chunk that one is computed again after: the one before it, where it was staged without any earlier one.
+
+    Then its rows have to be the same in a batch that reads further back. None where it was staged after earlier ones: then they
+    have to be the same without those; and where no chunk is before it, or the plan starts from a state.
+    """
+    attempt = staged[chunk.key].attempt
+    together = [one for one in plan.chunks if one.key in staged and staged[one.key].attempt == attempt]
+    if any(one.start < chunk.start for one in together) or plan.start is not None:
+        return None
+    found = chunk_before(plan.chunking, chunk)
+    if found is None:
+        return None
+    return PlannedChunk(found.key, chunk.index, found.start, found.end, chunk.reads, found.hour, found.part)
 
 
 def part_of(run: RunContext, staged: ChunkRecord, parts: int) -> Part:
@@ -89,7 +108,7 @@ def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]
             name = chunk.key if part.of == 1 else f"{chunk.key} (1 of {part.of} parts, by {run.target.entity})"
             again.append(name)
             try:
-                found = _differing(run, chunk, staged[chunk.key], part)
+                found = _differing(run, chunk, staged[chunk.key], part, earlier_in_batch(run.plan, chunk, staged))
             except TransformRefused as refusal:
                 wrong.append(f"{name} cannot be computed again: {refusal.problems[0].what}")
                 continue
@@ -103,15 +122,17 @@ def purity_finding(stretches: Sequence[tuple[RunContext, Sequence[ChunkRecord]]]
     return Finding(not wrong, summary, details, compared=len(again), disagreeing=len(wrong), exceptions=listed)
 
 
-def _differing(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, part: Part) -> list[dict[str, Any]]:
+def _differing(
+    run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, part: Part, earlier: PlannedChunk | None
+) -> list[dict[str, Any]]:
     """Compute a chunk again, and once more where a worker of Spark was lost meanwhile: that is nothing that the rows have done."""
     try:
-        return differing_rows(run, chunk, staged, part)
+        return differing_rows(run, chunk, staged, part, earlier)
     except Exception as error:
         if _LOST_WORKER not in words_of(error):
             raise
         _log.warning("a worker was lost while %s was computed again: once more", chunk.key)
-        return differing_rows(run, chunk, staged, part)
+        return differing_rows(run, chunk, staged, part, earlier)
 
 
 def _exceptions(chunk: str, key: Sequence[str], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""A chunk computed again, alone and in other surroundings, and held against the rows that are staged of it.
+"""A chunk computed again, in another batch and other surroundings, and held against the rows that are staged of it.
 
 Put here in which surroundings that is, and how rows are compared. What a run computes first is `compute`'s, which expressions are
 refused before anything is computed `unsteady`'s; which chunks are computed again, and what follows, is `gates.purity`'s.
 Nothing is written.
 
-What differs: order and number of partitions of what is read, other shuffles, the batch (there is none), and for Python code
+What differs: order and number of partitions of what is read, other shuffles, the batch (what was computed after earlier chunks is
+computed alone, what was computed alone after the chunk before it), and for Python code
 what `resources.spark.surroundings` has: time zone, clock, environment, network and machine, of Spark's workers also the hash seed.
 The session's time zone is UTC, as it is of every session: it belongs to the configuration of a plan.
 """
@@ -60,10 +61,12 @@ def residue(entity: str, of: int) -> int:
     return zlib.crc32(entity.encode()) % of
 
 
-def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, part: Part) -> list[dict[str, Any]]:
+def differing_rows(
+    run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, part: Part, earlier: PlannedChunk | None = None
+) -> list[dict[str, Any]]:
     """Compute a chunk, or a part of it, again; return rows that are on one side only, at most `LIMIT` and one more.
 
-    Each has the columns of the digest, and in `_times` how many more times it was computed than it is staged.
+    It is computed alone, or in one batch with an `earlier` chunk. Each row has the columns of the digest, and in `_times` how many more times it was computed than it is staged.
 
     Raises:
         TransformRefused: if its frame cannot be built in other surroundings.
@@ -71,14 +74,15 @@ def differing_rows(run: RunContext, chunk: PlannedChunk, staged: ChunkRecord, pa
     target, plan, spark = run.target, run.plan, run.spark
     schema = run.platform.lakehouse.table(target.name).schema()
     names = [name for name in dtypes(target.model) if name not in lineage_columns(target.model)]
+    batch = [chunk] if earlier is None else [earlier, chunk]
     with computing_otherwise(spark):
-        found = pinned_inputs(run, [chunk], reading=read_elsewhere)
+        found = pinned_inputs(run, batch, reading=read_elsewhere)
         mine = partial(_arranged, run, part)
         # rows of further sources belong to no one entity: they are there in other order, and all of them
         further = {name: _shuffled(one) for name, one in found.sources.items()}
         look_back = None if found.look_back is None else mine(found.look_back)
         inputs = Inputs(mine(found.source), look_back, sources_by_name(further))
-        context = transform_context(run, [chunk])
+        context = transform_context(run, batch)
         context = replace(context, references={name: _reordered(one) for name, one in context.references.items()})
         with elsewhere():
             computed = computed_rows(target, plan, [chunk], inputs, context, schema)

@@ -16,6 +16,7 @@ from manifests.chunks import (
     Chunking,
     aligned,
     are_adjacent,
+    chunk_before,
     chunk_named,
     chunking_of,
     cut,
@@ -121,6 +122,24 @@ def test_alignment_widens_a_range_as_little_as_possible_and_once(chunking: Chunk
     assert key_of(chunking, whole[0]) == key_of(chunking, start)
     assert key_of(chunking, whole[1]) == key_of(chunking, end)
     assert aligned(chunking, *whole) == whole
+
+
+def test_the_chunk_before_one_ends_on_the_day_before_it_and_has_the_same_part() -> None:
+    for chunking, key, before in (
+        (Chunking.YEAR, "2012", "2011"),
+        (Chunking.MONTH, "2012-03", "2012-02"),
+        (Chunking.WEEK, "2012-W01", "2011-W52"),
+        (Chunking.DAY, "2012-01-01", "2011-12-31"),
+        (Chunking.HOUR, "2012-01-01T05", "2011-12-31T23"),
+        (Chunking.MONTH, key_of(Chunking.MONTH, date(2012, 1, 1), "b"), key_of(Chunking.MONTH, date(2011, 12, 1), "b")),
+    ):
+        chunk = chunk_named(chunking, key)
+        found = chunk_before(chunking, chunk)
+        assert found is not None
+        assert (found.key, found.part) == (before, chunk.part)
+        assert following(chunking, found.start) == chunk.start
+    assert chunk_before(Chunking.WHOLE, Chunk("", 0, *EVER)) is None
+    assert chunk_before(Chunking.DAY, Chunk("0001-01-01", 0, date.min, date.min)) is None
 
 
 def test_a_leap_february_is_one_chunk_of_29_days() -> None:
