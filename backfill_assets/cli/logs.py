@@ -88,9 +88,7 @@ def land(
 
     if folder is not None:
         _require_alone(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap)
-        from backfill_assets.cli.changelogs import land_changelog
-
-        land_changelog(log, folder, accept_gap=accept_gap, by=by, as_json=as_json)
+        _land_changes(log, folder, accept_gap, by, as_json=as_json)
         return
     wanted = _wanted(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap=prove_overlap)
     require_client()
@@ -113,6 +111,12 @@ def land(
         say(found | {"proven": done.proven})
         return
     _tell_landed(topic, done)
+
+
+def _land_changes(log: str, folder: Path, accept_gap: str | None, by: str | None, *, as_json: bool) -> None:
+    from backfill_assets.cli.changelogs import land_changelog
+
+    land_changelog(log, folder, accept_gap=accept_gap, by=by, as_json=as_json)
 
 
 def _require_alone(*options: object) -> None:
