@@ -229,7 +229,12 @@ class Publications(Part):
             for holder in sorted({holder for _, holder in earlier}):
                 if run_of(connection, holder).state is RunState.SUPERSEDED:
                     move_run(
-                        connection, holder, RunState.SUPERSEDED, RunState.PUBLISHED, actor, f"run {run_id} rolled back"
+                        connection,
+                        holder,
+                        RunState.SUPERSEDED,
+                        RunState.PUBLISHED,
+                        actor,
+                        f"readers have it again: {run_id} was rolled back",
                     )
 
     def accept_version(self, run_id: str, publication: int, *, snapshot_id: int, actor: str) -> None:

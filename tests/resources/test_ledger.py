@@ -818,7 +818,7 @@ def test_rolling_back_a_run_accepts_what_it_superseded_again(ledger: Ledger) -> 
 
     assert states(ledger, "run-jan", "run-feb", "run-all") == ["PUBLISHED", "PUBLISHED", "ROLLED_BACK"]
     assert ledger.accepted(TARGET) == {"2012-01": "run-jan", "2012-02": "run-feb"}
-    assert ledger.run("run-jan").state_reason == "run run-all rolled back"
+    assert ledger.run("run-jan").state_reason == "readers have it again: run-all was rolled back"
 
 
 def test_rolling_back_a_partial_supersession_gives_back_the_part(ledger: Ledger) -> None:
