@@ -122,6 +122,8 @@ class FoundLog:
     false_times: tuple[FalseTime, ...] = ()
     batch: datetime | None = None
     untimed: int = 0
+    taken_back: tuple[LogRange, ...] = ()
+    """What was landed, was taken back and is not there again."""
 
     @property
     def ranges(self) -> tuple[LogRange, ...]:
@@ -168,6 +170,10 @@ def _hull(found: FoundLog) -> tuple[dict[int, int], dict[int, int]]:
     for one in (*found.ranges, *found.lost):
         begins[one.partition] = min(begins.get(one.partition, one.start), one.start)
         ends[one.partition] = max(ends.get(one.partition, one.until), one.until)
+    for one in found.taken_back if begins else ():
+        # what a log began with, and somebody has taken back, is missing; what it ended with is not there yet
+        begins[one.partition] = min(begins.get(one.partition, one.start), one.start)
+        ends.setdefault(one.partition, one.until)
     return begins, ends
 
 

@@ -32,8 +32,14 @@ def never(_: datetime, partitions: Iterable[int]) -> Mapping[int, int | None]:
     raise AssertionError("nobody asked for times")
 
 
-def resolved(wanted: Wanted, now: TopicState, *loads: LandedLoad, accepts_gap: bool = False) -> Resolved:
-    return resolve(wanted, now, loads, never, accepts_gap=accepts_gap)
+def resolved(
+    wanted: Wanted,
+    now: TopicState,
+    *loads: LandedLoad,
+    accepts_gap: bool = False,
+    taken_back: tuple[LogRange, ...] = (),
+) -> Resolved:
+    return resolve(wanted, now, loads, never, accepts_gap=accepts_gap, taken_back=taken_back)
 
 
 def said(found: Resolved) -> str:

@@ -56,6 +56,7 @@ def to_land(
     observed: Sequence[int],
     accepted: Sequence[LogRange] = (),
     begins: int = 0,
+    taken_back: Sequence[LogRange] = (),
 ) -> ToLand:
     """Return what of a delivery is new, and what is missing.
 
@@ -66,6 +67,7 @@ def to_land(
         observed: the positions of the snapshots that it has.
         accepted: the positions that its loads say somebody has accepted as lost.
         begins: the position that its timeline begins at: no transaction after it speaks for what is before.
+        taken_back: positions that were landed, were taken back and are not there again.
     """
     known = joined(known)
     whole: list[tuple[int, Transaction | Snapshot]] = []
@@ -78,7 +80,9 @@ def to_land(
     covered = [_covered(position, one, of_log, known, begun, begins) for position, one in of_log.items()]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
     # a gap that a load has left which was taken back is nobody's decision any more
-    missing = without(gaps([*known, *covered]), accepted)
+    first = min((one.start for one in known), default=0)
+    begun_with = [one for one in taken_back if one.until <= first]
+    missing = without([*gaps([*known, *covered, *begun_with]), *begun_with], [*accepted, *covered])
     pieces = []
     for part in without(joined(covered), known):
         inside = tuple(one for position, one in sorted(new.items()) if part.start <= position < part.until)

@@ -55,7 +55,7 @@ from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, Observation, going_on, in_words
 from manifests.text import seen
 from resources import actors
-from resources.lakehouse.landed_logs import landed_loads
+from resources.lakehouse.landed_logs import landed_loads, taken_back
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     FILE_PROPERTY,
@@ -121,6 +121,7 @@ class _InTable:
 
     loads: tuple[LandedLog, ...] = ()
     open: str = ""
+    taken_back: tuple[LogRange, ...] = ()
 
     @property
     def log(self) -> LogIdentity | None:
@@ -214,7 +215,7 @@ def _in_table(platform: Platform, name: str) -> _InTable:
     loads = landed_loads(table)
     newest = table.snapshot_by_id(loads[-1].snapshot_id) if loads else None
     said = {} if newest is None else summary_of(newest)
-    return _InTable(tuple(one.landed for one in loads), said.get(OPEN_PROPERTY, ""))
+    return _InTable(tuple(one.landed for one in loads), said.get(OPEN_PROPERTY, ""), taken_back(table))
 
 
 def _plan(found: Delivered, facts: LogFacts, there: _InTable, table: str) -> ToLand:
@@ -224,7 +225,7 @@ def _plan(found: Delivered, facts: LogFacts, there: _InTable, table: str) -> ToL
         InputRefused: if it contradicts itself, or cannot follow on what is landed, whatever anybody accepts.
     """
     begins = begins_at(facts.identity, there.loads, found)
-    plan = to_land(found, facts, there.ranges, there.observed, there.lost, begins)
+    plan = to_land(found, facts, there.ranges, there.observed, there.lost, begins, there.taken_back)
     problems = [*of_another_log(facts.identity, there.log, there.ranges, found, table), *found.problems]
     new = [
         LandedLog(facts.identity, (LandedRange(one.range, 0),), observed=_observed(found, one)) for one in plan.pieces

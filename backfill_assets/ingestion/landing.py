@@ -38,7 +38,7 @@ from manifests.model import Mode
 from manifests.text import seen
 from resources import actors, logs
 from resources.lakehouse.facade import local_path
-from resources.lakehouse.landed_logs import LandedLoad, landed_loads
+from resources.lakehouse.landed_logs import LandedLoad, landed_loads, taken_back
 from resources.lakehouse.loads import REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
 
@@ -95,7 +95,14 @@ def land(
         held_to_load(platform, topic.table) as held,
     ):
         loads, state = landed_loads(platform.lakehouse.table(topic.table)), brokers.state()
-        resolved = resolve(wanted, state, loads, brokers.first_since, accepts_gap=accept_gap is not None)
+        resolved = resolve(
+            wanted,
+            state,
+            loads,
+            brokers.first_since,
+            accepts_gap=accept_gap is not None,
+            taken_back=taken_back(platform.lakehouse.table(topic.table)),
+        )
         if problems := [*other_rows(platform, topic.table), *resolved.problems]:
             raise InputRefused(problems)
         tell(resolved)

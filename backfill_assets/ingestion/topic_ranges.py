@@ -72,6 +72,7 @@ def resolve(
     first_since: FirstSince,
     *,
     accepts_gap: bool = False,
+    taken_back: Sequence[LogRange] = (),
 ) -> Resolved:
     """Return which ranges are landed, or every reason why they are not.
 
@@ -81,6 +82,7 @@ def resolve(
         loads: what is landed.
         first_since: asks brokers of times.
         accepts_gap: whether offsets between landed ones and these may be left out.
+        taken_back: offsets that were landed, were taken back and are not there again.
     """
     landed = landed_ranges(loads)
     accepted = joined(one for load in loads for one in load.gap)
@@ -89,7 +91,7 @@ def resolve(
     problems = [*_changed_log(state, landed), *_impossible(wanted, state)]
     if problems:
         return Resolved(state.log, (), (), (), (), state.is_compacted, tuple(problems))
-    asked = joined(_asked(wanted, state, landed, accepted, first_since, accepts_gap=accepts_gap))
+    asked = joined(_asked(wanted, state, landed, accepted, first_since, taken_back, accepts_gap=accepts_gap))
     missing = without(asked, landed)
     there = overlaps([*joined(landed), *asked])
     gap = without(gaps([*landed, *missing]), accepted)
@@ -175,6 +177,7 @@ def _asked(
     landed: Sequence[LogRange],
     accepted: Sequence[LogRange],
     first_since: FirstSince,
+    taken_back: Sequence[LogRange],
     *,
     accepts_gap: bool,
 ) -> Iterator[LogRange]:
@@ -182,7 +185,9 @@ def _asked(
     begins = {one: _next(one, state, landed, accepts_gap=accepts_gap) for one in state.partitions}
     if wanted.new:
         first = {
-            partition: min((one.start for one in landed if one.partition == partition), default=begins[partition])
+            partition: min(
+                (one.start for one in (*landed, *taken_back) if one.partition == partition), default=begins[partition]
+            )
             for partition in state.partitions
         }
         whole = [LogRange(one, min(first[one], now.stable), now.stable) for one, now in state.partitions.items()]

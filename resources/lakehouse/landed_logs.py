@@ -6,7 +6,7 @@ Put here how they are found in a table's history, and what else has changed its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import dropwhile
@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.log_ranges import LandedLog, LogRange, known_from, landed_from_json
+from manifests.log_ranges import LandedLog, LogRange, known_from, landed_from_json, without
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.live_files import pinned_snapshot
 from resources.lakehouse.loads import (
@@ -63,14 +63,14 @@ def landed_loads(table: Table, snapshot_id: int | None = None) -> list[LandedLoa
         EnvironmentRefused: if what a load says of its ranges cannot be read.
     """
     history = [(snapshot, summary_of(snapshot)) for snapshot in _history(table, snapshot_id)]
-    known = {said.get(LOAD_PROPERTY) for _, said in history if LOG_PROPERTY in said}
+    is_cut = _lacks_undone(history)
     found: list[LandedLoad] = []
     undone: set[str] = set()
     oldest: LandedLoad | None = None
     for snapshot, said in history:
         taken_back = said.get(UNDOES_PROPERTY)
-        if taken_back is not None and taken_back not in known and STANDING_PROPERTY in said:
-            # the load that it took back is of a history that is cut: what stood then is what it says
+        if taken_back is not None and is_cut and STANDING_PROPERTY in said:
+            # a load that was taken back is of a history that is cut: what stood after the last one was is what that says
             standing = _landed(table, taken_back, said[STANDING_PROPERTY])
             at = committed_at(table, snapshot)
             return [LandedLoad(f"before {taken_back}", snapshot.snapshot_id, at, standing), *found[::-1]]
@@ -85,6 +85,34 @@ def landed_loads(table: Table, snapshot_id: int | None = None) -> list[LandedLoa
         earlier = known_from(oldest.landed)
         found.append(LandedLoad(f"before {oldest.load_id}", oldest.snapshot_id, oldest.at, earlier))
     return found[::-1]
+
+
+def _lacks_undone(history: Sequence[tuple[Snapshot, Mapping[str, str]]]) -> bool:
+    """Whether a load was taken back that a history, newest first, has no more; one of its id may have been made since."""
+    older: set[str | None] = set()
+    for _, said in reversed(history):
+        undone = said.get(UNDOES_PROPERTY)
+        if undone is not None and undone not in older and STANDING_PROPERTY in said:
+            return True
+        if LOG_PROPERTY in said:
+            older.add(said.get(LOAD_PROPERTY))
+    return False
+
+
+def taken_back(table: Table, snapshot_id: int | None = None) -> tuple[LogRange, ...]:
+    """Return the positions that loads have brought which were taken back, and that no load has brought again.
+
+    They are missing, also before the first that is landed. Of a load whose snapshot has expired nothing is known.
+    """
+    undone: set[str] = set()
+    ranges: list[LogRange] = []
+    for snapshot in _history(table, snapshot_id):
+        said = summary_of(snapshot)
+        if (load_id := said.get(UNDOES_PROPERTY)) is not None:
+            undone.add(load_id)
+        if LOG_PROPERTY in said and said.get(LOAD_PROPERTY) in undone:
+            ranges += [one.range for one in _load(table, snapshot, said[LOG_PROPERTY]).landed.ranges]
+    return without(ranges, [one.range for load in landed_loads(table, snapshot_id) for one in load.landed.ranges])
 
 
 def other_changes(table: Table, snapshot_id: int) -> list[str]:

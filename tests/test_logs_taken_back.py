@@ -1,0 +1,134 @@
+"""What was landed of a log and is taken back is missing, wherever it lay, whatever has expired since, until it is landed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from change_world import CHANGES, Accounts, make_accounts
+from pyiceberg.table import Table
+from test_landing_changes import a_bank, tail_of, whole
+from test_log_sources import FIRST, SECOND, clicked, later, planned
+from test_topic_ranges import NEW, load, resolved, state
+
+from backfill_assets.ingestion.table_loads import undo_load
+from backfill_assets.operations.initialise import initialise
+from backfill_assets.products.accounts.generator import Bank, Message
+from benchmarks import clicks
+from benchmarks.clicks import CLICKS, PLACE, land
+from manifests.errors import InputRefused, PlanRefused
+from manifests.lateness import Lateness, Watermark
+from manifests.log_ranges import LogRange
+
+WHY = {"by": "ana", "reason": "taken back to be landed anew"}
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Iterator[Accounts]:
+    world = make_accounts(tmp_path / "home")
+    yield world
+    world.platform.ledger.close()
+
+
+def units_of(bank: Bank) -> list[list[Message]]:
+    return whole(tail_of(bank))
+
+
+def part(units: list[list[Message]], first: int, until: int | None = None) -> list[Message]:
+    return [message for unit in units[first:until] for message in unit]
+
+
+def expire(table: Table, number: int) -> None:
+    """Have the oldest snapshots expire, as another program would."""
+    oldest = sorted(table.snapshots(), key=lambda one: one.sequence_number)[:number]
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in oldest]).commit()
+
+
+def test_a_beginning_that_was_taken_back_is_a_gap_of_the_next_delivery(accounts: Accounts) -> None:
+    bank = Bank(7, accounts=40, truncates=0.0)
+    bank.work(60)
+    bank.snapshot()
+    bank.work(16)
+    units = units_of(bank)
+    first = accounts.land(part(units, 0, 1), "snapshot")
+    accounts.land(part(units, 1, 6), "second")
+    undo_load(accounts.platform, CHANGES, first.loads[0].load_id, **WHY)
+    with pytest.raises(InputRefused, match="missing"):
+        accounts.land(part(units, 6), "third")
+    accounts.land(part(units, 0, 1), "snapshot")
+    assert accounts.land(part(units, 6), "third").loads
+    accounts.published(accounts.manifest("history-1", target={"table": "silver.account_history"}))
+    rows = accounts.table("silver.account_history")
+    assert rows["valid_to_lsn"].null_count() == len(bank.rows_at(bank.lsn))
+
+
+def test_a_plan_misses_a_beginning_that_was_taken_back(tmp_path: Path) -> None:
+    platform = clicks.opened(tmp_path / "home", replace(PLACE, lateness=Lateness(Watermark.BY_BATCH)))
+    initialise(platform)
+    land(platform, "first", FIRST[:15] + SECOND[:7], [LogRange(0, 0, 15), LogRange(1, 0, 7)])
+    known = datetime(2026, 3, 5, tzinfo=UTC)
+    both = [LogRange(0, 15, 40), LogRange(1, 7, 20)]
+    land(platform, "second", FIRST[15:] + SECOND[7:], both, complete_before=known)
+    assert planned(platform, 2, 4).logs[0].is_whole
+    undo_load(platform, CLICKS, "first", **WHY)
+    with pytest.raises(PlanRefused, match=r"22 position\(s\).*partition 0 from 0 until 15; partition 1 from 0 until 7"):
+        planned(platform, 2, 4)
+
+
+def test_a_plan_misses_a_partition_of_which_everything_was_taken_back(tmp_path: Path) -> None:
+    platform = clicks.opened(tmp_path / "home", replace(PLACE, lateness=Lateness(Watermark.BY_BATCH)))
+    initialise(platform)
+    known = datetime(2026, 3, 5, tzinfo=UTC)
+    land(platform, "first", FIRST, [LogRange(0, 0, 40)])
+    land(platform, "second", SECOND, [LogRange(1, 0, 20)], complete_before=known)
+    undo_load(platform, CLICKS, "second", **WHY)
+    with pytest.raises(PlanRefused, match="partition 1 from 0 until 20"):
+        planned(platform, 2, 4)
+
+
+def test_what_is_new_of_a_topic_begins_where_a_load_did_that_was_taken_back() -> None:
+    found = resolved(NEW, state((0, 9, 9)), load((0, 5, 9)), taken_back=(LogRange(0, 0, 5),))
+    assert (found.missing, found.problems) == ((LogRange(0, 0, 5),), ())
+
+
+def test_what_was_taken_back_and_landed_again_goes_on_where_the_history_is_cut(accounts: Accounts) -> None:
+    units = units_of(a_bank(7))
+    accounts.land(part(units, 0, 6), "one")
+    two = accounts.land(part(units, 6, 12), "two")
+    accounts.land(part(units, 12, 18), "three")
+    undo_load(accounts.platform, CHANGES, two.loads[0].load_id, **WHY)
+    expire(accounts.platform.lakehouse.table(CHANGES), 2)
+    assert accounts.land(part(units, 6, 12), "two").loads
+    assert accounts.land(part(units, 18), "four").loads
+    assert accounts.table(CHANGES).height == _changes(units)
+
+
+def test_two_loads_that_were_taken_back_stay_so_where_the_history_is_cut(accounts: Accounts) -> None:
+    units = units_of(a_bank(7))
+    accounts.land(part(units, 0, 6), "one")
+    two, three = accounts.land(part(units, 6, 12), "two"), accounts.land(part(units, 12, 18), "three")
+    undo_load(accounts.platform, CHANGES, two.loads[0].load_id, **WHY)
+    undo_load(accounts.platform, CHANGES, three.loads[0].load_id, **WHY)
+    expire(accounts.platform.lakehouse.table(CHANGES), 2)
+    assert accounts.land(part(units, 6), "again").loads
+    assert accounts.table(CHANGES).height == _changes(units)
+
+
+def test_topics_that_were_taken_back_stay_so_where_the_history_is_cut(tmp_path: Path) -> None:
+    platform = clicked(tmp_path / "home")
+    later(platform, 40, 50)
+    later(platform, 50, 60, "third")
+    undo_load(platform, CLICKS, "second", **WHY)
+    undo_load(platform, CLICKS, "third", **WHY)
+    expire(platform.lakehouse.table(CLICKS), 2)
+    ranges = [one.range for load in platform.lakehouse.landed_loads(CLICKS) for one in load.landed.ranges]
+    assert max(one.until for one in ranges if one.partition == 0) == 40
+    assert platform.lakehouse.other_changes(CLICKS, platform.lakehouse.snapshot_id(CLICKS) or 0) == []
+
+
+def _changes(units: list[list[Message]]) -> int:
+    """How many messages are changes: the others say where a transaction begins and ends, or are tombstones."""
+    return sum("op" in (message.value or {}) for message in part(units, 0))
