@@ -86,7 +86,7 @@ def breaks_of(loads: Iterable[LandedLog], read: Sequence[LogRange] | None = None
     """
     known = [one for one in loads if one.log.kind is LogKind.CHANGELOG]
     ranges = sorted((one for load in known for one in load.ranges), key=lambda one: one.range)
-    lost = without(joined(one for load in known for one in load.lost), [one.range for one in ranges])
+    lost = still_lost(known)
     if read is not None:
         lost = without(lost, without(lost, read))
     observed = sorted({one for load in known for one in load.observed}, key=lambda one: one.position)
@@ -94,6 +94,17 @@ def breaks_of(loads: Iterable[LandedLog], read: Sequence[LogRange] | None = None
         observed = [one for one in observed if any(part.start <= one.position < part.until for part in read)]
     lost = tuple(sorted({*lost, *_between_timelines(known, lost, read)}))
     return tuple(_broken(part, ranges, [one for one in observed if one.position >= part.until]) for part in lost)
+
+
+def still_lost(loads: Iterable[LandedLog]) -> tuple[LogRange, ...]:
+    """Return the positions that were accepted as lost and that no load has brought since.
+
+    A changelog that began without a snapshot has lost what was before, from 0 on; once it begins with one, nothing of that counts.
+    """
+    known = list(loads)
+    lost = without((one for load in known for one in load.lost), [one.range for load in known for one in load.ranges])
+    observed = {one.position for load in known for one in load.observed}
+    return tuple(one for one in lost if one.start > 0 or one.until not in observed)
 
 
 def _between_timelines(

@@ -22,6 +22,7 @@ from manifests.log_breaks import (
     in_sequence,
     problems_of_breaks,
     problems_of_inherited,
+    still_lost,
 )
 from manifests.log_ranges import (
     LandedLog,
@@ -141,8 +142,8 @@ class FoundLog:
 
     @property
     def lost(self) -> tuple[LogRange, ...]:
-        """Every range that somebody has accepted as lost."""
-        return tuple(one for load in self.landed.values() for one in load.lost)
+        """Every range that somebody has accepted as lost, and that nobody has found since."""
+        return still_lost(self.landed.values())
 
 
 def wanted_ranges(asked: SourceLog | None, found: FoundLog) -> tuple[LogRange, ...]:

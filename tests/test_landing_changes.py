@@ -21,6 +21,7 @@ from backfill_assets.products.accounts import BANK
 from backfill_assets.products.accounts.generator import Bank, Message, log_facts
 from manifests.errors import InputRefused
 from manifests.log_ranges import joined
+from manifests.log_ranges import lsn as lsn_in_words
 from resources.lakehouse.summaries import summary_of
 
 POINTS = ("landing.kept", "landing.quarantined", "landing.appended")
@@ -166,7 +167,7 @@ def test_a_slot_that_was_made_after_the_snapshot_does_not_have_what_follows_on_i
         accounts.land([*snapshot, *later], "lost", facts=log_facts() | {"slot_created_lsn": lsn + 1})
     accounts.land(snapshot, "first", facts=log_facts() | {"slot_created_lsn": lsn})
     with pytest.raises(
-        InputRefused, match=f"the slot {log_facts()['slot']} was made at {lsn + 1:,}, after what is landed"
+        InputRefused, match=f"the slot {log_facts()['slot']} was made at {lsn_in_words(lsn + 1)}, after what is landed"
     ):
         accounts.land(later, "lost", facts=log_facts() | {"slot_created_lsn": lsn + 1})
     assert accounts.land([m for one in units for m in one], "rest", facts=log_facts() | {"slot_created_lsn": lsn}).loads
@@ -339,9 +340,12 @@ def test_a_gap_whose_acceptance_was_taken_back_is_asked_for_again(accounts: Acco
     undo_load(accounts.platform, CHANGES, accepted.loads[0].load_id, by="ana", reason="landed by mistake, to be anew")
     bank.work(5)
     newest = bank.messages[middle:]
-    with pytest.raises(InputRefused, match=f"between the commits {lost[0].start - 1:,} and .* are missing"):
+    with pytest.raises(InputRefused, match=f"between the commits {lsn_in_words(lost[0].start - 1)} and .* are missing"):
         accounts.land(newest, "newest")
-    with pytest.raises(InputRefused, match=f"between the commits {lost[0].start - 1:,} and {lost[0].until:,} are miss"):
+    with pytest.raises(
+        InputRefused,
+        match=f"between the commits {lsn_in_words(lost[0].start - 1)} and {lsn_in_words(lost[0].until)} are miss",
+    ):
         accounts.land(bank.messages[done:middle], "anew")
     again = accounts.land(bank.messages[done:middle], "anew", **why)
     assert again.accepted

@@ -32,6 +32,8 @@ def land_changelog(log: str, folder: Path, *, accept_gap: str | None, by: str | 
         say(done)
     else:
         _tell(done)
+        if accept_gap is not None and not done.accepted:
+            tell("  no gap was accepted: nothing that was landed has one before it that nobody had accepted")
 
 
 def _tell(done: Landed) -> None:
@@ -63,6 +65,8 @@ def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
     changelog = platform.products.changelog(name)
     loads = platform.lakehouse.landed_loads(changelog.table)
     ranges = [one for load in loads for one in load.landed.ranges]
+    breaks = breaks_of(load.landed for load in loads)
+    missing = joined([*gaps(one.range for one in ranges), *(one.lost for one in breaks)])
     times = [at for one in ranges for at in (one.first_time, one.last_time) if at is not None]
     return {
         "log": name,
@@ -70,8 +74,8 @@ def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
         "identity": loads[-1].landed.log if loads else None,
         "loads": len(loads),
         "ranges": [[one.start, one.until] for one in joined(one.range for one in ranges)],
-        "gaps": [[one.start, one.until] for one in gaps(one.range for one in ranges)],
-        "breaks": breaks_of(load.landed for load in loads),
+        "gaps": [[one.start, one.until] for one in missing],
+        "breaks": breaks,
         "changes": sum(one.rows for one in ranges),
         "first_time": min(times, default=None),
         "last_time": max(times, default=None),

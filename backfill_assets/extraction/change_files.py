@@ -6,6 +6,7 @@ times. A message is `debezium`'s; which of what is whole is landed, `ingestion`'
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections import Counter
@@ -26,11 +27,12 @@ from backfill_assets.extraction.debezium import (
 )
 from manifests.canonical import canonical_json
 from manifests.errors import InputRefused, Problem
-from manifests.log_ranges import LogIdentity, LogKind
+from manifests.log_ranges import LogIdentity, LogKind, lsn
 
 FACTS, ENDING = "log.json", ".jsonl"
 _SHOWN = 5
 _TOLD_EACH = 1_000
+_HASH_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,22 @@ class LogFacts:
         slot: the name of the replication slot that it was read by.
         slot_created_lsn: the position at which that slot was made; None where it is not said.
         offset_lsn: the last commit that the connector's offset file has; None where it is not said.
+        tables_were_empty: whether the tables had no row when the log began, so that no snapshot has one.
     """
 
     identity: LogIdentity
     slot: str
     slot_created_lsn: int | None = None
     offset_lsn: int | None = None
+    tables_were_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Where a change was found: the number of its file, the line's number, its first byte and its length; and what tells it from another."""
+    """Where a change was found: the number of its file, the line's number, its first byte and its length; and what tells it from another.
+
+    `digest` has two hashes: of what the change says, and of the line's text.
+    """
 
     file: int
     row: int
@@ -60,7 +67,16 @@ class Line:
     size: int
     lsn: int
     order: int
-    said: int
+    digest: int
+
+    @property
+    def said(self) -> int:
+        """The hash of what the change says."""
+        return self.digest >> _HASH_BITS
+
+    def has(self, text: bytes) -> bool:
+        """Whether a text is the line's."""
+        return self.digest & ((1 << _HASH_BITS) - 1) == _hash(text)
 
 
 @dataclass
@@ -83,7 +99,9 @@ class Transaction:
         """Say what is there of it."""
         if self.commit is None:
             return f"transaction {self.number} ({len(self.changes):,} change(s), no end)"
-        return f"transaction {self.number} (commit at {self.commit:,}, {len(self.changes):,} of {self.count:,} changes)"
+        return (
+            f"transaction {self.number} (commit at {lsn(self.commit)}, {len(self.changes):,} of {self.count:,} changes)"
+        )
 
 
 @dataclass
@@ -129,6 +147,8 @@ class Delivered:
     unreadable: list[Unreadable] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
+    databases: dict[str, Line] = field(default_factory=dict)
+    """The databases that messages say they are of, each with its first one."""
 
     def open_snapshots(self, observed: Iterable[int] = ()) -> list[Snapshot]:
         """Return those that are not whole, in order; one that was given up, since a later one is whole or `observed`, is none of them."""
@@ -142,17 +162,59 @@ class Delivered:
         return sorted(found, key=lambda line: (line.file, line.begin))
 
     def texts(self, lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
-        """Yield lines with their texts, read anew."""
+        """Yield lines with their texts, read anew.
+
+        Raises:
+            InputRefused: if a file is not what it was when it was read first.
+        """
         streams: dict[int, Any] = {}
         try:
             for line in lines:
-                if line.file not in streams:
-                    streams[line.file] = self.files[line.file].open("rb")
-                streams[line.file].seek(line.begin)
-                yield line, streams[line.file].read(line.size).decode()
+                try:
+                    if line.file not in streams:
+                        streams[line.file] = self.files[line.file].open("rb")
+                    streams[line.file].seek(line.begin)
+                    text = streams[line.file].read(line.size)
+                except OSError as error:
+                    raise _changed(self.names[line.file], f": {error}") from error
+                if not line.has(text):
+                    raise _changed(self.names[line.file], f": line {line.row + 1:,} is another one")
+                yield line, text.decode()
         finally:
             for stream in streams.values():
                 stream.close()
+
+    def unreadable_problems(self) -> Iterator[Problem]:
+        """Say which lines are no message: what is missing may be in one of them."""
+        fix = "correct it: what is missing may be in it"
+        for one in self.unreadable[:_SHOWN]:
+            yield Problem(f"{one.file} line {one.row + 1:,} is no message", one.rule, fix)
+        if (more := len(self.unreadable) - _SHOWN) > 0:
+            yield Problem(f"and {more:,} more lines are no messages", "a line of a delivery is a message", fix)
+
+    def of_other_databases(self, facts: LogFacts) -> Iterator[Problem]:
+        """Say which messages are of another database than their delivery says."""
+        for name, line in sorted(self.databases.items()):
+            if name != facts.identity.name:
+                yield Problem(
+                    f"{self.names[line.file]} line {line.row + 1:,} is of the database {name}, and {FACTS} says {facts.identity.name}",
+                    "the messages of a delivery are of the log that it says",
+                    f"correct {FACTS} if it names the wrong database; else take the files with such messages out of the folder",
+                )
+
+
+def _changed(name: str, how: str) -> InputRefused:
+    return InputRefused(
+        Problem(
+            f"{name} was changed while it was landed{how}",
+            "a file is complete when it is landed, and stays as it is until that is done",
+            "deliver it again, and land the folder once nobody writes to it",
+        )
+    )
+
+
+def _hash(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BITS // 8).digest())
 
 
 def facts_of(folder: Path) -> LogFacts:
@@ -163,7 +225,7 @@ def facts_of(folder: Path) -> LogFacts:
     """
     place = folder / FACTS
     try:
-        said = json.loads(place.read_text())
+        said = json.loads(place.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputRefused(
             Problem(
@@ -185,12 +247,16 @@ def facts_of(folder: Path) -> LogFacts:
     for name, value in positions.items():
         if not (type(value) is int and value >= 0) and (value is not None or name == "timeline"):
             problems.append(Problem(f"{name} is {value!r}", "it is a whole number", "correct it", str(place)))
+    if not isinstance(said.get("tables_were_empty", False), bool):
+        what = f"tables_were_empty is {said['tables_were_empty']!r}"
+        problems.append(Problem(what, "it is true or false", "correct it, or leave it out", str(place)))
     if problems:
         raise InputRefused(problems)
     identity = LogIdentity(
         LogKind.CHANGELOG, said["system_identifier"], said["database"], f"timeline {said['timeline']}"
     )
-    return LogFacts(identity, said["slot"], positions["slot_created_lsn"], positions["offset.lsn_commit"])
+    positions_said = positions["slot_created_lsn"], positions["offset.lsn_commit"]
+    return LogFacts(identity, said["slot"], *positions_said, tables_were_empty=said.get("tables_were_empty", False))
 
 
 def delivered(
@@ -198,7 +264,8 @@ def delivered(
 ) -> Delivered:
     """Return what is in the files of a folder, and in files that were kept of earlier deliveries; `tell` is called while they are read.
 
-    Memory is some 300 bytes a change. A last line without a line end is left alone if it is no whole message: somebody is still writing it.
+    Memory is some 300 bytes a change. A last line without a line end is left alone if it is no whole message: somebody is still writing it. A
+    byte order mark at the beginning of a file is no part of its first line.
 
     Raises:
         InputRefused: if the folder has no file of changes, or a file cannot be read.
@@ -220,16 +287,25 @@ def delivered(
         changelog, [*kept, *files], [f"kept {one.name[:12]}" for one in kept] + [one.name for one in files]
     )
     for number, place in enumerate(found.files):
-        begin = 0
-        with place.open("rb") as stream:
-            for row, raw in enumerate(stream):
-                if raw.strip():
-                    _take(found, number, row, begin, raw)
-                begin += len(raw)
-                if row % _TOLD_EACH == 0:
-                    tell()
+        try:
+            _read(found, number, place, tell)
+        except OSError as error:
+            raise _changed(found.names[number], f", or cannot be read: {error}") from error
     found.problems += _repeated(found)
     return found
+
+
+def _read(found: Delivered, number: int, place: Path, tell: Callable[[], None]) -> None:
+    begin = 0
+    with place.open("rb") as stream:
+        for row, line in enumerate(stream):
+            mark = len(codecs.BOM_UTF8) if not row and line.startswith(codecs.BOM_UTF8) else 0
+            raw = line[mark:]
+            if raw.strip():
+                _take(found, number, row, begin + mark, raw)
+            begin += len(line)
+            if row % _TOLD_EACH == 0:
+                tell()
 
 
 def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> None:
@@ -237,7 +313,7 @@ def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> No
         text = raw.decode()
         read: Read = message_of(text)
         if isinstance(read, Change):
-            _enter(found, read, number, row, begin, len(raw))
+            _enter(found, read, number, row, begin, raw)
     except (UnreadableError, UnicodeDecodeError) as error:
         if not raw.endswith(b"\n"):
             return
@@ -253,19 +329,20 @@ def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> No
         found.left_out[read.what] += 1
 
 
-def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, size: int) -> None:
+def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, raw: bytes) -> None:
     key = key_of(found.changelog, read)
     if found.changelog.changed_table(read.table) is None:
         found.left_out[f"change of {read.table}, which is not declared"] += 1
-    told = (read.op, read.table, key, read.before, read.after, read.lsn)
-    digest = int.from_bytes(hashlib.blake2b(repr(told).encode(), digest_size=8).digest())
-    line = Line(number, row, begin, size, read.lsn, read.order, digest)
+    told = repr((read.op, read.table, key, read.before, read.after, read.lsn)).encode()
+    line = Line(number, row, begin, len(raw), read.lsn, read.order, _hash(told) << _HASH_BITS | _hash(raw))
+    if read.database is not None:
+        found.databases.setdefault(read.database, line)
     if read.transaction is None:
         snapshot = found.snapshots.setdefault(read.lsn, Snapshot(read.lsn, read.micros))
         snapshot.micros = min(snapshot.micros, read.micros)
         snapshot.has_first |= read.snapshot == "first"
         snapshot.has_last |= read.snapshot == "last"
-        _once(found, snapshot.reads, (read.table, key or ""), line, f"the snapshot at {read.lsn:,}")
+        _once(found, snapshot.reads, (read.table, key or ""), line, f"the snapshot at {lsn(read.lsn)}")
         return
     one = found.transactions.setdefault(read.transaction, Transaction(read.transaction))
     _once(found, one.changes, read.order, line, f"transaction {read.transaction}")
@@ -296,15 +373,38 @@ def key_of(changelog: Changelog, read: Change) -> str | None:
 def _once(found: Delivered, lines: dict[Any, Line], place: Any, line: Line, where: str) -> None:
     """Enter a change where its place is free; what was delivered again is the same."""
     before = lines.setdefault(place, line)
-    if before.said != line.said and len(found.problems) < _SHOWN:
+    if before.said != line.said and len(found.problems) < _SHOWN and not _is_respelled(found, before, line):
         found.problems.append(
             Problem(
-                f"{where} was delivered twice and says two things: {found.names[before.file]} line {before.row:,}, "
-                f"{found.names[line.file]} line {line.row:,}",
+                f"{where} was delivered twice and says two things: {found.names[before.file]} line {before.row + 1:,}, "
+                f"{found.names[line.file]} line {line.row + 1:,}",
                 "a change that is delivered again is the same",
                 "find out which of the files is of another log, and take it out of the folder",
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number of JSON by its text: none of its digits is lost, and it is no text."""
+
+    text: str
+
+
+_EXACT = json.JSONDecoder(
+    parse_int=_Number, parse_float=_Number, object_pairs_hook=lambda pairs: tuple(sorted(pairs, key=lambda one: one[0]))
+)
+
+
+def _is_respelled(found: Delivered, before: Line, line: Line) -> bool:
+    """Whether two lines say the same of a row in another spelling of JSON: members in another order, spaces, escaped letters."""
+    said = []
+    for _, text in found.texts((before, line)):
+        read = message_of(text)
+        assert isinstance(read, Change)  # it was one
+        rows = [None if row is None else _EXACT.decode(row) for row in (read.before, read.after)]
+        said.append((read.op, read.table, key_of(found.changelog, read), read.lsn, rows))
+    return said[0] == said[1]
 
 
 def _bound(found: Delivered, read: Boundary) -> None:
@@ -314,7 +414,7 @@ def _bound(found: Delivered, read: Boundary) -> None:
     if one.commit is not None and (one.commit, one.count) != (read.lsn, read.count) and len(found.problems) < _SHOWN:
         found.problems.append(
             Problem(
-                f"transaction {read.transaction} ends at {one.commit:,} with {one.count:,} changes, and at {read.lsn:,} with {read.count:,}",
+                f"transaction {read.transaction} ends at {lsn(one.commit)} with {one.count:,} changes, and at {lsn(read.lsn)} with {read.count:,}",
                 "a transaction ends once",
                 "deliver the files of one log, and those that are further apart than the server's numbers go in folders of their own",
             )
@@ -331,7 +431,7 @@ def _repeated(found: Delivered) -> Iterator[Problem]:
         other = seen.setdefault(one.commit, one.number)
         if other != one.number:
             what, rule = (
-                f"transactions {other} and {one.number} both end at {one.commit:,}",
+                f"transactions {other} and {one.number} both end at {lsn(one.commit)}",
                 "a commit has a position of its own",
             )
             yield Problem(what, rule, "deliver the files of one log")

@@ -47,6 +47,7 @@ class Change:
         row: the one of them that says which columns there are, read; None where there is none.
         micros: when its transaction was committed, or the row read, in microseconds since 1970.
         snapshot: what a read says of its place in its snapshot: `first`, `true`, `last`, ...; empty of any other change.
+        database: the one that its source names; None where it names none.
     """
 
     op: str
@@ -61,6 +62,7 @@ class Change:
     row: Mapping[str, Any] | None
     micros: int
     snapshot: str
+    database: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ def _change(text: str, parts: Mapping[str, _Part], key: Mapping[str, Any] | None
         needed,
         _micros(source),
         snapshot,
+        source["db"] if isinstance(source.get("db"), str) else None,
     )
 
 

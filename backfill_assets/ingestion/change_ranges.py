@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from backfill_assets.extraction.change_files import Delivered, LogFacts, Snapshot, Transaction
 from manifests.errors import Problem
-from manifests.log_ranges import LogRange, gaps, in_words, joined, positions, without
+from manifests.log_ranges import LogRange, gaps, joined, lsn, lsn_ranges, positions, without
 
 _SHOWN = 5
 
@@ -36,7 +36,8 @@ class ToLand:
 
     Attributes:
         pieces: what is new, in order.
-        missing: the positions between the first and the last that nobody covers, and that nobody has accepted as lost.
+        missing: the positions between the first and the last that nobody covers, and that nobody has accepted as lost; where the log
+            begins without a snapshot, those from 0 up to its first one, too.
         lost: why something is missing, each a reason to refuse the delivery unless somebody accepts it.
         again: how many whole transactions and snapshots are in the table already.
         passed_over: positions of snapshots that were taken of a range that is landed: the table knows more than they do.
@@ -88,9 +89,32 @@ def to_land(
         inside = tuple(one for position, one in sorted(new.items()) if part.start <= position < part.until)
         if inside:
             pieces.append(Piece(part, inside))
+    unbegun = _unbegun(pieces, known, accepted, taken_back, were_empty=facts.tables_were_empty)
     passed = tuple(sorted(lsn for lsn, _ in snapshots if _has(known, lsn) and lsn not in observed))
     again = len(of_log) - len(new) - len(passed)
-    return ToLand(tuple(pieces), missing, tuple(_lost(found, facts, known, missing, new, observed)), again, passed)
+    lost = [*_lost_before(unbegun, new), *_lost(found, facts, known, missing, new, observed)]
+    return ToLand(tuple(pieces), joined([*missing, *unbegun]), tuple(lost), again, passed)
+
+
+def _unbegun(
+    pieces: Sequence[Piece],
+    known: Sequence[LogRange],
+    accepted: Sequence[LogRange],
+    taken_back: Sequence[LogRange],
+    *,
+    were_empty: bool,
+) -> tuple[LogRange, ...]:
+    """Return the positions before what the log is to begin with, where that is no snapshot, and nobody has accepted them as lost.
+
+    Of tables that were empty when it began, these are the ones that were landed and taken back.
+    """
+    first = pieces[0] if pieces else None
+    if first is None or isinstance(first.units[0], Snapshot) or (known and known[0].start < first.range.start):
+        return ()
+    before: tuple[LogRange, ...] = (LogRange(0, 0, first.range.start),)
+    if were_empty:
+        before = without(before, without(before, taken_back))
+    return without(before, accepted)
 
 
 def _position(one: Transaction) -> int:
@@ -124,6 +148,25 @@ def _covered(
     return LogRange(0, last + 1 if last is not None and last in snapshots else position, position + 1)
 
 
+_RULE = "a changelog is landed without a gap: what is missing would be missing in every state that is made of it"
+_FIX = (
+    "deliver the files that have it; where it is lost for good, take a new snapshot of the tables, and land all the same with "
+    "--accept-gap REASON, which goes on record"
+)
+
+
+def _lost_before(unbegun: Sequence[LogRange], new: dict[int, Transaction | Snapshot]) -> Iterator[Problem]:
+    """Say what is missing before the first commit, if anything is."""
+    if not unbegun:
+        return
+    yield Problem(
+        f"rows from before the commit {lsn(min(new))} are missing: no snapshot was delivered that the changes go on from",
+        _RULE,
+        f"{_FIX}; the snapshot says how the tables are from then on. Where they were empty when the log began, so that no snapshot "
+        'has a row: write "tables_were_empty": true into log.json, and nothing is missing',
+    )
+
+
 def _lost(
     found: Delivered,
     facts: LogFacts,
@@ -133,46 +176,35 @@ def _lost(
     observed: Sequence[int],
 ) -> Iterator[Problem]:
     """Say what is missing, and by what it shows."""
-    rule = "a changelog is landed without a gap: what is missing would be missing in every state that is made of it"
-    fix = (
-        "deliver the files that have it; where it is lost for good, take a new snapshot of the tables, and land all the same with "
-        "--accept-gap REASON, which goes on record"
-    )
-    first = min(new, default=None)
-    if not known and first is not None and not isinstance(new[first], Snapshot):
-        what = (
-            f"rows from before the commit {first:,} are missing: no snapshot was delivered that the changes go on from"
-        )
-        yield Problem(
-            what, rule, f"{fix}; so it is of tables that were empty when the log began, of which no snapshot has a row"
-        )
     open_ones = [one.in_words() for one in found.transactions.values() if not one.is_whole and one.changes]
     beside = f"; delivered in part are {', '.join(open_ones[:_SHOWN])}" if open_ones else ""
     for part in missing[:_SHOWN]:
         yield Problem(
-            f"changes between the commits {part.start - 1:,} and {part.until:,} are missing"
+            f"changes between the commits {lsn(part.start - 1)} and {lsn(part.until)} are missing"
             f"{_by_slot(facts, known, part) or _by_start(new, part)}{beside}",
-            rule,
-            fix,
+            _RULE,
+            _FIX,
         )
     if len(missing) > _SHOWN:
-        yield Problem(f"and {len(missing) - _SHOWN:,} more gaps, {positions(missing):,} positions in all", rule, fix)
+        yield Problem(f"and {len(missing) - _SHOWN:,} more gaps, {positions(missing):,} positions in all", _RULE, _FIX)
     for one in found.transactions.values():
         if one.commit is not None and not one.is_whole and not _has(known, one.commit):
-            yield Problem(f"{one.in_words()}: changes of it are missing", rule, fix)
+            yield Problem(f"{one.in_words()}: changes of it are missing", _RULE, _FIX)
     for snapshot in found.open_snapshots(observed):
         if not _has(known, snapshot.lsn) and any(position > snapshot.lsn for position in new):
-            what = (
-                f"the snapshot at {snapshot.lsn:,} has no last row, and later commits are there: rows of it are missing"
+            ends = " and no ".join(
+                end for end, is_there in (("first", snapshot.has_first), ("last", snapshot.has_last)) if not is_there
             )
-            yield Problem(what, rule, fix)
-    ends = [one.commit for one in found.transactions.values() if one.commit is not None]
-    reach = max([*ends, *new, *(part.until - 1 for part in known)], default=-1)
+            what = f"the snapshot at {lsn(snapshot.lsn)} has no {ends} row, and later commits are there: rows of it are missing"
+            yield Problem(what, _RULE, _FIX)
+    commits = [one.commit for one in found.transactions.values() if one.commit is not None]
+    reach = max([*commits, *new, *(part.until - 1 for part in known)], default=-1)
     if facts.offset_lsn is not None and facts.offset_lsn > reach:
         yield Problem(
-            f"the connector's offset file is newer than its changes: it has the commit {facts.offset_lsn:,}, and they reach {max(reach, 0):,}",
-            rule,
-            fix,
+            f"the connector's offset file is newer than its changes: it has the commit {lsn(facts.offset_lsn)}, and they reach "
+            f"{lsn(max(reach, 0))}",
+            _RULE,
+            _FIX,
         )
 
 
@@ -180,7 +212,7 @@ def _by_slot(facts: LogFacts, known: Sequence[LogRange], part: LogRange) -> str:
     created = facts.slot_created_lsn
     if created is None or not known or created < part.start:
         return ""
-    return f": the slot {facts.slot} was made at {created:,}, after what is landed ({in_words(known[-1:])})"
+    return f": the slot {facts.slot} was made at {lsn(created)}, after what is landed ({lsn_ranges(known[-1:])})"
 
 
 def _by_start(new: dict[int, Transaction | Snapshot], part: LogRange) -> str:

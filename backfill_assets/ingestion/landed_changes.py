@@ -52,7 +52,7 @@ from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import InputRefused, Problem
-from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, Observation, going_on, in_words
+from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, Observation, going_on, lsn, lsn_ranges
 from manifests.text import seen
 from resources import actors
 from resources.lakehouse.landed_logs import landed_loads, taken_back
@@ -179,7 +179,7 @@ def land_changes(
         found = delivered(changelog, folder, kept, held.keep)
         plan = _plan(found, facts, there, table.name)
         _require_few_unreadable(platform, table, found, folder)
-        gap = _accepted(platform, table.name, plan, accept_gap, by)
+        gap = _accepted(platform, table.name, plan, found, accept_gap, by)
         loads: tuple[LandedLoad, ...] = ()
         if plan.pieces:
             archive.make()
@@ -188,7 +188,7 @@ def land_changes(
             loads = tuple(_land(platform, table, found, facts, plan, said, held, there.loads))
     open_ones = [one.in_words() for one in found.transactions.values() if one.commit is None and one.changes]
     open_ones += [
-        f"the snapshot at {one.lsn:,} ({len(one.reads):,} rows)" for one in found.open_snapshots(there.observed)
+        f"the snapshot at {lsn(one.lsn)} ({len(one.reads):,} rows)" for one in found.open_snapshots(there.observed)
     ]
     return Landed(
         changelog.name,
@@ -226,7 +226,11 @@ def _plan(found: Delivered, facts: LogFacts, there: _InTable, table: str) -> ToL
     """
     begins = begins_at(facts.identity, there.loads, found)
     plan = to_land(found, facts, there.ranges, there.observed, there.lost, begins, there.taken_back)
-    problems = [*of_another_log(facts.identity, there.log, there.ranges, found, table), *found.problems]
+    problems = [
+        *of_another_log(facts.identity, there.log, there.ranges, found, table),
+        *found.of_other_databases(facts),
+    ]
+    problems += found.problems
     new = [
         LandedLog(facts.identity, (LandedRange(one.range, 0),), observed=_observed(found, one)) for one in plan.pieces
     ]
@@ -264,21 +268,24 @@ def _rejections(found: Delivered) -> Rejections:
     return reasons
 
 
-def _accepted(platform: Platform, table: str, plan: ToLand, reason: str | None, by: str | None) -> dict[str, str]:
-    """Return what goes on record of a gap that somebody accepts; nothing where there is none.
+def _accepted(
+    platform: Platform, table: str, plan: ToLand, found: Delivered, reason: str | None, by: str | None
+) -> dict[str, str]:
+    """Return what goes on record of a gap that somebody accepts; nothing where there is none: the same command goes on after a crash.
 
     Raises:
-        InputRefused: if there is one, and nobody does; or if there is none to accept.
+        InputRefused: if there is one, and nobody does; or if what is given is no reason.
     """
+    if reason is not None:
+        problems = actors.no_reason(reason)
+        if not seen(reason):
+            rule = "landing beside a gap is a decision: who and why"
+            problems = [Problem("no reason is given", rule, "give --accept-gap REASON")]
+        _require_none(problems)
     if not plan.lost:
         return {}
     if reason is None:
-        raise InputRefused(plan.lost)
-    problems = actors.no_reason(reason)
-    if not seen(reason):
-        rule = "landing beside a gap is a decision: who and why"
-        problems = [Problem("no reason is given", rule, "give --accept-gap REASON")]
-    _require_none(problems)
+        raise InputRefused([*plan.lost, *found.unreadable_problems()])
     who = decider(platform, by, f"a gap of {table}")
     what = "; ".join(problem.what for problem in plan.lost)
     return {GAP_PROPERTY: canonical_json({"gap": what, "by": who.name, "reason": reason})}
@@ -311,6 +318,7 @@ def _land(
     quarantine = platform.products.quarantine_of(table).name
     reasons = _rejections(found)
     known = list(before)
+    begun = "; log.json says that the tables were empty" if facts.tables_were_empty else ""
     for number, piece in enumerate(plan.pieces):
         landed, digest = _landed(found, facts, piece)
         lost = plan.missing if GAP_PROPERTY in said and not number else ()
@@ -320,7 +328,7 @@ def _land(
         load_id = load_to_make(platform.lakehouse.loads(table.name), f"{table.name}:{digest}").load_id
         properties = {
             LOAD_PROPERTY: load_id,
-            FILE_PROPERTY: f"{len(piece.units):,} transaction(s) of {facts.identity.name}, {in_words([piece.range])}",
+            FILE_PROPERTY: f"{len(piece.units):,} transaction(s) of {facts.identity.name}, {lsn_ranges([piece.range])}{begun}",
             ACTOR_PROPERTY: operator(),
             REJECTED_PROPERTY: str(0 if number else reasons.total),
             LOG_PROPERTY: landed.to_json(),

@@ -16,7 +16,7 @@ from backfill_assets.audit.report import report
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, ACCOUNT_STATE, BANK
-from backfill_assets.products.accounts.generator import Bank, Message
+from backfill_assets.products.accounts.generator import Bank, Message, log_facts
 from backfill_assets.products.accounts.transforms import ACCOUNT
 from backfill_assets.reconciliation.source_rows import SourceCompared, compared_with_source
 from manifests.errors import InputRefused, PlanRefused
@@ -25,10 +25,7 @@ from manifests.log_ranges import Observation
 from manifests.log_ranges import lsn as lsn_in_words
 from manifests.model import RunManifest
 
-BEGUN = {
-    "accept_gap": "the tables were empty when the slot was made: there is nothing to take a snapshot of",
-    "by": "ana",
-}
+BEGUN = {"facts": log_facts() | {"tables_were_empty": True}}
 HISTORY, STATE, DAILY = ACCOUNT_HISTORY.name, ACCOUNT_STATE.name, ACCOUNT_DAILY.name
 
 
