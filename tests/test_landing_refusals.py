@@ -69,11 +69,11 @@ def test_a_log_that_was_begun_without_its_snapshot_is_a_break_until_one_is_lande
     bank.work(3)
     accounts.land(bank.messages[done:], "snapshot", accept_gap="taken anew", by="ana")
     assert {one.again.position for one in breaks(accounts)} == {later}
-    assert next(one.lost.start for one in plan_run(accounts.platform, manifest).logs[0].breaks) == 0
+    assert next(one.lost.start for one in plan_run(accounts.platform, manifest).plan.logs[0].breaks) == 0
     accounts.land(together(units), "found")
     assert [one.lost for one in breaks(accounts) if one.lost.start == 0] == []
     planned = plan_run(accounts.platform, manifest.model_copy(update={"run_id": "history-2"}))
-    assert all(one.start > 0 for one in planned.logs[0].lost)
+    assert all(one.start > 0 for one in planned.plan.logs[0].lost)
 
 
 def test_a_snapshot_that_is_found_without_what_follows_on_it_moves_the_break(accounts: Accounts) -> None:
