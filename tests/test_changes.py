@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.errors import SparkRuntimeException
 from backfill_assets.declarations.changes import daily_state, history, renamed, state_at
 from backfill_assets.products.accounts.generator import COLUMNS, Bank
 from backfill_assets.testing.sessions import spark_sessions
+from manifests.errors import TransformRefused
 from manifests.model import Mode
 
 
@@ -79,8 +81,6 @@ def as_dict(found: Any, names: Sequence[str] = NAMES) -> dict[int, tuple[Any, ..
 
 
 def by_bank(bank: Bank, lsn: int, names: Sequence[str] = NAMES) -> dict[int, tuple[Any, ...]]:
-    from decimal import Decimal
-
     def value(row: dict[str, Any], name: str) -> Any:
         said = row.get(name, row.get("email") if name == "contact" else None)
         return Decimal(said) if name == "balance" else said
@@ -202,6 +202,84 @@ def test_a_value_that_was_not_sent_comes_along_when_the_key_is_changed_again_and
     changes = frame(spark, records(bank))
     for lsn in (moved[0]["commit_lsn"], moved[-1]["commit_lsn"], bank.lsn):
         assert as_dict(state_at(changes, ROW, lsn)) == by_bank(bank, lsn)
+
+
+def one_change(spark: Any, after: str, lsn: int = 77) -> Any:
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    change = {
+        "commit_lsn": lsn,
+        "lsn": lsn,
+        "position": 1,
+        "op": "c",
+        "key": '{"id":7}',
+        "before": None,
+        "after": after,
+    }
+    return frame(spark, [change | {"committed_at": at, "schema_version": "1"}])
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date", "array<timestamp>", "array<decimal(8, 2)>"])
+def test_what_spark_reads_as_something_else_is_refused_by_name_when_the_frame_is_built(spark: Any, kind: str) -> None:
+    changes, row = one_change(spark, '{"id":7,"noticed":1767323045678901}'), f"id bigint, noticed {kind}"
+    for build in (lambda: history(changes, row), lambda: renamed(row, {"id": "number"})(changes)):
+        with pytest.raises(TransformRefused, match=r"noticed is declared as (.|\n)*what to do: declare"):
+            build()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ('"12.345"', "decimal(8, 2)"),
+        ("12.345", "decimal(8, 2)"),
+        ('"0.004"', "decimal(8, 2)"),
+        ('"1.5E-2"', "decimal(8, 2)"),
+        ('"123456.78"', "decimal(5, 2)"),
+        ('"1E+3"', "decimal(5, 2)"),
+        ('"0.5"', "decimal(5, 0)"),
+        ('"NaN"', "decimal(5, 2)"),
+        ("true", "decimal(5, 2)"),
+    ],
+)
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_a_number_that_does_not_fit_its_decimal_is_refused_with_its_row(
+    spark: Any, said: str, kind: str, is_renamed: bool
+) -> None:
+    changes = one_change(spark, f'{{"id":7,"old":{said}}}')
+    name = "new" if is_renamed else "old"
+    if is_renamed:
+        changes = renamed(f"id bigint, old {kind}", {"old": "new"})(changes)
+    with pytest.raises(SparkRuntimeException) as refused:
+        state_at(changes, f"id bigint, {name} {kind}").collect()
+    expected = f'{name} is {said.strip(chr(34))} in the change of the row {{"id":7}} at LSN 77, and does not fit {kind.replace(" ", "")}'
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "number"),
+    [
+        ('"12.30"', "decimal(8, 2)", "12.30"),
+        ("12.3000", "decimal(8, 2)", "12.30"),
+        ('"-0.5"', "decimal(2, 2)", "-0.50"),
+        ('"1.50E-8"', "decimal(20, 10)", "0.0000000150"),
+        ('"0E-10"', "decimal(8, 2)", "0.00"),
+        ('"1E+3"', "decimal(6, 2)", "1000.00"),
+        ('"00012"', "decimal(2, 0)", "12"),
+        ('"12345678901234567890123456789012345678"', "decimal(38, 0)", "12345678901234567890123456789012345678"),
+        ("12345678901234567890123456.789012345678", "decimal(38, 12)", "12345678901234567890123456.789012345678"),
+        ("null", "decimal(8, 2)", None),
+    ],
+)
+def test_a_number_that_fits_its_decimal_is_as_it_was_sent(spark: Any, said: str, kind: str, number: str | None) -> None:
+    changes = one_change(spark, f'{{"id":7,"old":{said}}}')
+    again = renamed(f"id bigint, old {kind}", {"old": "new"})(changes)
+    for rows, name in ((changes, "old"), (again, "new")):
+        found = state_at(rows, f"id bigint, {name} {kind}").collect()[0][name]
+        assert found == (None if number is None else Decimal(number))
+
+
+def test_a_text_is_read_once_by_a_reader_of_an_older_version(spark: Any) -> None:
+    plan = renamed(ROW, {"email": "contact"})(one_change(spark, "{}"))._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json(") == 2  # of what was before, and of what is after
 
 
 def test_versions_are_read_by_the_names_of_the_newest(spark: Any) -> None:

@@ -65,6 +65,22 @@ def test_a_beginning_that_was_taken_back_is_a_gap_of_the_next_delivery(accounts:
     assert rows["valid_to_lsn"].null_count() == len(bank.rows_at(bank.lsn))
 
 
+def test_what_is_kept_of_an_open_transaction_stays_where_loads_were_taken_back_and_have_expired(
+    accounts: Accounts,
+) -> None:
+    units = units_of(a_bank(7))
+    changes = [sum(1 for one in unit if one.value and "op" in one.value) for unit in units]
+    long = next(number for number in range(8, len(units)) if changes[number] > 1)
+    assert accounts.land([*part(units, 0, 5), *units[long][:2]], "first").open
+    for number in range(5, 7):  # the second is taken back when the first has expired
+        more = accounts.land(part(units, number, number + 1), f"more-{number}")
+        undo_load(accounts.platform, CHANGES, more.loads[0].load_id, **WHY)
+        expire(accounts.platform.lakehouse.table(CHANGES), 2)
+        if number == 5:
+            accounts.land(part(units, 5, 6), "more-5")
+    assert accounts.land([*part(units, 5, long), *units[long][2:]], "rest").loads
+
+
 def test_a_plan_misses_a_beginning_that_was_taken_back(tmp_path: Path) -> None:
     platform = clicks.opened(tmp_path / "home", replace(PLACE, lateness=Lateness(Watermark.BY_BATCH)))
     initialise(platform)

@@ -22,6 +22,7 @@ from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.extraction.brokers import Brokers, client_settings, shown
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
+from backfill_assets.products.accounts import PRODUCT as ACCOUNTS
 from benchmarks.small_table import serves
 from manifests.errors import DeclarationRefused, EnvironmentRefused, Refused
 from resources.settings import load_settings
@@ -175,6 +176,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_landing_that_cannot_be_asked_for_is_refused(home: Path, arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, ["land", "orders", *arguments])
     assert said in str(result.exception)
+
+
+def test_a_log_of_the_other_kind_is_named_with_what_is_to_be_given_of_it(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "find_products", serves(PRODUCT, ACCOUNTS))
+    initialise(Platform.of(load_settings(), [PRODUCT, ACCOUNTS]))
+    for arguments in ([], ["--new"], ["--until-offsets", "0-5"]):
+        result = CliRunner().invoke(cli, ["land", "bank_changes", *arguments])
+        assert "bank_changes is a changelog" in str(result.exception)
+        assert "give the folder with its files" in str(result.exception)
+    result = CliRunner().invoke(cli, ["land", "orders", str(tmp_path)])
+    assert "orders is a topic" in str(result.exception)
+    assert "backfill land orders --new" in str(result.exception)
 
 
 def test_where_the_client_is_missing_the_extra_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,19 @@ def test_a_gap_is_left_out_by_decision_and_is_no_gap_of_the_next_landing() -> No
     assert (later.missing, later.gap, later.problems) == ((LogRange(0, 9, 12),), (), ())
 
 
+def test_what_retention_has_taken_of_a_new_partition_is_on_record_once_somebody_accepts_it() -> None:
+    now = state((0, 9, 9), (5, 9, 9))
+    assert said(resolved(NEW, now, load((0, 0, 9)))).startswith(
+        "partition 1 from 0 until 5 of orders: 5 offsets are gone"
+    )
+    found = resolved(NEW, now, load((0, 0, 9)), accepts_gap=True)
+    assert (found.missing, found.gap, found.problems) == ((LogRange(1, 5, 9),), (LogRange(1, 0, 5),), ())
+    later = resolved(
+        NEW, state((0, 9, 9), (7, 12, 12)), load((0, 0, 9)), load((1, 5, 9), gap=found.gap), accepts_gap=True
+    )
+    assert (later.missing, later.gap, later.problems) == ((LogRange(1, 9, 12),), (), ())
+
+
 def test_what_was_taken_back_is_new_again() -> None:
     assert resolved(NEW, state((0, 9, 9)), load((0, 0, 3)), load((0, 5, 9))).missing == (LogRange(0, 3, 5),)
 

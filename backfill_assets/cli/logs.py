@@ -90,7 +90,7 @@ def land(
         _require_alone(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap)
         _land_changes(log, folder, accept_gap, by, as_json=as_json)
         return
-    wanted = _wanted(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap=prove_overlap)
+    wanted = _wanted(log, new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap=prove_overlap)
     require_client()
     from backfill_assets.ingestion.archived_topics import land_archive
     from backfill_assets.ingestion.landing import land as landed
@@ -142,6 +142,7 @@ def require_client() -> None:
 
 
 def _wanted(
+    log: str,
     new: bool,
     from_offsets: str | None,
     until_offsets: str | None,
@@ -181,8 +182,19 @@ def _wanted(
     )
     since, before = _time("--from-time", from_time, problems), _time("--until-time", until_time, problems)
     if problems:
-        raise InputRefused(problems)
+        raise InputRefused(_of_a_changelog(log) or problems)
     return Wanted(new, start, until, since, before)
+
+
+def _of_a_changelog(log: str) -> list[Problem]:
+    """Return what is said of a changelog's name where a topic's belongs; nothing of any other, and where nobody can tell."""
+    from backfill_assets.declarations.products import is_a_changelog
+
+    try:
+        with opened_platform() as platform:
+            return [is_a_changelog(log)] if log in platform.products.changelogs else []
+    except Refused:  # without an installation the arguments are wrong all the same
+        return []
 
 
 def _offsets(option: str, text: str | None, problems: list[Problem]) -> dict[int, int]:

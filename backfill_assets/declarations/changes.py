@@ -10,18 +10,41 @@ a whole table: what it has not read is not there any more, and a row that it fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from manifests.errors import Problem, TransformRefused
 
 UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 """What stands for a large value that a change has left as it was, and did not send: as text, and as bytes in base64."""
 _MOST_STEPS = 10_000
 """So often a key may be changed before a value is sent again."""
+_STRICT = {"mode": "FAILFAST"}
+_EXPONENT = r"^[+-]?([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,9}))?$"
+"""A decimal number as text: its digits before the point, those after it, and the power of ten, which Java writes of small ones."""
+_INSTEAD = {
+    DateType: "int, the days that Debezium sends, and F.date_add(F.lit('1970-01-01').cast('date'), column)",
+    TimestampType: "bigint, the microseconds that Debezium sends, and F.timestamp_micros(column); of a timestamptz string, and a cast",
+    TimestampNTZType: "bigint, the microseconds that Debezium sends, and F.timestamp_micros(column)",
+    DecimalType: "string within arrays, maps and structs, and a cast that refuses what does not fit",
+}
+"""What a row declares instead of types whose members Spark reads as something else, or rounds, without a word."""
 _END = ("valid_to_lsn", "valid_to", "is_end_observed")
 PLACE = ("commit_lsn", "lsn", "position")
 """The order of changes."""
@@ -33,7 +56,7 @@ def history(changes: DataFrame, row: str) -> DataFrame:
     Args:
         changes: changes of one table of the database, with the columns of `ChangeRecord`; each may be there several times.
         row: the columns to read of a row, as DDL of Spark: `account_id bigint, balance decimal(12, 2)`. One that a change has not is
-            NULL. A large value that a change did not send is the one that the row had before.
+            NULL. Of dates and times declare what the log has: `int` of days, `bigint` of microseconds, `string`. A large value that a change did not send is the one that the row had before.
 
     Returns:
         The columns of `row`, and `key` (canonical JSON), `valid_from_lsn`, `valid_from` (its commit and the time of that),
@@ -42,7 +65,10 @@ def history(changes: DataFrame, row: str) -> DataFrame:
         it ends with one, so that it may have ended before; NULL while it holds.
 
     Times go on with the commits of a key: a commit that has an earlier time than the one before it is given the same. Spark raises an
-    error that names the row where a value was not sent, and none is known.
+    error that names the row where a value was not sent, and none is known, and where a number does not fit its decimal exactly.
+
+    Raises:
+        TransformRefused: if a column is declared as a date or a time, or a decimal within another type.
     """
     segments = _segments(changes, row)
     names = _names(row)
@@ -110,15 +136,17 @@ def renamed(row: str, names: Mapping[str, str]) -> Callable[[DataFrame], DataFra
 
     Args:
         row: the columns of that version, as DDL of Spark, under their old names.
-        names: what each old name is called by now; the others stay.
+        names: what each old name is called by now; the others stay. Decimals are handed on as they came.
     """
 
     def read(rows: DataFrame) -> DataFrame:
 
         def anew(column: str) -> Column:
-            said = F.from_json(column, row, {"mode": "FAILFAST"})
-            fields = [said[name].alias(names.get(name, name)) for name in _names(row)]
-            written = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+            fields = _as_sent(_fields(row))
+            now = StructType([StructField(names.get(one.name, one.name), one.dataType) for one in fields])
+            # a cast gives all fields their names at once: with an expression for each, Spark would read the text for each
+            said = F.from_json(column, StructType(fields), _STRICT).cast(now)
+            written = F.to_json(said, {"ignoreNullFields": "false"})
             return F.when(F.col(column).isNotNull(), written).alias(column)
 
         kept = {"before": anew("before"), "after": anew("after")}
@@ -136,7 +164,53 @@ def _fields(row: str) -> list[StructField]:
     found = StructType.fromDDL(row)
     if not isinstance(found, StructType):
         raise ValueError(f"{row!r} is one type, and no list of columns with theirs")  # noqa: TRY004 - the text is wrong, not its type
+    problems = [
+        Problem(
+            f"{field.name} is declared as {kind.simpleString()}",
+            "a log has dates and times as numbers or texts: as another type they come out wrong, and decimals within another are rounded",
+            f"declare {_INSTEAD[type(kind)]}",
+        )
+        for field in found.fields
+        for kind in _kinds(field.dataType)
+        if type(kind) in _INSTEAD and not (isinstance(kind, DecimalType) and kind is field.dataType)
+    ]
+    if problems:
+        raise TransformRefused(problems)
     return found.fields
+
+
+def _kinds(kind: DataType) -> Iterator[DataType]:
+    """Yield a type, and those within it."""
+    yield kind
+    within: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        within = [kind.elementType]
+    elif isinstance(kind, MapType):
+        within = [kind.keyType, kind.valueType]
+    elif isinstance(kind, StructType):
+        within = [field.dataType for field in kind.fields]
+    for one in within:
+        yield from _kinds(one)
+
+
+def _as_sent(fields: Sequence[StructField]) -> list[StructField]:
+    """Return fields as they are read: decimals as text, since a number with more digits would be rounded."""
+    return [
+        StructField(one.name, StringType() if isinstance(one.dataType, DecimalType) else one.dataType) for one in fields
+    ]
+
+
+def _decimal(said: Column, name: str, kind: DecimalType) -> Column:
+    """Return a number that came as text as the decimal that it is, or refuse its row: one that does not fit exactly is no such decimal."""
+    number = said.try_cast(kind)
+    plain = rf"^-?[0-9]{{1,{kind.precision - kind.scale or 1}}}" + (
+        rf"([.][0-9]{{1,{kind.scale}}})?$" if kind.scale else "$"
+    )
+    before, after, power = (F.regexp_extract(said, _EXPONENT, place) for place in (1, 2, 3))
+    digits = F.rtrim(F.concat(before, after), F.lit("0"))
+    places = F.length(digits) - F.length(before) - F.coalesce(power.try_cast("int"), F.lit(0))
+    fits = said.rlike(plain) | (said.rlike(_EXPONENT) & ((digits == "") | (places <= kind.scale)))
+    return F.when(said.isNull() | (number.isNotNull() & fits), number).otherwise(_unfit(said, name, kind))
 
 
 def _segments(changes: DataFrame, row: str) -> DataFrame:
@@ -201,25 +275,32 @@ def _resolved(rows: DataFrame, row: str) -> DataFrame:
     A value that was not sent is the one that the row had before, since it was created; of a row that was created by a change of
     its key, the one that it had under the other key.
     """
-    strict = {"mode": "FAILFAST"}
+    fields = _fields(row)
+    texts = [field.name for field in fields if isinstance(field.dataType, StringType)]
+    # of what was before, texts are needed
+    before = StructType([field for field in fields if field.name in texts])
     rows = rows.withColumns(
-        {"_after": F.from_json("after", row, strict), "_before": F.from_json("before", row, strict)}
+        {
+            "_after": F.from_json("after", StructType(_as_sent(fields)), _STRICT),
+            "_before": F.from_json("before", before, _STRICT) if texts else F.lit(None),
+        }
     )
-    texts = [field.name for field in _fields(row) if isinstance(field.dataType, StringType)]
     rows = _with_known(rows, texts)
     if texts:
         others = _under_other_keys(rows, len(texts))
         nothing = {f"_other_{place}": F.lit(None).cast("struct<value: string>") for place in range(len(texts))}
         rows = rows.withColumns(nothing) if others is None else rows.join(others, ["key", "_life"], "left")
-    fields: list[Column] = []
-    for name in _names(row):
-        said = F.col("_after")[name]
+    found_fields: list[Column] = []
+    for field in fields:
+        name, said = field.name, F.col("_after")[field.name]
+        if isinstance(field.dataType, DecimalType):
+            said = _decimal(said, name, field.dataType)
         if name in texts:
             place = texts.index(name)
             found = F.coalesce(f"_known_{place}", f"_earlier_{place}", f"_other_{place}")
             said = F.when(found.isNotNull(), found["value"]).otherwise(_lost(name))
-        fields.append(said.alias(name))
-    whole = F.when(F.col("_after").isNotNull(), F.struct(*fields))
+        found_fields.append(said.alias(name))
+    whole = F.when(F.col("_after").isNotNull(), F.struct(*found_fields))
     return rows.withColumn("_row", whole).select(
         "key", "op", "before", "after", *PLACE, "committed_at", "_place", "_row"
     )
@@ -296,3 +377,12 @@ def _lost(name: str) -> Column:
     )
     said = (F.lit(f"the value of {name} was not sent with the change of the row "), F.col("key"), F.lit(" at LSN "))
     return F.raise_error(F.concat(*said, F.col("lsn").cast("string"), F.lit(why))).cast("string")
+
+
+def _unfit(said: Column, name: str, kind: DecimalType) -> Column:
+    """Return what refuses a row one of whose numbers does not fit the decimal that is declared."""
+    why = (
+        f", and does not fit {kind.simpleString()} exactly: declare more digits, or string and what it is to be read as"
+    )
+    words = (F.lit(f"{name} is "), said, F.lit(" in the change of the row "), F.col("key"), F.lit(" at LSN "))
+    return F.raise_error(F.concat(*words, F.col("lsn").cast("string"), F.lit(why))).cast(kind)

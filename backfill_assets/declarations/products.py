@@ -85,6 +85,9 @@ class Products:
         Raises:
             InputRefused: if no product declares it.
         """
+        if name in self.topics:
+            fix = f"give no folder, but --new, offsets, times or an archive: `backfill land {name} --new`"
+            raise InputRefused(Problem(f"{name} is a topic", "the records of a topic are read from its brokers", fix))
         how = "declare it: `changelogs=(ba.Changelog(...),)` of a product"
         return _feed(name, self.changelogs, f"no product declares the changelog {name!a}", "", how)
 
@@ -129,6 +132,8 @@ class Products:
         Raises:
             InputRefused: if no product declares it.
         """
+        if name in self.changelogs:
+            raise InputRefused(is_a_changelog(name))
         what = f"no product declares the topic {name!a}"
         return _feed(name, self.topics, what, "", "declare it: `topics=(TOPIC,)` of a product")
 
@@ -188,6 +193,12 @@ class Products:
         """Return the group that the assets of a table are in: its product's name, as Dagster writes names of groups."""
         product = self.of_table(table)
         return "backfill" if product is None else re.sub(r"[^A-Za-z0-9_]", "_", product.name)
+
+
+def is_a_changelog(name: str) -> Problem:
+    """Return what is said where a changelog is named, and a topic is meant."""
+    fix = f"give the folder with its files, and no options of topics: `backfill land {name} FOLDER`"
+    return Problem(f"{name} is a changelog", "the changes of a database come as files", fix)
 
 
 def _feed(name: str, declared: Mapping[str, _Feed], what: str, beside: str, how: str) -> _Feed:

@@ -61,14 +61,13 @@ from resources.lakehouse.loads import (
     FILE_PROPERTY,
     LOAD_PROPERTY,
     LOG_PROPERTY,
+    OPEN_PROPERTY,
     REJECTED_PROPERTY,
     load_to_make,
 )
 from resources.lakehouse.summaries import summary_of
 from resources.ledger.facade import operator
 
-OPEN_PROPERTY = "backfill.load-log-open"
-"""The archived file with the changes of transactions that were open at the end of a delivery: their end comes later."""
 SLOT_PROPERTY = "backfill.load-log-slot"
 GAP_PROPERTY = "backfill.load-log-gap"
 """The gap before a load that somebody has accepted: which, who, and why."""

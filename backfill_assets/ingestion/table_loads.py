@@ -45,6 +45,7 @@ from resources.lakehouse.loads import (
     DATA_VERSION_PROPERTY,
     FILE_PROPERTY,
     LOAD_PROPERTY,
+    OPEN_PROPERTY,
     REASON_PROPERTY,
     REJECTED_PROPERTY,
     STANDING_PROPERTY,
@@ -55,6 +56,7 @@ from resources.lakehouse.loads import (
     load_to_make,
     undoing,
 )
+from resources.lakehouse.summaries import summary_of
 from resources.ledger.facade import operator
 
 
@@ -370,13 +372,18 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
 
 
 def _standing(platform: Platform, table: str, load_id: str) -> dict[str, str]:
-    """Return what goes on record of a log's table from which a load is taken back: which ranges it has all the same."""
+    """Return what goes on record of a log's table from which a load is taken back: what it has all the same: ranges, and what is open."""
     loads = platform.lakehouse.landed_loads(table)
     if not loads:
         return {}
-    left = [one.landed for one in loads if one.load_id != load_id]
-    log = (left or [loads[-1].landed])[-1].log  # of a later timeline that was taken back nothing is left
-    return {STANDING_PROPERTY: known_from(going_on(LandedLog(log, ()), left)).to_json()}
+    left = [one for one in loads if one.load_id != load_id]
+    log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
+    standing = known_from(going_on(LandedLog(log, ()), [one.landed for one in left]))
+    newest = platform.lakehouse.table(table).snapshot_by_id(left[-1].snapshot_id) if left else None
+    is_open = {} if newest is None else summary_of(newest)
+    return {STANDING_PROPERTY: standing.to_json()} | {
+        name: said for name, said in is_open.items() if name == OPEN_PROPERTY
+    }
 
 
 def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:

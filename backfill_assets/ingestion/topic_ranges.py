@@ -101,7 +101,17 @@ def resolve(
         gap = ()
     had = {one.partition for one in landed}
     new = tuple(sorted(set(state.partitions) - had)) if had else ()
+    if accepts_gap:
+        gap = joined([*gap, *without(_before_new(new, missing), accepted)])
     return Resolved(state.log, missing, there, gap if missing else (), new, state.is_compacted, tuple(problems))
+
+
+def _before_new(new: Sequence[int], missing: Sequence[LogRange]) -> Iterator[LogRange]:
+    """Yield what of partitions without a landed offset lies before the first one that is landed now."""
+    for partition in new:
+        first = min((one.start for one in missing if one.partition == partition), default=0)
+        if first > 0:
+            yield LogRange(partition, 0, first)
 
 
 def _other_log(state: TopicState, loads: Sequence[LandedLoad]) -> Iterator[Problem]:
