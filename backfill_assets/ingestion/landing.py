@@ -94,14 +94,15 @@ def land(
         Brokers(topic, platform.settings.of_topic(topic.name)) as brokers,
         held_to_load(platform, topic.table) as held,
     ):
-        loads, state = landed_loads(platform.lakehouse.table(topic.table)), brokers.state()
+        table, state = platform.lakehouse.table(topic.table), brokers.state()
+        loads = landed_loads(table)
         resolved = resolve(
             wanted,
             state,
             loads,
             brokers.first_since,
             accepts_gap=accept_gap is not None,
-            taken_back=taken_back(platform.lakehouse.table(topic.table)),
+            taken_back=taken_back(table),
         )
         if problems := [*other_rows(platform, topic.table), *resolved.problems]:
             raise InputRefused(problems)

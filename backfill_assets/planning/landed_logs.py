@@ -24,7 +24,7 @@ from manifests.log_ranges import LandedLog, LogRange, without
 from manifests.model import RunManifest
 from manifests.source_pins import SourceLog
 from resources.lakehouse.facade import in_ranges
-from resources.lakehouse.landed_logs import taken_back
+from resources.lakehouse.landed_logs import landed_loads, taken_back
 
 
 def log_tables(platform: Platform, target: TargetTable) -> dict[str, InputTable]:
@@ -62,11 +62,12 @@ def _found(
 ) -> FoundLog:
     place, snapshot_id = table.log, state.snapshot_id
     assert place is not None
-    loads = platform.lakehouse.landed_loads(table.name, snapshot_id)
+    landed_in = platform.lakehouse.table(table.name)
+    loads = landed_loads(landed_in, snapshot_id)
     others = tuple(platform.lakehouse.other_changes(table.name, snapshot_id))
     landed = {one.load_id: one.landed for one in loads}
     found = FoundLog(table.name, place.position, place.partition, landed, others, place.lateness)
-    found = replace(found, taken_back=taken_back(platform.lakehouse.table(table.name), snapshot_id))
+    found = replace(found, taken_back=taken_back(landed_in, snapshot_id))
     if time_column:
         found = replace(found, untimed=platform.lakehouse.nulls_in(table.name, snapshot_id, time_column))
     if found.log is None:
