@@ -66,11 +66,12 @@ def test_what_an_engine_has_written_is_landed_whole(tmp_path: Path) -> None:
     folder = tmp_path / "delivered"
     folder.mkdir()
     shutil.copy(RECORDED, folder / "changes.jsonl")
-    (folder / "log.json").write_text(json.dumps(log_facts()))
-    done = land_changes(platform, "shop_changes", folder)
-    assert (len(done.loads), done.open, dict(done.unreadable)) == (1, (), {})
     said = [json.loads(text) for text in RECORDED.read_text().splitlines()]
     values = [json.loads(one["value"]) for one in said if one["value"]]
+    database = next(one["source"]["db"] for one in values if "op" in one)
+    (folder / "log.json").write_text(json.dumps({**log_facts(), "database": database}))
+    done = land_changes(platform, "shop_changes", folder)
+    assert (len(done.loads), done.open, dict(done.unreadable)) == (1, (), {})
     rows = Accounts(platform, tmp_path / "home").table(TABLE.name)
     assert rows.height == sum(1 for one in values if "op" in one)
     assert set(rows["schema_version"].to_list()) == {"1", "2", "3"}
