@@ -5,7 +5,8 @@
 A broker is started for it unless one is named. Messages are written in 12 partitions, in transactions, of which each tenth is aborted, with
 keys that repeat; the topic is compacted before anything is read, and then left as it is. The bare job reads with a Python data source, one
 input partition a range and the consumer of this project, and writes one zstd file a day. Both run in the same Spark session, the bare job
-before and after each replay; every round but the first computes fewer chunks together, and the digests of its chunks are compared with those of the first. With
+before and after each replay, and both run once unmeasured before: the JVM compiles, and Spark's Python workers start (of the replay, the
+first `--warm-up` offsets of each partition). Every round but the first computes fewer chunks together, and the digests of its chunks are compared with those of the first. With
 `--live`, somebody writes to the topic and somebody reads it live meanwhile: what a record takes from one to the other is told by part of the
 replay, beside what it takes before (and whether an offset of any group has moved). With `--chunkings`, the same range is landed once more in loads of so many positions, and every digest of the
 rows is compared. Prints seconds, messages a second, the ratio, the load of the machine, and peak memory.
@@ -46,6 +47,7 @@ from backfill_assets.worker.digest import RowDigest
 from benchmarks import topic_orders
 from benchmarks.installation import PeakMemory
 from benchmarks.live_topic import LiveTopic
+from manifests.canonical import sha256_of
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.reading import manifest_from
@@ -277,6 +279,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--warm-up", type=int, default=50_000, help="offsets of each partition that are replayed unmeasured"
+    )
     parser.add_argument("--offsets", type=int, default=0, help="of each partition at most, if not 0")
     parser.add_argument("--chunkings", default="")
     parser.add_argument("--live", action="store_true", help="measure what a live reader notices")
@@ -304,7 +309,9 @@ def main() -> None:
 
 def measured(options: argparse.Namespace, home: Path, bootstrap: str, topic: str) -> None:
     """Print what each round took."""
-    others = [home / f"round-{number}" / "warehouse" for number in range(options.rounds)]
+    others = [
+        home / name / "warehouse" for name in ("warm-up", *(f"round-{number}" for number in range(options.rounds)))
+    ]
     first = installation(home / "first", bootstrap, topic, beside=others)
     spark = first.spark.session(Mode.BACKFILL)
     spark.dataSource.register(_Source)
@@ -319,7 +326,11 @@ def measured(options: argparse.Namespace, home: Path, bootstrap: str, topic: str
     memory.start()
     live = None
     try:
-        bare(spark, bootstrap, topic, ranges, folder)  # the JVM compiles
+        bare(spark, bootstrap, topic, ranges, folder)
+        if options.warm_up:
+            few = {partition: min(until, low + options.warm_up) for partition, low, until in ranges}
+            warmed = installation(home / "warm-up", bootstrap, topic).with_spark(first.spark)
+            replayed(warmed, "warm-up", Wanted(start=wanted.start, until=few))
         before = bare(spark, bootstrap, topic, ranges, folder)
         live = LiveTopic(bootstrap, topic) if options.live else None
         quiet = _quiet(live)
@@ -352,19 +363,27 @@ def measured(options: argparse.Namespace, home: Path, bootstrap: str, topic: str
         if live is not None:
             live.end()
     print(f"peak memory of all processes but the broker: {memory.peak:,.0f} MiB", flush=True)
+    print(f"digests of the chunks: {sha256_of(digests[0])}", flush=True)
     if options.chunkings:
-        known = digest(platform)
-        for positions in map(int, options.chunkings.split(",")):
-            other = installation(
-                home / f"by-{positions}", bootstrap, topic, ba.TopicLimits(positions=positions)
-            ).with_spark(first.spark)
-            begun = time.monotonic()
-            done = land(other, other.products.topic("orders"), wanted)
-            equal = digest(other) == known
-            print(
-                f"in loads of {positions:,}: {len(done.loads)} loads, {time.monotonic() - begun:.1f} s, digests {'equal' if equal else 'DIFFER'}",
-                flush=True,
-            )
+        _land_otherwise(home, platform, (bootstrap, topic), wanted, tuple(map(int, options.chunkings.split(","))))
+
+
+def _land_otherwise(
+    home: Path, landed: Platform, log: tuple[str, str], wanted: Wanted, chunkings: Sequence[int]
+) -> None:
+    """Land the same range of a log once more, in loads of so many positions each, and compare the digests of what was landed."""
+    known = digest(landed)
+    print(f"digest of the landed rows: {known}", flush=True)
+    for positions in chunkings:
+        limits = ba.TopicLimits(positions=positions)
+        other = installation(home / f"by-{positions}", *log, limits).with_spark(landed.spark)
+        begun = time.monotonic()
+        done = land(other, other.products.topic("orders"), wanted)
+        took, equal = time.monotonic() - begun, digest(other) == known
+        print(
+            f"in loads of {positions:,}: {len(done.loads)} loads, {took:.1f} s, digests {'equal' if equal else 'DIFFER'}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
