@@ -128,7 +128,7 @@ def test_a_server_that_is_killed_with_a_commit_landed_is_asked_again_when_it_is_
 ) -> None:
     validated(served, "run")
     rest_server.proxy.faults.append(Fault(0, lands=True, ends=COMMIT, then=rest_server.kill))
-    with pytest.raises(EnvironmentRefused, match="the outcome of a commit to silver[.]readings is unknown"):
+    with pytest.raises(EnvironmentRefused, match=r"the outcome of a commit to silver\.readings is unknown"):
         publish(served, "run")
     with pytest.raises(EnvironmentRefused, match="the catalog 'lake' cannot be used"):
         publish(served, "run")
