@@ -230,8 +230,7 @@ def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRec
 
 def _beside(platform: Platform, table: str) -> list[Table]:
     """Return the other tables of a table's namespace: a file may be shared with one of them."""
-    identifiers = platform.lakehouse.catalog.list_tables(tuple(table.split("."))[:-1])
-    return [platform.lakehouse.table(name) for name in sorted(map(".".join, identifiers)) if name != table]
+    return [platform.lakehouse.table(name) for name in platform.lakehouse.beside(table)]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

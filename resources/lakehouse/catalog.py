@@ -7,8 +7,8 @@ done to it, is for the rooms that get it from here.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -18,10 +18,10 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.files.sqlite_files import require_files
+from resources.lakehouse.catalog_errors import reachable
 from resources.lakehouse.declared_tables import require_as_declared
 from resources.lakehouse.file_access import TABLE_FILE_IO
 from resources.lakehouse.metadata import readable_table, require_single_ids
@@ -81,7 +81,7 @@ class Tables:
         """
         self._properties["init_catalog_tables"] = "true"
         self._catalog = None
-        with _reachable(self._name):
+        with reachable(self._name):
             self.catalog.list_namespaces()
 
     def ensure(
@@ -98,15 +98,13 @@ class Tables:
         Raises:
             EnvironmentRefused: if it exists and is not as declared, see `require_as_declared`.
         """
-        namespace = name.rpartition(".")[0]
-        try:
-            self.catalog.create_namespace(namespace)
-        except NamespaceAlreadyExistsError:
-            namespace = ""  # somebody made it before us, which is all that is wanted
-        try:
-            return self.catalog.create_table(name, schema, partition_spec=spec, properties=dict(properties))
-        except TableAlreadyExistsError:
-            table = self.table(name)
+        with reachable(self._name):
+            with suppress(NamespaceAlreadyExistsError):  # somebody made it before us, which is all that is wanted
+                self.catalog.create_namespace(name.rpartition(".")[0])
+            try:
+                return self.catalog.create_table(name, schema, partition_spec=spec, properties=dict(properties))
+            except TableAlreadyExistsError:
+                table = self.table(name)
         require_as_declared(table, schema, spec, properties, any_partitions=any_partitions)
         return table
 
@@ -118,7 +116,7 @@ class Tables:
             UnreadableMetadata: if its metadata file is missing or damaged.
         """
         try:
-            with _reachable(self._name), readable_table(name):
+            with reachable(self._name), readable_table(name):
                 table = self.catalog.load_table(name)
                 require_single_ids(table)
                 return table
@@ -133,27 +131,18 @@ class Tables:
         Raises:
             UnreadableMetadata: if there is, and its metadata file is missing or damaged.
         """
-        with _reachable(self._name), readable_table(name):
+        with reachable(self._name), readable_table(name):
             return bool(self.catalog.table_exists(name))
+
+    def beside(self, name: str) -> list[str]:
+        """Return the names of the other tables of a table's namespace, in order."""
+        with reachable(self._name):
+            listed = self.catalog.list_tables(tuple(name.split("."))[:-1])
+        return sorted({".".join(one) for one in listed} - {name})
 
     def location(self, name: str) -> str:
         """Return the folder below which the table's data files live."""
         return posixpath.join(self.table(name).location(), "data")
-
-
-@contextmanager
-def _reachable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (SQLAlchemyError, OSError) as error:
-        why = str(error).partition("\n")[0]
-        raise EnvironmentRefused(
-            Problem(
-                f"the catalog '{name}' cannot be used: {type(error).__name__}: {why}",
-                "the catalog exists and can be reached",
-                "see `backfill config`; for the embedded default, run `backfill init`",
-            )
-        ) from error
 
 
 def _patient(properties: Mapping[str, str]) -> dict[str, str]:

@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
-from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.catalog import Tables
+from resources.lakehouse.catalog_errors import CATALOG_ERRORS, words
 from resources.lakehouse.declared_tables import isolation_problems
 from resources.lakehouse.fences import not_fenced, require_unfenced
 from resources.lakehouse.live_files import files_in, require_same_files
@@ -151,11 +151,10 @@ def retry(tables: Tables, name: str, commit: Callable[[Table], None], table: Tab
                         "nothing has changed; run the same command again when fewer others write",
                     )
                 ) from error
-        except (SQLAlchemyError, OSError, CommitStateUnknownException) as error:
-            why = str(error).partition("\n")[0]
+        except CATALOG_ERRORS as error:
             raise EnvironmentRefused(
                 Problem(
-                    f"the outcome of a commit to {name} is unknown: {type(error).__name__}: {why}",
+                    f"the outcome of a commit to {name} is unknown: {words(error)}",
                     "the catalog can be reached, and says whether a commit has landed",
                     "run the same command again when it can: what has landed is found in the table, and not done twice",
                 )

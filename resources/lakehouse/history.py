@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pydantic import Field
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -24,9 +24,9 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
+from resources.lakehouse.catalog_errors import CATALOG_ERRORS, words
 from resources.lakehouse.fences import fence_of, is_fence, require_unfenced
 from resources.lakehouse.lineage import is_past, lineage_of, past_of
 from resources.lakehouse.metadata import UnreadableMetadata, readable_metadata
@@ -177,10 +177,10 @@ def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int], to
                 "nothing was removed from it; look again, and repeat the command",
             )
         ) from error
-    except (SQLAlchemyError, OSError, CommitStateUnknownException) as error:
+    except CATALOG_ERRORS as error:
         raise EnvironmentRefused(
             Problem(
-                f"whether the history of {'.'.join(table.name())} was shortened is unknown: {type(error).__name__}: {error}",
+                f"whether the history of {'.'.join(table.name())} was shortened is unknown: {words(error)}",
                 "the catalog can be reached, and says whether a commit has landed",
                 "run the same command again when it can: it looks at what is there, and no file is deleted before",
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from real_servers import rest_catalog
 from real_servers.debezium import environment
 from real_servers.kafka import jars
 from real_servers.postgresql import binaries
@@ -15,7 +16,12 @@ from real_servers.processes import MissingServerError
 
 def main() -> None:
     """Print a line for each server."""
-    servers: dict[str, Callable[[], object]] = {"Kafka": jars, "PostgreSQL": binaries, "Debezium": environment}
+    servers: dict[str, Callable[[], object]] = {
+        "Kafka": jars,
+        "PostgreSQL": binaries,
+        "Debezium": environment,
+        "Iceberg's REST catalog": rest_catalog.jars,
+    }
     for name, had in servers.items():
         try:
             print(f"{name}: {had()}")

@@ -13,6 +13,7 @@ import pytest
 from real_servers.kafka import Broker, kafka_broker
 from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.processes import MissingServerError
+from real_servers.rest_catalog import RestCatalog, rest_catalog
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +35,17 @@ def logical_server() -> Iterator[LogicalPostgres]:
             server = stack.enter_context(logical_postgres())
         except MissingServerError as reason:
             pytest.skip(f"nothing is tested on PostgreSQL's log: {reason}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rest_server() -> Iterator[RestCatalog]:
+    """A REST catalog of this test process: a test makes its tables anew."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(rest_catalog())
+        except MissingServerError as reason:
+            pytest.skip(f"nothing is tested on a REST catalog: {reason}")
         yield server
 
 

@@ -1,0 +1,54 @@
+"""What a catalog raises when it does not answer, or does not let somebody in; and what is said of it.
+
+Put here which errors those are: a SQL catalog's come from its driver, a REST catalog's from HTTP. What a commit makes of
+them is `commits`'s: there they say that nobody knows what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyiceberg.exceptions import ForbiddenError, OAuthError, RESTError, UnauthorizedError
+from sqlalchemy.exc import SQLAlchemyError
+
+from manifests.errors import EnvironmentRefused, Problem
+
+CATALOG_ERRORS = (SQLAlchemyError, OSError, RESTError)
+"""What is raised where a catalog, or the storage of its metadata, does not answer as it should. That a table is not there, or
+that a requirement of a commit does not hold, is an answer, and none of them."""
+_NOT_LET_IN = (UnauthorizedError, ForbiddenError, OAuthError)
+_SHOWN = 300
+
+
+@contextmanager
+def reachable(name: str) -> Iterator[None]:
+    """Refuse what is asked of a catalog that does not answer, or does not let this installation in.
+
+    Raises:
+        EnvironmentRefused: naming the catalog.
+    """
+    try:
+        yield
+    except CATALOG_ERRORS as error:
+        raise EnvironmentRefused(catalog_problem(name, error)) from error
+
+
+def catalog_problem(name: str, error: BaseException) -> Problem:
+    """Return what is said of a catalog that raised one of `CATALOG_ERRORS`."""
+    if isinstance(error, _NOT_LET_IN):
+        return Problem(
+            f"the catalog '{name}' does not let this installation in: {words(error)}",
+            "the catalog's properties have credentials that may read the tables and commit to them",
+            "check `token` or `credential` in the properties of the catalog (see `backfill config`), and what they may do there",
+        )
+    return Problem(
+        f"the catalog '{name}' cannot be used: {words(error)}",
+        "the catalog exists and can be reached",
+        "see `backfill config`; for the embedded default, run `backfill init`",
+    )
+
+
+def words(error: BaseException) -> str:
+    """Return the kind of an error and its first line, cut: a proxy may answer with a whole page."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:_SHOWN]}"

@@ -1,0 +1,161 @@
+"""Publications to tables of a REST catalog: Iceberg's own server, which checks what a commit requires, and answers that are lost.
+
+The table is the benchmarks' small one, without Spark; data files are local. What the server refuses, and what it answers, is its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyiceberg.exceptions import NoSuchTableError
+from real_servers.rest_catalog import Fault, RestCatalog
+from test_taking_back import NO_RETENTION, agree, collected, platform, published, readers, refs, state, validated
+
+from backfill_assets.installation import Platform
+from backfill_assets.publication.ending import cancel
+from backfill_assets.publication.publisher import publish
+from backfill_assets.publication.undoing import reinstate, rollback
+from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, SOURCE, declared, initialise, opened, rows
+from benchmarks.stopped_actors import expire
+from manifests.errors import EnvironmentRefused, LeaseLost, Refused
+from manifests.lifecycle import RunState
+from resources.lakehouse.fences import is_fence
+from resources.lakehouse.summaries import RUN_PROPERTY
+
+__all__ = ["platform"]
+pytestmark = pytest.mark.servers
+COMMIT = "/tables/readings"
+STATUSES = (0, 200, 400, 401, 403, 404, 419, 429, 500, 501, 502, 503, 504)
+
+
+@pytest.fixture
+def served(rest_server: RestCatalog, tmp_path: Path) -> Iterator[Platform]:
+    """The small table with four months of `base-run`, in the server's catalog."""
+    rest_server.start()
+    rest_server.proxy.faults.clear()
+    with declared():
+        one = opened(tmp_path / "home", catalog=rest_server.properties, **NO_RETENTION)
+        for table in (READINGS, CORRECTIONS, SOURCE):
+            with suppress(NoSuchTableError):
+                one.lakehouse.catalog.drop_table(table)
+        shutil.rmtree(rest_server.folder / "warehouse", ignore_errors=True)
+        initialise(one)
+        published(one, "base-run", scope=HISTORY, computed_by="1")
+        yield one
+        rest_server.start()
+        rest_server.proxy.faults.clear()
+        one.ledger.engine.dispose()
+
+
+def landed(platform: Platform, run_id: str) -> int:
+    """Return how many snapshots that readers of main have seen a run has made."""
+    table = platform.lakehouse.table(READINGS)
+    summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary is not None]
+    return sum(one.get(RUN_PROPERTY) == run_id for one in summaries)
+
+
+@pytest.mark.parametrize("mode", ["REPLACE_PARTITIONS", "MERGE_BY_KEY", "SHADOW_SWAP", "VERSIONED"])
+def test_readers_see_of_a_rest_catalog_what_they_see_of_sql(served: Platform, platform: Platform, mode: str) -> None:
+    published(platform, "base-run", scope=HISTORY, computed_by="1")
+    options = (
+        {"version": "v2"} if mode == "VERSIONED" else {"merge": {"entities": ["m1", "m4"]}} if "MERGE" in mode else {}
+    )
+    for one in (served, platform):
+        published(one, "run", mode=mode, **options)
+    assert rows(served) == rows(platform)
+    assert readers(served) == readers(platform)
+    for act in (rollback, reinstate, rollback):
+        for one in (served, platform):
+            act(one, "run")
+        assert rows(served) == rows(platform)
+    collected(served)
+    assert rows(served) == rows(platform)
+    assert agree(served)
+
+
+@pytest.mark.parametrize("lands", [False, True])
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_commit_whose_answer_is_no_answer_is_made_once(
+    served: Platform, rest_server: RestCatalog, status: int, *, lands: bool
+) -> None:
+    validated(served, "run")
+    fault = Fault(status, lands=lands, ends=COMMIT, times=1)
+    rest_server.proxy.faults.append(fault)
+    refused = None
+    try:
+        publish(served, "run")
+    except Refused as error:
+        refused = error
+    assert fault.times == 0
+    assert landed(served, "run") <= 1
+    if refused is not None:  # PyIceberg itself asks again where it was not let in
+        assert isinstance(refused, EnvironmentRefused)
+        assert all(problem.what and problem.fix for problem in refused.problems)
+        assert landed(served, "run") == int(lands)
+        publish(served, "run")
+    else:
+        assert status in {401, 419}
+    assert landed(served, "run") == 1
+    assert (state(served, "run"), readers(served)["2020-02"]) == (RunState.PUBLISHED, "run")
+    assert agree(served)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_catalog_that_does_not_say_what_a_table_is_refuses_and_changes_nothing(
+    served: Platform, rest_server: RestCatalog, status: int
+) -> None:
+    validated(served, "run")
+    before = rows(served), refs(served)
+    rest_server.proxy.faults.append(Fault(status, method="GET", ends=COMMIT, times=1_000))
+    with pytest.raises(Refused) as found:
+        publish(served, "run")
+    assert rest_server.proxy.faults.pop().times < 1_000
+    assert all(problem.fix for problem in found.value.problems)
+    if status in {401, 403}:
+        assert "does not let this installation in" in str(found.value)
+    assert (rows(served), refs(served)) == before
+    publish(served, "run")
+    assert landed(served, "run") == 1
+    assert agree(served)
+
+
+def test_a_server_that_is_killed_with_a_commit_landed_is_asked_again_when_it_is_back(
+    served: Platform, rest_server: RestCatalog
+) -> None:
+    validated(served, "run")
+    rest_server.proxy.faults.append(Fault(0, lands=True, ends=COMMIT, then=rest_server.kill))
+    with pytest.raises(EnvironmentRefused, match=r"the outcome of a commit to silver\.readings is unknown"):
+        publish(served, "run")
+    with pytest.raises(EnvironmentRefused, match="the catalog 'lake' cannot be used"):
+        publish(served, "run")
+    rest_server.start()
+    publish(served, "run")
+    assert landed(served, "run") == 1
+    assert agree(served)
+
+
+def test_the_server_refuses_the_commit_of_a_lost_lease(served: Platform, rest_server: RestCatalog) -> None:
+    """The fence lands when the commit is on its way: nothing but the server's own check can refuse it."""
+    validated(served, "run")
+    other = opened(served.settings.home, catalog=rest_server.properties, **NO_RETENTION)
+    taken: list[str] = []
+
+    def take_over() -> None:
+        if not taken:
+            taken.append("run")
+            expire(served)
+            cancel(other, "run", "grace", "no")
+
+    rest_server.proxy.faults.append(Fault(-1, ends=COMMIT, then=take_over))
+    with pytest.raises(LeaseLost):
+        publish(served, "run")
+    other.ledger.engine.dispose()
+    assert taken
+    assert landed(served, "run") == 0
+    assert any(is_fence(ref) for ref in refs(served))
+    assert state(served, "run") is RunState.CANCELLED
+    assert agree(served)
