@@ -140,6 +140,7 @@ class Fault:
         lands: the request reaches the server first, and what it answers is lost.
         method: whose requests fit.
         ends: the requests that fit have a path that ends so.
+        holds: and a body that has this in it.
         times: so many requests.
         then: what happens meanwhile: before the request is handed on, or once it has landed.
     """
@@ -148,6 +149,7 @@ class Fault:
     lands: bool = False
     method: str = "POST"
     ends: str = ""
+    holds: bytes = b""
     times: int = 1
     then: Callable[[], object] | None = None
 
@@ -170,11 +172,12 @@ class _Proxy:
         """Where clients ask."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def fault_of(self, method: str, path: str) -> Fault | None:
+    def fault_of(self, method: str, path: str, body: bytes) -> Fault | None:
         """Return the fault that a request meets, and count it."""
         with self._lock:
             for fault in self.faults:
-                if fault.times and method == fault.method and path.partition("?")[0].endswith(fault.ends):
+                fits = method == fault.method and path.partition("?")[0].endswith(fault.ends) and fault.holds in body
+                if fits and fault.times:
                     fault.times -= 1
                     self.failed += 1
                     return fault
@@ -193,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handed_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.proxy.fault_of(self.command, self.path)
+        fault = self.proxy.fault_of(self.command, self.path, body)
         if fault is not None and not fault.lands:
             _happens(fault)
             if fault.status >= 0:
