@@ -65,6 +65,24 @@ def test_a_beginning_that_was_taken_back_is_a_gap_of_the_next_delivery(accounts:
     assert rows["valid_to_lsn"].null_count() == len(bank.rows_at(bank.lsn))
 
 
+def test_what_was_all_taken_back_is_a_gap_before_a_later_snapshot(accounts: Accounts) -> None:
+    bank = Bank(7, accounts=40, truncates=0.0)
+    bank.work(60)
+    bank.snapshot()
+    bank.work(16)
+    bank.snapshot()
+    bank.work(16)
+    units = units_of(bank)
+    first, anew = (at for at, unit in enumerate(units) if any(one.value and one.value.get("op") == "r" for one in unit))
+    assert first == 0
+    taken = accounts.land(part(units, 0, 6), "first").loads
+    for one in taken:
+        undo_load(accounts.platform, CHANGES, one.load_id, **WHY)
+    begun = format(taken[0].range.start - 1, "X")
+    with pytest.raises(InputRefused, match=f"changes between the commits 0/{begun} and .* are missing"):
+        accounts.land(part(units, anew), "anew")
+
+
 def test_what_is_kept_of_an_open_transaction_stays_where_loads_were_taken_back_and_have_expired(
     accounts: Accounts,
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.schema import Schema
 from real_servers.rest_catalog import Fault, RestCatalog
 from test_taking_back import NO_RETENTION, agree, collected, platform, published, readers, refs, state, validated
 
@@ -23,9 +24,11 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
 from benchmarks.small_table import CORRECTIONS, HISTORY, READINGS, SOURCE, declared, initialise, opened, rows
 from benchmarks.stopped_actors import expire
-from manifests.errors import EnvironmentRefused, LeaseLost, Refused
+from manifests.errors import EnvironmentRefused, InputRefused, LeaseLost, Refused
 from manifests.lifecycle import RunState
+from resources.lakehouse.column_changes import DeclaredColumns, apply_changes
 from resources.lakehouse.fences import is_fence
+from resources.lakehouse.history import forget
 from resources.lakehouse.summaries import RUN_PROPERTY
 
 __all__ = ["platform"]
@@ -103,8 +106,9 @@ def test_a_commit_whose_answer_is_no_answer_is_made_once(
     assert fault.times == 0
     assert landed(served, "run") <= 1
     if refused is not None:  # PyIceberg itself asks again where it was not let in
-        assert isinstance(refused, EnvironmentRefused)
-        assert all(problem.what and problem.fix for problem in refused.problems)
+        (problem,) = refused.problems
+        assert problem.what.startswith(f"the outcome of a commit to {READINGS} is unknown")
+        assert ("check `token`" in problem.fix) == (status == 403)
         assert landed(served, "run") == int(lands)
         publish(served, "run")
     else:
@@ -124,13 +128,63 @@ def test_a_catalog_that_does_not_say_what_a_table_is_refuses_and_changes_nothing
     with pytest.raises(Refused) as found:
         publish(served, "run")
     assert rest_server.proxy.faults.pop().times < 1_000
-    assert all(problem.fix for problem in found.value.problems)
-    if status in {401, 403}:
-        assert "does not let this installation in" in str(found.value)
+    (problem,) = found.value.problems
+    lets_in = "does not let this installation in" not in problem.what
+    assert lets_in != (status in {401, 403, 419})
+    assert problem.what.startswith("the catalog 'lake'")
     assert (rows(served), refs(served)) == before
     publish(served, "run")
     assert landed(served, "run") == 1
     assert agree(served)
+
+
+def test_a_page_of_a_proxy_does_not_say_that_a_table_is_not_there(served: Platform, rest_server: RestCatalog) -> None:
+    """Else whoever takes a lease over would fence nothing, and the holder before it could still commit."""
+    assert (served.lakehouse.exists(READINGS), served.lakehouse.exists("silver.nothing")) == (True, False)
+    rest_server.proxy.faults.append(Fault(404, method="GET", ends=TABLE, times=1_000))
+    for ask in (served.lakehouse.exists, served.lakehouse.table, served.lakehouse.beside):
+        if ask == served.lakehouse.beside:
+            rest_server.proxy.faults.append(Fault(404, method="GET", ends="/tables", times=1_000))
+        with pytest.raises(EnvironmentRefused, match=r"none of the protocol's answers"):
+            ask(READINGS)
+    with pytest.raises(InputRefused, match="does not exist"):
+        served.lakehouse.table("silver.nothing")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_expiry_whose_answer_is_lost_is_known_for_what_it_is(
+    served: Platform, rest_server: RestCatalog, status: int
+) -> None:
+    published(served, "run")
+    rollback(served, "run")
+    table = served.lakehouse.table(READINGS)
+    old = min(table.snapshots(), key=lambda one: one.sequence_number).snapshot_id
+    served.lakehouse.tag(READINGS, "needless", old)
+    fault = Fault(status, lands=True, ends=TABLE, holds=b'"remove-snapshot-ref"')
+    rest_server.proxy.faults.append(fault)
+    if status in {401, 419}:  # PyIceberg asks again, and is told that the tag is gone
+        forget(served.lakehouse.table(READINGS), refs=["needless"], snapshot_ids=[])
+    else:
+        with pytest.raises(EnvironmentRefused, match="is unknown"):
+            forget(served.lakehouse.table(READINGS), refs=["needless"], snapshot_ids=[])
+    assert fault.times == 0
+    assert "needless" not in refs(served)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_columns_are_changed_or_the_outcome_is_unknown(served: Platform, rest_server: RestCatalog, status: int) -> None:
+    table = served.lakehouse.table(READINGS)
+    fields = [one.model_copy(update={"doc": f"{one.doc}, said anew"}) for one in table.schema().fields]
+    declared = DeclaredColumns(Schema(*fields))
+    fault = Fault(status, ends=TABLE)
+    rest_server.proxy.faults.append(fault)
+    with suppress(EnvironmentRefused):
+        apply_changes(table, declared)
+    assert fault.times == 0
+    if status not in {401, 419}:
+        assert served.lakehouse.table(READINGS).schema().fields[0].doc == table.schema().fields[0].doc
+        apply_changes(served.lakehouse.table(READINGS), declared)
+    assert served.lakehouse.table(READINGS).schema().fields[0].doc.endswith(", said anew")
 
 
 def test_a_server_that_is_killed_with_a_commit_landed_is_asked_again_when_it_is_back(

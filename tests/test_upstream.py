@@ -721,6 +721,7 @@ PINNED = {
     "pyiceberg": {
         "pyiceberg.catalog:Catalog._load_file_io": "self, properties, location",
         "pyiceberg.catalog.rest:RestCatalog._response_to_table": "self, identifier_tuple, table_response",
+        "pyiceberg.catalog.rest:RestCatalog._session": SET,
         "pyiceberg.expressions.visitors:_InclusiveMetricsEvaluator": _EVALUATOR,
         "pyiceberg.expressions.visitors:_StrictMetricsEvaluator": _EVALUATOR,
         "pyiceberg.io.pyarrow:PyArrowFileIO._initialize_local_fs": "self",

@@ -81,7 +81,7 @@ def to_land(
     covered = [_covered(position, one, of_log, known, begun, begins) for position, one in of_log.items()]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
     # a gap that a load has left which was taken back is nobody's decision any more
-    first = min((one.start for one in known), default=0)
+    first = min((one.start for one in (known or covered)), default=0)
     begun_with = [one for one in taken_back if one.until <= first]
     missing = without([*gaps([*known, *covered, *begun_with]), *begun_with], [*accepted, *covered])
     pieces = []

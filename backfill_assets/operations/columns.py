@@ -138,6 +138,14 @@ def evolve(platform: Platform) -> dict[str, tuple[ColumnChange, ...]]:
     return {name: changes for name, changes in done.items() if changes}
 
 
+def _contended(name: str, error: Exception) -> Problem:
+    return Problem(
+        f"the columns of {name} could not be changed in {_TRIES} tries: {error}",
+        "a change of columns lands if no other commit to the table happens at the same moment",
+        "nothing has changed; run the same command again when fewer others write",
+    )
+
+
 def _targets_of(platform: Platform, tables: Sequence[str]) -> list[str]:
     """Return the targets to which some of these tables belong, in an order that every process takes them in."""
     return sorted(
@@ -167,9 +175,9 @@ def _changed(
         require_unfenced(platform.lakehouse.table(name), token)
         try:
             after = apply_changes(table, declared, token)
-        except CommitFailedException:
+        except CommitFailedException as error:
             if attempt == _TRIES:
-                raise
+                raise EnvironmentRefused(_contended(name, error)) from error
             continue
         faults.reach("evolving.committed")
         record_done(platform, record, table)

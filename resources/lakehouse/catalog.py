@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.files.sqlite_files import require_files
-from resources.lakehouse.catalog_errors import reachable
+from resources.lakehouse.catalog_errors import reachable, words
 from resources.lakehouse.declared_tables import require_as_declared
 from resources.lakehouse.file_access import TABLE_FILE_IO
 from resources.lakehouse.metadata import readable_table, require_single_ids
@@ -52,7 +52,7 @@ class Tables:
             except Exception as error:
                 raise EnvironmentRefused(
                     Problem(
-                        f"the catalog '{self._name}' cannot be opened: {type(error).__name__}: {error}",
+                        f"the catalog '{self._name}' cannot be opened: {words(error)}",
                         "the catalog properties are those of a reachable PyIceberg catalog",
                         "see `backfill config`; for the embedded default, run `backfill init`",
                     )
@@ -131,8 +131,13 @@ class Tables:
         Raises:
             UnreadableMetadata: if there is, and its metadata file is missing or damaged.
         """
-        with reachable(self._name), readable_table(name):
-            return bool(self.catalog.table_exists(name))
+        # the table itself is asked for: that it is not there says the catalog, and no server between, only with a body
+        try:
+            with reachable(self._name), readable_table(name):
+                self.catalog.load_table(name)
+        except NoSuchTableError:
+            return False
+        return True
 
     def beside(self, name: str) -> list[str]:
         """Return the names of the other tables of a table's namespace, in order."""

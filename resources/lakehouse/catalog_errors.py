@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyiceberg.exceptions import ForbiddenError, OAuthError, RESTError, UnauthorizedError
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from manifests.errors import EnvironmentRefused, Problem
@@ -17,7 +24,10 @@ from manifests.errors import EnvironmentRefused, Problem
 CATALOG_ERRORS = (SQLAlchemyError, OSError, RESTError)
 """What is raised where a catalog, or the storage of its metadata, does not answer as it should. That a table is not there, or
 that a requirement of a commit does not hold, is an answer, and none of them."""
-_NOT_LET_IN = (UnauthorizedError, ForbiddenError, OAuthError)
+_NOT_LET_IN = (UnauthorizedError, AuthorizationExpiredError, ForbiddenError, OAuthError)
+_CREDENTIALS = (
+    "check `token` or `credential` in the properties of the catalog (see `backfill config`), and what they may do there"
+)
 _SHOWN = 300
 
 
@@ -30,7 +40,7 @@ def reachable(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except CATALOG_ERRORS as error:
+    except (*CATALOG_ERRORS, NoSuchNamespaceError) as error:
         raise EnvironmentRefused(catalog_problem(name, error)) from error
 
 
@@ -40,13 +50,33 @@ def catalog_problem(name: str, error: BaseException) -> Problem:
         return Problem(
             f"the catalog '{name}' does not let this installation in: {words(error)}",
             "the catalog's properties have credentials that may read the tables and commit to them",
-            "check `token` or `credential` in the properties of the catalog (see `backfill config`), and what they may do there",
+            _CREDENTIALS,
         )
     return Problem(
         f"the catalog '{name}' cannot be used: {words(error)}",
         "the catalog exists and can be reached",
         "see `backfill config`; for the embedded default, run `backfill init`",
     )
+
+
+@contextmanager
+def known_outcome(name: str) -> Iterator[None]:
+    """Refuse what is made of a commit to a table whose outcome the catalog does not say.
+
+    Raises:
+        EnvironmentRefused: naming the table; the commit may have landed.
+    """
+    try:
+        yield
+    except CATALOG_ERRORS as error:
+        again = "run the same command again when it can: what has landed is found in the table, and not done twice"
+        raise EnvironmentRefused(
+            Problem(
+                f"the outcome of a commit to {name} is unknown: {words(error)}",
+                "the catalog can be reached, and says whether a commit has landed",
+                f"{_CREDENTIALS}; then {again}" if isinstance(error, _NOT_LET_IN) else again,
+            )
+        ) from error
 
 
 def words(error: BaseException) -> str:

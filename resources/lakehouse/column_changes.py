@@ -29,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from manifests.errors import Problem
+from resources.lakehouse.catalog_errors import known_outcome
 from resources.lakehouse.fences import not_fenced
 from resources.lakehouse.pyiceberg_private import FencedTransaction
 
@@ -116,12 +117,13 @@ def apply_changes(table: Table, declared: DeclaredColumns, token: int | None = N
     Raises:
         CommitFailedException: if somebody has changed the table's schema meanwhile, or the lease of `token` is fenced;
             nothing has changed then.
+        EnvironmentRefused: if the catalog does not say what came of it.
     """
     fields = {one.name: one for one in table.schema().fields}
     sources = _sources(fields, declared)
     transaction = FencedTransaction(table)
     transaction.own_requirements = not_fenced(token)
-    with transaction, transaction.update_schema() as update:
+    with known_outcome(".".join(table.name())), transaction, transaction.update_schema() as update:
         for wanted in declared.schema.fields:
             if (own := sources.get(wanted.name)) is None:
                 update.add_column((wanted.name,), wanted.field_type, wanted.doc)

@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.lakehouse.catalog import Tables
-from resources.lakehouse.catalog_errors import CATALOG_ERRORS, words
+from resources.lakehouse.catalog_errors import known_outcome
 from resources.lakehouse.declared_tables import isolation_problems
 from resources.lakehouse.fences import not_fenced, require_unfenced
 from resources.lakehouse.live_files import files_in, require_same_files
@@ -140,7 +140,7 @@ def retry(tables: Tables, name: str, commit: Callable[[Table], None], table: Tab
     pause = 0.05
     while True:
         try:
-            with committable(name):
+            with known_outcome(name), committable(name):
                 return commit(table or tables.table(name))
         except (CommitFailedException, ValidationException) as error:  # or files of the same scope came between
             if time.monotonic() > give_up:
@@ -151,14 +151,6 @@ def retry(tables: Tables, name: str, commit: Callable[[Table], None], table: Tab
                         "nothing has changed; run the same command again when fewer others write",
                     )
                 ) from error
-        except CATALOG_ERRORS as error:
-            raise EnvironmentRefused(
-                Problem(
-                    f"the outcome of a commit to {name} is unknown: {words(error)}",
-                    "the catalog can be reached, and says whether a commit has landed",
-                    "run the same command again when it can: what has landed is found in the table, and not done twice",
-                )
-            ) from error
         table = None
         time.sleep(random.uniform(0, pause))  # noqa: S311 - to part those who collided
         pause = min(2 * pause, 1.0)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from http import HTTPStatus
 from threading import Lock
 from typing import Any
 
 import pyarrow as arrow
 from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import RESTError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator, _StrictMetricsEvaluator
 from pyiceberg.io import FileIO
@@ -244,7 +246,40 @@ def open_as_the_catalog_says(catalog: Catalog) -> Catalog:
         return table
 
     catalog._response_to_table = without_properties  # type: ignore[attr-defined]  # noqa: SLF001
+    catalog._session.hooks["response"].append(_require_answer)  # type: ignore[attr-defined]  # noqa: SLF001
     return catalog
+
+
+_MEANT = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
+"""Statuses by which a REST catalog says that something is not there, or that a commit was not made."""
+
+
+class NoAnswerError(RESTError):
+    """What came back from a REST catalog's address is none of the protocol's answers: a page of a proxy, or of a log-in."""
+
+
+def _require_answer(response: Any, *_: Any, **__: Any) -> None:
+    """Raise where a response to what a REST catalog is asked is no answer of the protocol, before PyIceberg takes it for one.
+
+    Raises:
+        NoAnswerError: of a commit it says nothing: it may have landed.
+    """
+    status, content = response.status_code, response.content.lstrip()
+    if response.request.method == "HEAD" or (status < HTTPStatus.BAD_REQUEST and not content):
+        return
+    is_answer = content.startswith(b"{")
+    if is_answer and status in _MEANT:
+        try:
+            is_answer = isinstance(response.json().get("error"), dict)
+        except ValueError:
+            is_answer = False
+    if status == HTTPStatus.NOT_IMPLEMENTED or (
+        not is_answer and (status < HTTPStatus.BAD_REQUEST or status in _MEANT)
+    ):
+        text = content[:100].decode(errors="replace")
+        raise NoAnswerError(
+            f"{response.request.method} is answered by {status} and {text!r}, which is none of the protocol's answers"
+        )
 
 
 def keep_nested_nulls() -> None:
