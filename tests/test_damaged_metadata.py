@@ -560,6 +560,7 @@ def test_a_rest_server_hands_out_how_files_are_opened_and_the_metadata_does_not(
     with mock.patch.object(RestCatalog, "__init__", return_value=None):
         catalog = RestCatalog("rest")
     catalog.name, catalog.properties, catalog._auth_manager = "rest", {"s3.region": "eu"}, None
+    catalog._session = mock.Mock(hooks={"response": []})
     response = TableResponse(
         **{"metadata-location": loaded.metadata_location}, metadata=loaded.metadata, config={"s3.access-key-id": "lent"}
     )
