@@ -5,8 +5,9 @@ A test that asks for a server that cannot be had is skipped, and the reason name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import TypeVar
 
 import pytest
 
@@ -15,38 +16,35 @@ from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.processes import MissingServerError
 from real_servers.rest_catalog import RestCatalog, rest_catalog
 
+_Server = TypeVar("_Server")
+
+
+def _served(start: Callable[[], AbstractContextManager[_Server]], what: str) -> Iterator[_Server]:
+    """Yield a server, or skip where it cannot be had."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(start())
+        except MissingServerError as reason:
+            pytest.skip(f"nothing is tested on {what}: {reason}")
+        yield server
+
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A Kafka broker of this test process: topics are a test's own."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(kafka_broker())
-        except MissingServerError as reason:
-            pytest.skip(f"nothing is tested on a Kafka broker: {reason}")
-        yield server
+    yield from _served(kafka_broker, "a Kafka broker")
 
 
 @pytest.fixture(scope="session")
 def logical_server() -> Iterator[LogicalPostgres]:
     """A PostgreSQL of this test process whose log can be decoded: databases are a test's own."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(logical_postgres())
-        except MissingServerError as reason:
-            pytest.skip(f"nothing is tested on PostgreSQL's log: {reason}")
-        yield server
+    yield from _served(logical_postgres, "PostgreSQL's log")
 
 
 @pytest.fixture(scope="session")
 def rest_server() -> Iterator[RestCatalog]:
     """A REST catalog of this test process: a test makes its tables anew."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(rest_catalog())
-        except MissingServerError as reason:
-            pytest.skip(f"nothing is tested on a REST catalog: {reason}")
-        yield server
+    yield from _served(rest_catalog, "a REST catalog")
 
 
 @pytest.fixture(scope="session")
