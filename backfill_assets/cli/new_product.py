@@ -51,9 +51,9 @@ def new_product(
     about, which is right of any table; with --from-table a target has the columns of that one, copied from --source as far as it
     has them. Nothing is computed that nobody has asked for.
 
-    What is guessed is marked `review` in the files and listed here: read it before somebody approves the first run. The folder
-    is a distribution of its own: commit it and install it as the last lines say. Nothing is written over; all files are
-    written, or none.
+    What is guessed is marked `review` in the files, and what is guessed from the data is listed here: read all of it before
+    somebody approves the first run. The folder is a distribution of its own: commit it and install it as the last lines say.
+    Nothing is written over; all files are written, or none.
     """
     from backfill_assets.operations.new_product import folders
     from backfill_assets.operations.new_product.drafts import draft
@@ -71,7 +71,7 @@ def new_product(
     for one in files:
         tell(f"  {one}")
     if made.guessed:
-        tell("look at these, marked `review` in the files:")
+        tell("look at these, and at whatever else is marked `review` in the files:")
     for text in made.guessed:
         tell(f"  {text}")
     tell("what comes next:")
