@@ -1,7 +1,7 @@
 """What a catalog raises when it does not answer, or does not let somebody in; and what is said of it.
 
-Put here which errors those are: a SQL catalog's come from its driver, a REST catalog's from HTTP. What a commit makes of
-them is `commits`'s: there they say that nobody knows what came of it.
+Put here which errors those are (a SQL catalog's come from its driver, a REST catalog's from HTTP), and that of a commit they say
+that nobody knows what came of it. When a commit is made again is `commits`'s.
 """
 
 from __future__ import annotations
