@@ -113,6 +113,10 @@ def _moves_on(table: Table, ref: str) -> bool:
     return is_past(ref, named) or (is_fence(ref) and table.current_snapshot() is not None)
 
 
+class _SeenOtherwise(CommitFailedException):
+    """A refusal that was made here, before anything was sent: nothing of the commit has landed."""
+
+
 class _AsSeen(AssertTableUUID):
     """The requirement that a table has the refs it was looked at with, by name, and no other; and still what goes.
 
@@ -127,10 +131,10 @@ class _AsSeen(AssertTableUUID):
         super().validate(base_metadata)
         other = set(base_metadata.refs if base_metadata else ()) ^ self.seen
         if other:
-            raise CommitFailedException(f"Requirement failed: refs were made or removed: {', '.join(sorted(other))}")
+            raise _SeenOtherwise(f"Requirement failed: refs were made or removed: {', '.join(sorted(other))}")
         gone = self.going - {one.snapshot_id for one in (base_metadata.snapshots if base_metadata else ())}
         if gone:
-            raise CommitFailedException(f"Requirement failed: {len(gone)} snapshots were removed, such as {min(gone)}")
+            raise _SeenOtherwise(f"Requirement failed: {len(gone)} snapshots were removed, such as {min(gone)}")
 
 
 def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int], token: int | None = None) -> None:
@@ -179,7 +183,8 @@ def forget(table: Table, *, refs: Iterable[str], snapshot_ids: Iterable[int], to
     except CommitFailedException as error:
         with reachable(table.catalog.name):
             now = table.catalog.load_table(table.name())
-        if not set(gone) & set(now.refs()) and not ids & {one.snapshot_id for one in now.snapshots()}:
+        remains = set(gone) & set(now.refs()) or ids & {one.snapshot_id for one in now.snapshots()}
+        if not remains and not isinstance(error, _SeenOtherwise):
             return  # it has landed, whatever the catalog has said of it
         require_unfenced(now, token)
         raise EnvironmentRefused(
