@@ -106,6 +106,7 @@ class LandedLog:
             `observed_so_far` its snapshots: it is known by them when somebody has cut the history of the table.
         observed: of a changelog, the snapshots of the database's tables that it has brought.
         begun: of a changelog, the positions at which a later timeline of the server begins, in it or in what had been landed before.
+        taken_back: positions that loads had brought which were taken back, and that were not there when this was written.
     """
 
     log: LogIdentity
@@ -117,6 +118,7 @@ class LandedLog:
     observed: tuple[Observation, ...] = field(default=(), metadata=LATER)
     observed_so_far: tuple[Observation, ...] = field(default=(), metadata=LATER)
     begun: tuple[int, ...] = field(default=(), metadata=LATER)
+    taken_back: tuple[LogRange, ...] = field(default=(), metadata=LATER)
 
     def to_json(self) -> str:
         """Return it as canonical JSON; `landed_from_json` reads it back."""

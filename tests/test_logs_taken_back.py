@@ -22,6 +22,7 @@ from benchmarks.clicks import CLICKS, PLACE, land
 from manifests.errors import InputRefused, PlanRefused
 from manifests.lateness import Lateness, Watermark
 from manifests.log_ranges import LogRange
+from resources.lakehouse.landed_logs import taken_back
 
 WHY = {"by": "ana", "reason": "taken back to be landed anew"}
 
@@ -63,6 +64,41 @@ def test_a_beginning_that_was_taken_back_is_a_gap_of_the_next_delivery(accounts:
     accounts.published(accounts.manifest("history-1", target={"table": "silver.account_history"}))
     rows = accounts.table("silver.account_history")
     assert rows["valid_to_lsn"].null_count() == len(bank.rows_at(bank.lsn))
+
+
+@pytest.mark.parametrize("cut", ["the load", "its undoing, too"])
+def test_a_beginning_that_was_taken_back_is_a_gap_also_once_its_load_has_expired(accounts: Accounts, cut: str) -> None:
+    bank = Bank(7, accounts=40, truncates=0.0)
+    bank.work(60)
+    bank.snapshot()
+    bank.work(16)
+    units = units_of(bank)
+    first = accounts.land(part(units, 0, 1), "snapshot")
+    accounts.land(part(units, 1, 4), "second")
+    undo_load(accounts.platform, CHANGES, first.loads[0].load_id, **WHY)
+    table = accounts.platform.lakehouse.table(CHANGES)
+    expire(table, len(table.snapshots()) - 1)
+    if cut == "its undoing, too":
+        with pytest.raises(InputRefused, match="missing"):
+            accounts.land(part(units, 4, 6), "third")
+        accounts.land(part(units, 4, 6), "third", accept_gap="it comes later")
+        table = accounts.platform.lakehouse.table(CHANGES)
+        expire(table, len(table.snapshots()) - 1)
+        assert taken_back(table.refresh()) == (first.loads[0].range,)
+    else:
+        with pytest.raises(InputRefused, match="missing"):
+            accounts.land(part(units, 4), "third")
+
+
+def test_topics_say_what_was_taken_back_also_once_its_load_has_expired(tmp_path: Path) -> None:
+    platform = clicked(tmp_path / "home")
+    later(platform, 40, 50)
+    undo_load(platform, CLICKS, "second", **WHY)
+    expire(platform.lakehouse.table(CLICKS), 2)
+    table = platform.lakehouse.table(CLICKS)
+    assert LogRange(0, 40, 50) in taken_back(table)
+    expire(table, len(table.snapshots()) - 1)
+    assert LogRange(0, 40, 50) in taken_back(platform.lakehouse.table(CLICKS))
 
 
 def test_what_was_all_taken_back_is_a_gap_before_a_later_snapshot(accounts: Accounts) -> None:

@@ -52,7 +52,17 @@ from backfill_assets.ingestion.quarantine_parts import part_to_append
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import InputRefused, Problem
-from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, Observation, going_on, lsn, lsn_ranges
+from manifests.log_ranges import (
+    LandedLog,
+    LandedRange,
+    LogIdentity,
+    LogRange,
+    Observation,
+    going_on,
+    lsn,
+    lsn_ranges,
+    without,
+)
 from manifests.text import seen
 from resources import actors
 from resources.lakehouse.landed_logs import landed_loads, taken_back
@@ -184,7 +194,7 @@ def land_changes(
             archive.make()
             said = {SLOT_PROPERTY: facts.slot, OPEN_PROPERTY: _keep_open(archive, found, there.observed), **gap}
             faults.reach("landing.kept")
-            loads = tuple(_land(platform, table, found, facts, plan, said, held, there.loads))
+            loads = tuple(_land(platform, table, found, facts, plan, said, held, there))
     open_ones = [one.in_words() for one in found.transactions.values() if one.commit is None and one.changes]
     open_ones += [
         f"the snapshot at {lsn(one.lsn)} ({len(one.reads):,} rows)" for one in found.open_snapshots(there.observed)
@@ -310,19 +320,21 @@ def _land(
     plan: ToLand,
     said: Mapping[str, str],
     held: HeldTable,
-    before: Sequence[LandedLog],
+    before: _InTable,
 ) -> Iterator[LandedLoad]:
     """Append what is new, a load for each range; what is unreadable goes to the quarantine with the first."""
     at = platform.ledger.now().replace(microsecond=0)
     quarantine = platform.products.quarantine_of(table).name
     reasons = _rejections(found)
-    known = list(before)
+    known = list(before.loads)
     begun = "; log.json says that the tables were empty" if facts.tables_were_empty else ""
     for number, piece in enumerate(plan.pieces):
         landed, digest = _landed(found, facts, piece)
         lost = plan.missing if GAP_PROPERTY in said and not number else ()
         landed = going_on(replace(landed, lost=lost), known)
         known.append(landed)
+        missing = without(before.taken_back, [one.range for load in known for one in load.ranges])
+        landed = replace(landed, taken_back=missing)
         # content that was landed before, and taken back since, is a load of its own
         load_id = load_to_make(platform.lakehouse.loads(table.name), f"{table.name}:{digest}").load_id
         properties = {

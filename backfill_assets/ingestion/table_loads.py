@@ -36,19 +36,17 @@ from backfill_assets.publication.leasing import input_lease
 from backfill_assets.worker.columns import table_of
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.fields import VERSION_PATTERN
-from manifests.log_ranges import LandedLog, going_on, known_from
 from manifests.text import seen
 from resources import actors
 from resources.lakehouse.facade import Commit, LoadedSince, VersionTaken
+from resources.lakehouse.landed_logs import standing_without
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     DATA_VERSION_PROPERTY,
     FILE_PROPERTY,
     LOAD_PROPERTY,
-    OPEN_PROPERTY,
     REASON_PROPERTY,
     REJECTED_PROPERTY,
-    STANDING_PROPERTY,
     Load,
     LoadToMake,
     content_of,
@@ -56,7 +54,6 @@ from resources.lakehouse.loads import (
     load_to_make,
     undoing,
 )
-from resources.lakehouse.summaries import summary_of
 from resources.ledger.facade import operator
 
 
@@ -357,8 +354,8 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
                     is_new |= rejected.undone_by is None
                     platform.lakehouse.undo_load(quarantine.name, rejected.load_id, properties, token=lease.token)
         faults.reach("unloading.quarantine")
-        standing = {} if declared.log is None else _standing(platform, declared.name, found.load_id)
-        properties |= standing
+        if declared.log is not None:
+            properties |= standing_without(platform.lakehouse.table(declared.name), found.load_id)
         snapshot = platform.lakehouse.undo_load(declared.name, found.load_id, properties, token=lease.token)
     load = next(load for load in platform.lakehouse.loads(declared.name) if load.load_id == found.load_id)
     with_it = publishing_with(platform, declared.name, load.load_id)
@@ -369,21 +366,6 @@ def undo_load(platform: Platform, table: str, load_id: str, *, by: str, reason: 
         is_new,
         tuple(run_id for run_id, state in with_it.items() if state not in SHOWN),
     )
-
-
-def _standing(platform: Platform, table: str, load_id: str) -> dict[str, str]:
-    """Return what goes on record of a log's table from which a load is taken back: what it has all the same: ranges, and what is open."""
-    loads = platform.lakehouse.landed_loads(table)
-    if not loads:
-        return {}
-    left = [one for one in loads if one.load_id != load_id]
-    log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
-    standing = known_from(going_on(LandedLog(log, ()), [one.landed for one in left]))
-    newest = platform.lakehouse.table(table).snapshot_by_id(left[-1].snapshot_id) if left else None
-    is_open = {} if newest is None else summary_of(newest)
-    return {STANDING_PROPERTY: standing.to_json()} | {
-        name: said for name, said in is_open.items() if name == OPEN_PROPERTY
-    }
 
 
 def quarantined_rows(platform: Platform, table: str, limit: int) -> QuarantinedRows:

@@ -7,7 +7,7 @@ Put here how they are found in a table's history, and what else has changed its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import dropwhile
 
@@ -15,13 +15,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.log_ranges import LandedLog, LogRange, known_from, landed_from_json, without
+from manifests.log_ranges import LandedLog, LogRange, going_on, known_from, landed_from_json, without
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.live_files import pinned_snapshot
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     LOAD_PROPERTY,
     LOG_PROPERTY,
+    OPEN_PROPERTY,
     REASON_PROPERTY,
     STANDING_PROPERTY,
     UNDOES_PROPERTY,
@@ -102,7 +103,8 @@ def _lacks_undone(history: Sequence[tuple[Snapshot, Mapping[str, str]]]) -> bool
 def taken_back(table: Table, snapshot_id: int | None = None) -> tuple[LogRange, ...]:
     """Return the positions that loads have brought which were taken back, and that no load has brought again.
 
-    They are missing, also before the first that is landed. Of a load whose snapshot has expired nothing is known.
+    They are missing, also before the first that is landed. Of a load whose snapshot has expired, what took it back says them, and
+    every later load.
     """
     undone: set[str] = set()
     ranges: list[LogRange] = []
@@ -110,9 +112,36 @@ def taken_back(table: Table, snapshot_id: int | None = None) -> tuple[LogRange, 
         said = summary_of(snapshot)
         if (load_id := said.get(UNDOES_PROPERTY)) is not None:
             undone.add(load_id)
-        if LOG_PROPERTY in said and said.get(LOAD_PROPERTY) in undone:
-            ranges += [one.range for one in _load(table, snapshot, said[LOG_PROPERTY]).landed.ranges]
+            if STANDING_PROPERTY in said:
+                ranges += _landed(table, load_id, said[STANDING_PROPERTY]).taken_back
+        if LOG_PROPERTY not in said:
+            continue
+        landed = _load(table, snapshot, said[LOG_PROPERTY]).landed
+        ranges += landed.taken_back
+        if said.get(LOAD_PROPERTY) in undone:
+            ranges += [one.range for one in landed.ranges]
     return without(ranges, [one.range for load in landed_loads(table, snapshot_id) for one in load.landed.ranges])
+
+
+def standing_without(table: Table, load_id: str) -> dict[str, str]:
+    """Return what goes on record of a log's table from which a load is taken back: what it has all the same, ranges and what is open.
+
+    It also says which ranges it lacks, since the snapshots of loads that were taken back may expire.
+    """
+    loads = landed_loads(table)
+    if not loads:
+        return {}
+    left = [one for one in loads if one.load_id != load_id]
+    log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
+    stays = [one.landed for one in left]
+    gone = [one.range for load in loads if load.load_id == load_id for one in load.landed.ranges]
+    missing = without([*taken_back(table), *gone], [one.range for load in stays for one in load.ranges])
+    standing = replace(known_from(going_on(LandedLog(log, ()), stays)), taken_back=missing)
+    newest = table.snapshot_by_id(left[-1].snapshot_id) if left else None
+    is_open = {} if newest is None else summary_of(newest)
+    return {STANDING_PROPERTY: standing.to_json()} | {
+        name: said for name, said in is_open.items() if name == OPEN_PROPERTY
+    }
 
 
 def other_changes(table: Table, snapshot_id: int) -> list[str]:
