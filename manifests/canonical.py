@@ -9,18 +9,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
+from functools import cache
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
+_T = TypeVar("_T")
 LATER: Mapping[str, Any] = MappingProxyType({"later": True})
 """Metadata of a dataclass field that came after the first records were hashed: its default is not in the text."""
 
 
+_ITEMS_OF_A_PIECE = 1_000
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
@@ -38,11 +41,7 @@ def plain(value: Any) -> Any:
 
 def _plain_object(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if not (field.metadata.get("later") and getattr(value, field.name) == field.default)
-        }
+        return {name: plain(item) for name, item in _said(value)}
     if isinstance(value, BaseModel):
         return plain(value.model_dump(by_alias=True))
     if isinstance(value, Enum):
@@ -54,6 +53,21 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return value
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a dataclass, each with the value that is not said of it; MISSING where every value is said."""
+    found = dataclasses.fields(kind)
+    return tuple((one.name, one.default if one.metadata.get("later") else dataclasses.MISSING) for one in found)
+
+
+def _said(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a dataclass says: its fields, without those that came later and have their default."""
+    for name, unsaid in _fields(type(value)):
+        item = getattr(value, name)
+        if unsaid is dataclasses.MISSING or item != unsaid:
+            yield name, item
 
 
 def completed(kind: Any, data: Any) -> Any:
@@ -78,9 +92,31 @@ def completed(kind: Any, data: Any) -> Any:
     return found
 
 
+@cache
+def reader_of(kind: type[_T]) -> TypeAdapter[_T]:
+    """Return what reads plain data back as a dataclass, or as a list or tuple of some; made when the first is read."""
+    return TypeAdapter(kind)
+
+
 def canonical_json(value: Any) -> str:
     """Return the canonical JSON of `value`: sorted keys, no blanks, UTF-8 kept, NaN refused."""
     return canonical_json_of_plain(plain(value))
+
+
+def canonical_pieces(value: Any) -> Iterator[str]:
+    """Yield the canonical JSON of a dataclass in pieces: of a field with very many items, some of them at a time."""
+    before = "{"
+    for name, item in sorted(_said(value)):
+        yield f"{before}{_ENCODER.encode(name)}:"
+        before = ","
+        if not isinstance(item, (list, tuple)) or len(item) <= _ITEMS_OF_A_PIECE:
+            yield canonical_json(item)
+            continue
+        for start in range(0, len(item), _ITEMS_OF_A_PIECE):
+            text = canonical_json(item[start : start + _ITEMS_OF_A_PIECE])
+            yield ("," if start else "[") + text[1:-1]
+        yield "]"
+    yield "{}" if before == "{" else "}"
 
 
 def canonical_json_of_plain(data: Any) -> str:
@@ -90,4 +126,9 @@ def canonical_json_of_plain(data: Any) -> str:
 
 def sha256_of(value: Any) -> str:
     """Return the SHA-256 (hex) of the canonical JSON of `value`."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return sha256_of_text(canonical_json(value))
+
+
+def sha256_of_text(text: str) -> str:
+    """Return the SHA-256 (hex) of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
