@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc as collector
 import json
 import multiprocessing
 import pstats
@@ -39,6 +40,7 @@ from rich.table import Table
 
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli import terminal
+from backfill_assets.cli.command import _YOUNG_OBJECTS
 from backfill_assets.cli.status import _waits as waits
 from backfill_assets.cli.status import show_run
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
@@ -68,7 +70,7 @@ HOURLY = "silver.hourly"
 FIRST, DAYS = date(2020, 1, 1), 335
 TENANTS = tuple(f"t{number:03}" for number in range(125))
 RUN = "within"
-A_TRANSACTION = 20
+A_TRANSACTION = 200
 """Runs of the history that each of its transactions changes."""
 
 
@@ -167,7 +169,7 @@ def _plan(platform: Platform, chunks: int) -> None:
     a_day = 24 * len(TENANTS)
     contract = manifest(f"plan-{chunks}", FIRST, max(1, min(DAYS, round(chunks / a_day))), TENANTS)
     planned = plan_run(platform, contract).plan
-    print(f"{len(planned.chunks):,} chunks, plan of {len(planned.to_json()):,} characters", file=sys.stderr)
+    print(f"{len(planned.chunks):,} chunks", file=sys.stderr)
 
 
 def _status(platform: Platform, _: int) -> None:
@@ -198,7 +200,7 @@ def _publication(platform: Platform, _: int) -> None:
 
 def _verify(platform: Platform, _: int) -> None:
     found = verify(platform, [RUN])
-    print(f"{len(found.findings)} findings", file=sys.stderr)
+    print(f"{len(found.everything)} problems", file=sys.stderr)
 
 
 def _nothing(_: Platform, __: int) -> None:
@@ -219,7 +221,8 @@ MEASURES: dict[str, Callable[[Platform, int], None]] = {
 
 
 def measure(home: Path, name: str, size: int, *, profiled: bool) -> None:
-    """Take one measure in this process, and print it as JSON."""
+    """Take one measure in this process, which collects garbage as a command does, and print it as JSON."""
+    collector.set_threshold(_YOUNG_OBJECTS)
     with opened(home) as platform:
         platform.ledger.require_current()
         _ = platform.products, platform.lakehouse.catalog

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
-from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -26,12 +25,17 @@ LATER: Mapping[str, Any] = MappingProxyType({"later": True})
 _ITEMS_OF_A_PIECE = 1_000
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_known_fields: dict[type, tuple[tuple[str, Any], ...]] = {}
+_known_readers: dict[Any, TypeAdapter[Any]] = {}
 
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON-ready data: dataclasses as mappings, dates as ISO text, instants in UTC."""
-    if type(value) in _PLAIN:  # nearly all there is, and all else takes five times as long to be told apart
+    kind = type(value)
+    if kind in _PLAIN:  # nearly all there is, and all else takes five times as long to be told apart
         return value
+    if kind is date:
+        return value.isoformat()
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -55,19 +59,20 @@ def _plain_object(value: Any) -> Any:
     return value
 
 
-@cache
 def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
     """Return the fields of a dataclass, each with the value that is not said of it; MISSING where every value is said."""
-    found = dataclasses.fields(kind)
-    return tuple((one.name, one.default if one.metadata.get("later") else dataclasses.MISSING) for one in found)
+    if kind not in _known_fields:
+        _known_fields[kind] = tuple(
+            (one.name, one.default if one.metadata.get("later") else dataclasses.MISSING)
+            for one in dataclasses.fields(kind)
+        )
+    return _known_fields[kind]
 
 
-def _said(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a dataclass says: its fields, without those that came later and have their default."""
-    for name, unsaid in _fields(type(value)):
-        item = getattr(value, name)
-        if unsaid is dataclasses.MISSING or item != unsaid:
-            yield name, item
+def _said(value: Any) -> list[tuple[str, Any]]:
+    """Return what a dataclass says: its fields, without those that came later and have their default."""
+    found = [(name, getattr(value, name), unsaid) for name, unsaid in _fields(type(value))]
+    return [(name, item) for name, item, unsaid in found if unsaid is dataclasses.MISSING or item != unsaid]
 
 
 def completed(kind: Any, data: Any) -> Any:
@@ -92,10 +97,11 @@ def completed(kind: Any, data: Any) -> Any:
     return found
 
 
-@cache
 def reader_of(kind: type[_T]) -> TypeAdapter[_T]:
     """Return what reads plain data back as a dataclass, or as a list or tuple of some; made when the first is read."""
-    return TypeAdapter(kind)
+    if kind not in _known_readers:
+        _known_readers[kind] = TypeAdapter(kind)
+    return _known_readers[kind]
 
 
 def canonical_json(value: Any) -> str:

@@ -210,7 +210,7 @@ def _about_to_insert(
         return
     own = dict(clause.compile().params) if clause._values else {}  # noqa: SLF001 - compiled only where the statement brings values
     for values in each:
-        run_id, key = place_of(table, {**own, **values})
+        run_id, key = place_of(table, {**own, **values} if own else values)
         touched.note(table.name, run_id, key, None)
 
 
@@ -255,8 +255,10 @@ def _hashes(
 def _enter(
     changes: dict[str, dict[str, Any]], table: sa.Table, run_id: str, key: str, before: str | None, after: str | None
 ) -> None:
-    of_table = changes.setdefault(run_id, {}).setdefault(table.name, {"columns": columns_of(table), "rows": {}})
-    of_table["rows"][key] = [before, after]
+    of_run = changes.setdefault(run_id, {})
+    if table.name not in of_run:
+        of_run[table.name] = {"columns": columns_of(table), "rows": {}}
+    of_run[table.name]["rows"][key] = [before, after]
 
 
 def _write(

@@ -36,11 +36,12 @@ def published(ledger: Ledger, run_id: str, start: str = "2012-01-01", end: str =
 
 @contextmanager
 def statements(ledger: Ledger) -> Iterator[list[str]]:
-    """Yield what the ledger is asked meanwhile."""
+    """Yield the queries that the ledger is asked meanwhile."""
     said: list[str] = []
 
     def listen(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        said.append(statement)
+        if statement.startswith("SELECT"):
+            said.append(statement)
 
     sa.event.listen(ledger.engine, "before_cursor_execute", listen)
     try:
