@@ -4,14 +4,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow
 import pytest
 import yaml
-from support import approved
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from support import approved, manifest_data
 
+from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.installation import Platform
-from benchmarks import small_table
+from backfill_assets.operations.initialise import initialise
+from benchmarks import metered, small_table
+from resources.lakehouse.facade import LOAD_PROPERTY
 from resources.ledger.facade import Ledger
 from resources.settings import load_settings
 
@@ -19,7 +25,7 @@ HEAVY = ("dagster", "pandera", "polars", "pyarrow", "pydantic", "pyiceberg", "py
 """Libraries that take from a tenth of a second to seconds to import."""
 OF_THE_LEDGER = {"pydantic", "rich", "sqlalchemy"}
 """Those without which nobody reads the ledger."""
-FOR_NOTHING = ("alembic", "dagster", "hypothesis", "pandera.engines.pandas_engine", "pyspark.pandas")
+FOR_NOTHING = ("alembic", "dagster", "pandera.engines.pandas_engine", "pyspark.pandas")
 """What planning has no use for, and comes along easily."""
 RUN = "restate-2012"
 
@@ -67,12 +73,15 @@ def test_where_runs_stand_is_told_by_the_ledger_alone(recorded: Path, arguments:
 
 def test_a_plan_takes_nothing_along_that_it_has_no_use_for(tmp_path: Path) -> None:
     home, manifest = tmp_path / "home", tmp_path / "manifest.yaml"
-    with small_table.declared():
-        platform = small_table.opened(home)
-        small_table.initialise(platform)
-        small_table.closed(platform)
-    manifest.write_text(
-        yaml.safe_dump(small_table.manifest_data("planned", "REPLACE_PARTITIONS", ("2020-02-01", "2020-03-31")))
-    )
-    served = {"BACKFILL_PRODUCTS": '["benchmarks.small_table:PRODUCT"]'}
+    platform = Platform.of(load_settings(home=home), [metered.PRODUCT])
+    initialise(platform)
+    schema = schema_to_pyarrow(iceberg_schema(metered.Readings), include_field_ids=False)
+    read = [{"meter": "m1", "read_at": datetime(2024, 3, 31, tzinfo=UTC), "watt_hours": 7}]
+    platform.lakehouse.append(metered.READINGS, [pyarrow.Table.from_pylist(read, schema)], {LOAD_PROPERTY: "readings"})
+    small_table.closed(platform)
+    target = {"table": metered.DAILY, "publishRange": {"start": "2024-03-31", "end": "2024-03-31"}}
+    own = {"source": {"table": metered.READINGS}, "transform": {"name": "daily_watts", "version": "1"}, "target": target}
+    manifest.write_text(yaml.safe_dump(manifest_data(RUN, development=True, **own)))
+
+    served = {"BACKFILL_PRODUCTS": '["benchmarks.metered:PRODUCT"]', "PYTHONPATH": str(Path(__file__).parents[1])}
     assert loaded_by(["plan", str(manifest)], FOR_NOTHING, home, **served) == []
