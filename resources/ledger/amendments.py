@@ -19,6 +19,7 @@ from resources.ledger import instants, plans
 from resources.ledger.cells import parsed
 from resources.ledger.locks import lock_run, require_lease
 from resources.ledger.part import Part, Stored
+from resources.ledger.plans import Terms
 from resources.ledger.runs import RunRecord, move_run
 from resources.ledger.tables import amendments, attempts, chunks
 
@@ -121,8 +122,8 @@ class Amendments(Part):
             found |= dict.fromkeys(parsed(amendments.c.chunks, amendment.chunks, list), plan)
         return found
 
-    def terms(self, run_ids: Collection[str] | None = None) -> dict[str, plans.Terms]:
-        """Return what the plans of runs say but for their chunks, by run: of all, or of those that are named; see `plans.Terms`."""
+    def terms(self, run_ids: Collection[str] | None = None) -> dict[str, Terms]:
+        """Return what the plans of runs say but for their chunks, by run: of all, or of those that are named; see `Terms`."""
         return plans.terms(self.engine, run_ids)
 
 
