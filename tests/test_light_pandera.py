@@ -54,7 +54,7 @@ print(files("pandera").joinpath("polars.py").is_file(), type(sys.modules["pander
     [
         pytest.param(OF_POLARS, "['0']", id="a model of Polars"),
         pytest.param(OF_PANDAS, "[0]\n[{'number': 7}]", id="a model of pandas"),
-        pytest.param(BY_ITS_OLD_NAME, "pandera._pandas_deprecated False False", id="its old names"),
+        pytest.param(BY_ITS_OLD_NAME, "pandera.api.pandas.model False False", id="its old names"),
         pytest.param(OF_PYSPARK, "['number']", id="a model of PySpark"),
         pytest.param(ITS_FILES, "True SourceFileLoader", id="its files"),
     ],

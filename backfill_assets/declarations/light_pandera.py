@@ -18,7 +18,7 @@ from typing import Any
 
 _PANDERA = "pandera"
 _HIDDEN = "pandas"
-_OF_PANDAS = {_PANDERA: "pandera._pandas_deprecated", "pandera.typing": "pandera.typing.pandas"}
+_OF_PANDAS = {_PANDERA: "pandera.pandas", "pandera.typing": "pandera.typing.pandas"}
 """Modules that have the names of another one where there is pandas."""
 
 
@@ -79,7 +79,8 @@ def _fetch_late(module: ModuleType, source: str) -> None:
     def fetched(name: str) -> Any:
         if not name.startswith("__"):
             there = vars(import_module(source))
-            vars(module).update((own, value) for own, value in there.items() if not own.startswith("_"))
+            missing = there.keys() - vars(module).keys()
+            vars(module).update((own, there[own]) for own in missing if not own.startswith("_"))
             if name in there:
                 return there[name]
         raise AttributeError(f"module '{module.__name__}' has no attribute '{name}'", name=name, obj=module)
