@@ -46,7 +46,7 @@ def changes_by_chunk(
 ) -> Mapping[str, Any]:
     """Return rows and sums by chunk: as they were sealed, or of a run that has no bundle as they would be."""
     if bundle is None:
-        return plain(changes_of_run(platform, record, before))  # type: ignore[no-any-return]
+        return plain(changes_of_run(platform, record, platform.ledger.chunks(record.run_id), before))  # type: ignore[no-any-return]
     if (sealed := sealed_file(damaged, bundle, CHANGES_FILE)) is not None:
         return sealed  # type: ignore[no-any-return]
     rows = [{"chunk": one["chunk"], "rows": [one["before"], one["rows"]], "sums": {}} for one in facts["chunks"]]

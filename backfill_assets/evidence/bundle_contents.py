@@ -37,7 +37,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
     with platform.ledger.holding(record.target, token=token) as moment:
         rows = moment.rows_of(run_id)
     (run,) = rows["runs"].values()
-    before = accepted_before(platform, record)
+    before, chunks = accepted_before(platform, record), platform.ledger.chunks(run_id)
     files: dict[str, Any] = {
         RUN_FILE: {name: cell for name, cell in run.items() if name not in FILED_APART},
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
@@ -45,10 +45,10 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         "policy.json": platform.ledger.policies.text(record.plan.policy),
         "reconciliation.json": _reconciliation(platform, rows, record),
         "accepted_before.json": before,
-        CHANGES_FILE: changes_of_run(platform, record, before),
+        CHANGES_FILE: changes_of_run(platform, record, chunks, before),
         SCHEMA_FILE: sealed_schema(platform, record),
         INPUTS_FILE: sealed_inputs(platform, record),
-        BESIDE_FILE: sealed_beside(platform, record),
+        BESIDE_FILE: sealed_beside(platform, record, chunks),
         **{name: run[cell] for cell, name in FILED_APART.items()},
         **{
             file_of(table): list(found.values())

@@ -91,7 +91,7 @@ def require_explained(platform: Platform, run_id: str) -> None:
     since = min([follows, *(link.number - 1 for link in platform.ledger.journal.newest_link())])
     links = list(platform.evidence.chain.links(since=since))
     with platform.ledger.reading() as moment:  # entries and rows as they are at one moment
-        journal = moment.explain(links, first=first)
+        journal = moment.explain(links, first=first, run_id=run_id)
         wrong = [*journal.damages, *moment.unexplained(journal, run_id)]
     if wrong:
         raise PublicationRefused(

@@ -48,7 +48,7 @@ from resources.lakehouse.snapshots import (
 )
 from resources.lakehouse.storage import Storage, place_of
 from resources.lakehouse.type_words import type_words
-from resources.ledger.facade import RunRecord
+from resources.ledger.facade import ChunkRecord, RunRecord
 from resources.ledger.rows import Rows
 
 INPUTS_FILE = "inputs.json"
@@ -226,11 +226,11 @@ def _readable(what: str) -> Iterator[None]:
         ) from error
 
 
-def sealed_beside(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
+def sealed_beside(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[dict[str, Any]]:
     """Return path, bytes and SHA-256 of the outlines of a run's chunks, and of what it put into the exception table."""
     ledger, found = platform.ledger, []
     target = platform.lakehouse.table(record.target)
-    outlines = [path for chunk in ledger.chunks(record.run_id) if (path := chunk.measures.get("outline"))]
+    outlines = [path for chunk in chunks if (path := chunk.measures.get("outline"))]
     there = Storage(target).look(map(place_of, outlines))
     with _readable(f"an outline of '{record.run_id}'"):
         outlined = all_hashed(target, [path for path in outlines if place_of(path) in there])

@@ -62,15 +62,21 @@ class Changes:
     unknown: str = ""
 
 
-def changes_of_run(platform: Platform, record: RunRecord, accepted: Mapping[str, Mapping[str, Any]]) -> Changes:
+def changes_of_run(
+    platform: Platform,
+    record: RunRecord,
+    chunks: Sequence[ChunkRecord],
+    accepted: Mapping[str, Mapping[str, Any]],
+) -> Changes:
     """Return what a run changes, from metadata and the ledger.
 
     Args:
         platform: the installation.
         record: the run, which need not be staged whole: what is not staged is not known.
+        chunks: its chunks.
         accepted: what readers see of each chunk before, as `records.accepted_before` has it.
     """
-    target, chunks = platform.products.target(record.target), platform.ledger.chunks(record.run_id)
+    target = platform.products.target(record.target)
     columns = dtypes(target.model).keys()
     try:
         before = _rows_before(platform, target, record)

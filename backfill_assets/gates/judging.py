@@ -237,7 +237,7 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
 
 def _is_judged(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> bool:
     """Whether a staged run waits for an owner, and its run-level gates have judged what is staged."""
-    verdicts = {one.gate: one for one in platform.ledger.verdicts(record.run_id) if not one.chunk}
+    verdicts = {one.gate: one for one in platform.ledger.verdicts(record.run_id, of_chunks=False)}
     staged = judged.name_of(chunks)
     if any(gate not in verdicts or verdicts[gate].judged != staged for gate in record.plan.gates):
         return False

@@ -38,7 +38,8 @@ def base_state(
     """
     watermark = platform.ledger.watermarks.current(target.name)
     accepted = _holders(platform, target, snapshot_id)
-    holders = {key: run_id for key, run_id in accepted.items() if keys is None or key in keys}
+    wanted = accepted.keys() if keys is None else frozenset(keys)
+    holders = {key: run_id for key, run_id in accepted.items() if key in wanted}
     records = platform.ledger.runs_named(set(holders.values()))
     terms = platform.ledger.terms({*records, *([] if watermark is None else [watermark.run_id])})
     # of a chunk that was planned anew, by the plan that it was computed from

@@ -81,7 +81,7 @@ def _judge(run: RunContext) -> None:
 
 
 def _recorded(platform: Platform, run_id: str) -> list[Verdict]:
-    return [verdict for verdict in platform.ledger.verdicts(run_id) if not verdict.chunk]
+    return platform.ledger.verdicts(run_id, of_chunks=False)
 
 
 def _as_gated(result: GateResult) -> GatedChunk:

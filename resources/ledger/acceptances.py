@@ -62,7 +62,7 @@ class Acceptances(Part):
         """
         asking = {
             verdict.gate: sha256_of(numbers_of(verdict))
-            for verdict in Verdicts(self.engine).verdicts(run_id)
+            for verdict in Verdicts(self.engine).verdicts(run_id, of_chunks=False)
             if _asks(verdict)
         }
         if not asking:
@@ -80,7 +80,7 @@ class Acceptances(Part):
         accepted = self.accepted_gates(run_id)
         return [
             verdict
-            for verdict in Verdicts(self.engine).verdicts(run_id)
+            for verdict in Verdicts(self.engine).verdicts(run_id, of_chunks=False)
             if _asks(verdict) and verdict.gate not in accepted
         ]
 

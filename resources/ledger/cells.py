@@ -72,11 +72,15 @@ def parsed(column: sa.Column[Any], text: str, kind: type[_Json]) -> _Json:
     Raises:
         IllegibleRow: naming the column, if it says something else.
     """
-    place = _place_of(column)
-    with legible(place):
+    try:
         found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        with legible(
+            _place_of(column)
+        ):  # only now: a run has very many cells, and to enter it takes longer than to read one
+            raise
     if not isinstance(found, kind):
-        raise _wrong(place, text)
+        raise _wrong(_place_of(column), text)
     return found
 
 

@@ -23,6 +23,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from resources.evidence.chain import Chain, Link
+from resources.ledger.journal_entries import (
+    Entry,
+    Unexplained,
+    is_count,
+    own_hash,
+    read_entry,
+    said_by,
+    wrong_in,
+)
 from resources.ledger.journaled_rows import (
     INSTALLATION,
     JOURNALED,
@@ -72,40 +81,6 @@ OF_THIS_PROJECT = journal.c.number >= 1
 _PREVIOUS = '"previous":"'
 """What stands in the text of an entry before the hash of the one before it."""
 _BATCH = 400
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry: which rows of which run a transaction changed.
-
-    Attributes:
-        number: its place; entries count up without a gap.
-        run_id: the run whose rows they are.
-        hash: the hash of what the entry says.
-        said: number, previous, run, at, follows, rows; empty if it is not as it was written.
-    """
-
-    number: int
-    run_id: str
-    hash: str
-    said: Mapping[str, Any]
-
-    @property
-    def adopted(self) -> bool:
-        """Whether the rows were there before the journal was."""
-        return bool(self.said.get("adopted"))
-
-
-@dataclass(frozen=True)
-class Unexplained:
-    """A row, an entry or a link that the journal cannot explain."""
-
-    where: str
-    what: str
-    table: str = ""
-    key: str = ""
-    expected: str = ""
-    found: str = ""
 
 
 # --- what it explains -------------------------------------------------------------------------------------------------
@@ -178,7 +153,7 @@ def first_of(connection: sa.Connection, run_id: str) -> tuple[int, int]:
     if row is None or not isinstance(row.number, int):
         return 1, 0
     follows = said_by(row.said).get("follows")
-    return row.number, follows if isinstance(follows, int) and _is_count(follows) else 0
+    return row.number, follows if isinstance(follows, int) and is_count(follows) else 0
 
 
 def is_adopted(connection: sa.Connection, run_id: str) -> bool:
@@ -189,19 +164,26 @@ def is_adopted(connection: sa.Connection, run_id: str) -> bool:
     return bool(said_by(first).get("adopted"))
 
 
-def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1) -> Explained:
+def explain(
+    connection: sa.Connection, links: Iterable[Link], *, first: int = 1, run_id: str | None = None
+) -> Explained:
     """Read the journal and hold each entry against the one before it and the links of the chain.
 
     With `first`, from that entry on: of what came before, only the hash of the entry before it is asked. From the first one on,
-    what has a number that comes before it is named as well.
+    what has a number that comes before it is named as well. With `run_id`, of that run: of other runs' entries that a link vouches
+    for, before them or for themselves, the rows are not looked at.
     """
-    found = Explained()
+    found, links = Explained(), list(links)
+    vouched_for = max((number for one in links if isinstance(number := one.content.get("entry"), int)), default=0)
     previous, follows = _hash_of_entry(connection, first - 1), first
     asked = sa.true() if first <= 1 else journal.c.number >= first
     query = sa.select(journal).where(asked).order_by(journal.c.number)
     with unforgiving(connection):
-        entries = connection.execute(query).all()
-    told = _told(links, found, _written_after(entries))
+        entries = [
+            read_entry(row, with_rows=run_id in {None, row.run_id} or not _is_up_to(vouched_for, row.number))
+            for row in connection.execute(query).yield_per(_BATCH)
+        ]
+    told = _told(links, found, {one.number: one.follows for one in entries if isinstance(one.number, int)})
     for row in entries:
         where = f"ledger journal {row.number}"
         if not (isinstance(row.number, int) and row.number > 0):
@@ -214,21 +196,19 @@ def explain(connection: sa.Connection, links: Iterable[Link], *, first: int = 1)
                 Unexplained(where, "follows entries that are gone", expected=str(follows), found=str(row.number))
             )
         follows = row.number + 1
-        own, said, vouched = _own_hash(row.said), said_by(row.said), told.get(row.number)
-        wrong = wrong_in(row, said)
-        whole = wrong is None
-        if wrong is not None:
-            found.damages.append(wrong)
-        elif said["previous"] != previous:
+        vouched = told.get(row.number)
+        if row.wrong is not None:
+            found.damages.append(row.wrong)
+        elif row.said["previous"] != previous:
             what = "names another entry before it"
-            found.damages.append(Unexplained(where, what, expected=previous, found=said["previous"]))
-        if whole and vouched is not None and vouched[1] != own:
+            found.damages.append(Unexplained(where, what, expected=previous, found=row.said["previous"]))
+        if row.wrong is None and vouched is not None and vouched[1] != row.own:
             what = f"is not the entry that link {vouched[0]} of the chain vouches for"
-            found.damages.append(Unexplained(where, what, expected=vouched[1], found=own))
+            found.damages.append(Unexplained(where, what, expected=vouched[1], found=row.own))
         previous, found.length = str(row.hash), row.number
         found.hash = previous
-        if whole:
-            _fold(found, Entry(row.number, str(row.run_id), own, said))
+        if row.wrong is None and run_id in {None, row.run_id}:
+            _fold(found, Entry(row.number, str(row.run_id), row.own, row.said))
     found.linked = max((number for number in told if number <= found.length), default=0)
     here = {row.number for row in entries}
     for number, (link_number, hash_) in told.items():
@@ -261,7 +241,7 @@ def _follow_each_other(connection: sa.Connection, last: int) -> bool:
             place = said.find(_PREVIOUS) + len(_PREVIOUS)  # the text is canonical: no other field before it can say so
             if said[place : place + len(before)] != before:
                 return False
-            before, follows = _own_hash(said), number + 1
+            before, follows = own_hash(said), number + 1
     return follows == last + 1
 
 
@@ -283,7 +263,7 @@ def go_on(connection: sa.Connection, found: Explained) -> None:
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        own, said = _own_hash(row.said), said_by(row.said)
+        own, said = own_hash(row.said), said_by(row.said)
         if wrong_in(row, said) is not None or (row.number, said.get("previous")) != (found.length + 1, found.hash):
             return
         found.length, found.hash = row.number, own
@@ -295,10 +275,8 @@ def newest(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(journal.c.number)).where(OF_THIS_PROJECT)).scalar() or 0
 
 
-def _written_after(entries: Iterable[sa.Row[Any]]) -> dict[int, int]:
-    """Return by entry the number that the chain had reached when it was written; 0 where it does not say so."""
-    said = ((row.number, said_by(row.said).get("follows")) for row in entries if isinstance(row.number, int))
-    return {number: follows if isinstance(follows, int) and _is_count(follows) else 0 for number, follows in said}
+def _is_up_to(last: int, number: Any) -> bool:
+    return isinstance(number, int) and number <= last
 
 
 def _told(links: Iterable[Link], found: Explained, written: Mapping[int, int]) -> dict[int, tuple[int, str]]:
@@ -328,64 +306,6 @@ def _told(links: Iterable[Link], found: Explained, written: Mapping[int, int]) -
         newest = number
         told[number] = (link.number, str(hash_))
     return told
-
-
-def said_by(text: Any) -> Mapping[str, Any]:
-    """Return what the text of an entry says; empty if it is no JSON object."""
-    try:
-        said = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _own_hash(said: Any) -> str:
-    return hashlib.sha256(str(said).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
-    """Say that an entry has another hash, number or run than it says, or what no transaction of this project writes."""
-    own, where = _own_hash(row.said), f"ledger journal {row.number}"
-    if own != row.hash or (said.get("number"), said.get("run")) != (row.number, row.run_id):
-        return Unexplained(where, "was changed after it was written", expected=str(row.hash), found=own)
-    wrong = _of_no_form(said)
-    return Unexplained(where, wrong, found=str(row.said)) if wrong else None
-
-
-def _of_no_form(said: Mapping[str, Any]) -> str:
-    """Say why no transaction of this project has written an entry, whatever hash it has; empty if one can have."""
-    what, changes = "says what no transaction of this project writes", said.get("rows")
-    if said.get("run") != INSTALLATION and not is_id(said.get("run")):
-        return f"{what}: it is of no run that there could be"
-    if not (
-        _is_count(said.get("follows")) and isinstance(said.get("at"), str) and isinstance(said.get("previous"), str)
-    ):
-        return f"{what}: it has no instant, or nothing that it follows"
-    if not isinstance(changes, dict) or not changes:
-        return f"{what}: it gives no rows by table"
-    strange = [name for name, changed in changes.items() if name not in JOURNALED or not _are_changes(changed)]
-    return f"{what}: of {', '.join(strange)} it gives no hashes of rows" if strange else ""
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _are_changes(changed: Any) -> bool:
-    """Whether an entry gives of a table its columns, and of each row the hashes before and after."""
-    if not isinstance(changed, dict) or changed.keys() != {"columns", "rows"} or not isinstance(changed["rows"], dict):
-        return False
-    columns, pairs = changed["columns"], changed["rows"].values()
-    return (
-        isinstance(columns, list)
-        and bool(pairs)
-        and all(isinstance(column, str) for column in columns)
-        and all(isinstance(pair, list) and [*map(_is_hash, pair)] == [True, True] for pair in pairs)
-    )
-
-
-def _is_hash(value: Any) -> bool:
-    return value is None or isinstance(value, str)
 
 
 def _fold(found: Explained, entry: Entry) -> None:

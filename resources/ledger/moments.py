@@ -60,9 +60,9 @@ class Moment:
 
     # --- the journal ----------------------------------------------------------------------------------------------
 
-    def explain(self, links: Iterable[Link], *, first: int = 1) -> Explained:
-        """Read the journal (from an entry on, if given) and hold it against the links of the chain; see `journal.explain`."""
-        return journal.explain(self._connection, links, first=first)
+    def explain(self, links: Iterable[Link], *, first: int = 1, run_id: str | None = None) -> Explained:
+        """Read the journal (from an entry on, of a run, if given) and hold it against the links of the chain; see `journal.explain`."""
+        return journal.explain(self._connection, links, first=first, run_id=run_id)
 
     def explain_run(self, run_id: str) -> Explained:
         """Read the entries of one run, each held against itself only; see `journal.explain_run`."""

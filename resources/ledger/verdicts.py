@@ -114,13 +114,12 @@ class Verdicts(Part):
             move_run(connection, run_id, RunState.STAGED, state, actor, why)
         return True
 
-    def verdicts(self, run_id: str) -> list[Verdict]:
-        """Return the newest verdict of each gate and chunk of a run."""
+    def verdicts(self, run_id: str, *, of_chunks: bool = True) -> list[Verdict]:
+        """Return the newest verdict of each gate and chunk of a run; without those of chunks, which may be very many, if not `of_chunks`."""
         newest: dict[tuple[str, str], Verdict] = {}
+        query = sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
         with self.engine.connect() as connection:
-            for row in connection.execute(
-                sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
-            ):
+            for row in connection.execute(query if of_chunks else query.where(verdicts.c.chunk == "")):
                 newest[row.chunk, row.gate] = Verdict(
                     row.gate,
                     row.passed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -18,8 +20,9 @@ from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode
 from manifests.plan import Plan, PlannedChunk, plan_from_json
 from resources.evidence.chain import Chain
-from resources.ledger import accepted_versions, journal, journaling, plans, runs, watermarks
+from resources.ledger import accepted_versions, journal, journal_entries, journaling, plans, runs, watermarks
 from resources.ledger.facade import Ledger
+from resources.ledger.tables import journal as JOURNAL
 from resources.ledger.tables import metadata
 
 RUN = "restate-2012"
@@ -146,6 +149,38 @@ def test_a_plan_of_many_chunks_is_in_the_journal_entry_by_entry_and_whole(
     with ledger.engine.connect() as connection:
         wrong = journal.unexplained(connection, journal.explain_run(connection, RUN), RUN)
     assert [one.where for one in wrong] == ["ledger chunks 2011-07"]
+
+
+def test_a_run_is_held_against_the_journal_without_the_rows_of_others(
+    ledger: Ledger, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.journal.chain = Chain(tmp_path / "chain")
+    planned(ledger, RUN, "2010-01-01", "2010-12-31")
+    planned(ledger, "another", "2011-01-01", "2012-12-31")
+    links = ledger.journal.chain.read().links
+    parsed: list[Any] = []
+    monkeypatch.setattr(journal_entries, "said_by", lambda text: parsed.append(text) or json.loads(text))
+
+    def explained(links: Any) -> journal.Explained:
+        parsed.clear()
+        with ledger.engine.connect() as connection:
+            found = journal.explain(connection, links, run_id=RUN)
+            assert journal.unexplained(connection, found, RUN) == []
+        return found
+
+    assert explained(links).damages == []
+    assert parsed
+    assert not any('"run":"another"' in text for text in parsed)
+    assert explained([]).damages == []  # no link vouches for any: each is read whole
+    assert any('"run":"another"' in text for text in parsed)
+    with sa.create_engine(ledger.url).begin() as other:
+        number, said = other.execute(
+            sa.select(JOURNAL.c.number, JOURNAL.c.said).where(JOURNAL.c.run_id == "another")
+        ).first()
+        forged = said.replace('"another"}', '"someone"}')
+        hash_ = hashlib.sha256(forged.encode()).hexdigest()
+        other.execute(JOURNAL.update().where(JOURNAL.c.number == number).values(said=forged, hash=hash_))
+    assert [one.where for one in explained(links).damages][:1] == [f"ledger journal {number}"]
 
 
 def test_a_plan_that_was_just_recorded_is_not_read_back(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
