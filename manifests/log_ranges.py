@@ -132,8 +132,16 @@ def landed_from_json(text: str) -> LandedLog:
     return reader_of(LandedLog).validate_json(text)
 
 
-def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
-    """Return what a load has landed with what the loads `before` it have, that were not taken back."""
+def same_positions(one: LogIdentity, other: LogIdentity) -> bool:
+    """Whether the positions of two logs can be held against one another: those of a server's timelines can, those of two topics cannot."""
+    return one == other or (one.kind is LogKind.CHANGELOG and other.kind is LogKind.CHANGELOG)
+
+
+def going_on(landed: LandedLog, before: Iterable[LandedLog], taken_back: Iterable[LogRange] = ()) -> LandedLog:
+    """Return what a load has landed with what the loads `before` it have, that were not taken back.
+
+    Of the positions that were `taken_back` it says those that none of them has brought.
+    """
     known = list(before)
     begun = set(known[-1].begun) if known else set()
     if known and landed.ranges and landed.log.kind is LogKind.CHANGELOG:
@@ -159,12 +167,28 @@ def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:
         )
     lost = joined(one for load in known for one in load.lost)
     observed = tuple(sorted({one for load in known for one in load.observed}, key=lambda one: one.position))
-    return replace(landed, so_far=tuple(so_far), lost_so_far=lost, observed_so_far=observed, begun=tuple(sorted(begun)))
+    mine = [load for load in [*known, landed] if same_positions(load.log, landed.log)]
+    missing = without(taken_back, [one.range for load in mine for one in load.ranges])
+    return replace(
+        landed,
+        so_far=tuple(so_far),
+        lost_so_far=lost,
+        observed_so_far=observed,
+        begun=tuple(sorted(begun)),
+        taken_back=missing,
+    )
 
 
 def known_from(oldest: LandedLog) -> LandedLog:
     """Return what had been landed before the oldest load that is known."""
-    return LandedLog(oldest.log, oldest.so_far, oldest.lost_so_far, observed=oldest.observed_so_far, begun=oldest.begun)
+    return LandedLog(
+        oldest.log,
+        oldest.so_far,
+        oldest.lost_so_far,
+        observed=oldest.observed_so_far,
+        begun=oldest.begun,
+        taken_back=oldest.taken_back,
+    )
 
 
 def taken_out(of: LandedLog, gone: LandedLog) -> LandedLog:

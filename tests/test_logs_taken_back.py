@@ -34,6 +34,15 @@ def accounts(tmp_path: Path) -> Iterator[Accounts]:
     world.platform.ledger.close()
 
 
+def after_a_snapshot() -> Bank:
+    """Return a bank whose log begins with a snapshot, and goes on."""
+    bank = Bank(7, accounts=40, truncates=0.0)
+    bank.work(60)
+    bank.snapshot()
+    bank.work(16)
+    return bank
+
+
 def units_of(bank: Bank) -> list[list[Message]]:
     return whole(tail_of(bank))
 
@@ -49,10 +58,7 @@ def expire(table: Table, number: int) -> None:
 
 
 def test_a_beginning_that_was_taken_back_is_a_gap_of_the_next_delivery(accounts: Accounts) -> None:
-    bank = Bank(7, accounts=40, truncates=0.0)
-    bank.work(60)
-    bank.snapshot()
-    bank.work(16)
+    bank = after_a_snapshot()
     units = units_of(bank)
     first = accounts.land(part(units, 0, 1), "snapshot")
     accounts.land(part(units, 1, 6), "second")
@@ -68,10 +74,7 @@ def test_a_beginning_that_was_taken_back_is_a_gap_of_the_next_delivery(accounts:
 
 @pytest.mark.parametrize("cut", ["the load", "its undoing, too"])
 def test_a_beginning_that_was_taken_back_is_a_gap_also_once_its_load_has_expired(accounts: Accounts, cut: str) -> None:
-    bank = Bank(7, accounts=40, truncates=0.0)
-    bank.work(60)
-    bank.snapshot()
-    bank.work(16)
+    bank = after_a_snapshot()
     units = units_of(bank)
     first = accounts.land(part(units, 0, 1), "snapshot")
     accounts.land(part(units, 1, 4), "second")
@@ -102,10 +105,7 @@ def test_topics_say_what_was_taken_back_also_once_its_load_has_expired(tmp_path:
 
 
 def test_what_was_all_taken_back_is_a_gap_before_a_later_snapshot(accounts: Accounts) -> None:
-    bank = Bank(7, accounts=40, truncates=0.0)
-    bank.work(60)
-    bank.snapshot()
-    bank.work(16)
+    bank = after_a_snapshot()
     bank.snapshot()
     bank.work(16)
     units = units_of(bank)

@@ -2,7 +2,8 @@
 
 Models are Polars', and every command, every worker and every page that looks at a declaration imports pandera. It can be installed
 without pandas, and is imported here as it is then; what it would have from pandas is fetched when somebody asks for it, so that a
-product whose own code validates pandas' frames with it notices nothing (but for `from pandera import *`, which has the names for Polars). Put here nothing but this; it imports nothing that takes time.
+product whose own code validates pandas' frames with it notices nothing (but for `from pandera import *`, which has the names for Polars).
+Put here nothing but this; it imports nothing that takes time.
 """
 
 from __future__ import annotations

@@ -61,7 +61,6 @@ from manifests.log_ranges import (
     going_on,
     lsn,
     lsn_ranges,
-    without,
 )
 from manifests.text import seen
 from resources import actors
@@ -331,10 +330,8 @@ def _land(
     for number, piece in enumerate(plan.pieces):
         landed, digest = _landed(found, facts, piece)
         lost = plan.missing if GAP_PROPERTY in said and not number else ()
-        landed = going_on(replace(landed, lost=lost), known)
+        landed = going_on(replace(landed, lost=lost), known, before.taken_back)
         known.append(landed)
-        missing = without(before.taken_back, [one.range for load in known for one in load.ranges])
-        landed = replace(landed, taken_back=missing)
         # content that was landed before, and taken back since, is a load of its own
         load_id = load_to_make(platform.lakehouse.loads(table.name), f"{table.name}:{digest}").load_id
         properties = {

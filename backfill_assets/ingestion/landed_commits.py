@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from uuid import uuid4
@@ -21,7 +21,7 @@ from backfill_assets.ingestion.held_tables import HeldTable
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json
 from manifests.errors import Problem
-from manifests.log_ranges import LandedLog, LogIdentity, LogRange, going_on, without
+from manifests.log_ranges import LandedLog, LogIdentity, LogRange, going_on
 from resources.lakehouse.landed_logs import taken_back
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
@@ -96,9 +96,7 @@ def commit_landed(
     Raises:
         LeaseLost: if this process stood still for so long that somebody else has taken the table over.
     """
-    landed = going_on(landed, before)
-    gone = taken_back(platform.lakehouse.table(table), log=landed.log)
-    landed = replace(landed, taken_back=without(gone, [one.range for one in landed.ranges]))
+    landed = going_on(landed, before, taken_back(platform.lakehouse.table(table), log=landed.log))
     properties = {
         LOAD_PROPERTY: load_id,
         FILE_PROPERTY: source,

@@ -7,7 +7,7 @@ Put here how they are found in a table's history, and what else has changed its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import dropwhile
 
@@ -18,11 +18,11 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.log_ranges import (
     LandedLog,
     LogIdentity,
-    LogKind,
     LogRange,
     going_on,
     known_from,
     landed_from_json,
+    same_positions,
     taken_out,
     without,
 )
@@ -129,24 +129,19 @@ def taken_back(table: Table, snapshot_id: int | None = None, *, log: LogIdentity
             if STANDING_PROPERTY in said:
                 standing = _landed(table, load_id, said[STANDING_PROPERTY])
                 log = standing.log if log is None else log
-                ranges += standing.taken_back if _has_positions_of(standing.log, log) else ()
+                ranges += standing.taken_back if same_positions(standing.log, log) else ()
         if LOG_PROPERTY not in said:
             continue
         landed = _load(table, snapshot, said[LOG_PROPERTY]).landed
         log = landed.log if log is None else log
-        if not _has_positions_of(landed.log, log):
+        if not same_positions(landed.log, log):
             continue
         ranges += landed.taken_back
         if said.get(LOAD_PROPERTY) in undone:
             ranges += [one.range for one in landed.ranges]
     there = [load.landed for load in landed_loads(table, snapshot_id)]
-    mine = [landed for landed in there if log is not None and _has_positions_of(landed.log, log)]
+    mine = [landed for landed in there if log is not None and same_positions(landed.log, log)]
     return without(ranges, [one.range for landed in mine for one in landed.ranges])
-
-
-def _has_positions_of(one: LogIdentity, other: LogIdentity) -> bool:
-    """Whether the positions of two logs can be held against one another."""
-    return one == other or (one.kind is LogKind.CHANGELOG and other.kind is LogKind.CHANGELOG)
 
 
 def standing_without(table: Table, load_id: str) -> dict[str, str]:
@@ -164,8 +159,7 @@ def standing_without(table: Table, load_id: str) -> dict[str, str]:
         stays = [taken_out(one.landed, own) if one.load_id.startswith(BEFORE) else one.landed for one in left]
     log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
     gone = [*taken_back(table, log=log), *(one.range for one in (() if own is None else own.ranges))]
-    missing = without(gone, [one.range for landed in stays for one in landed.ranges])
-    standing = replace(known_from(going_on(LandedLog(log, ()), stays)), taken_back=missing)
+    standing = known_from(going_on(LandedLog(log, ()), stays, gone))
     newest = table.snapshot_by_id(left[-1].snapshot_id) if left else None
     is_open = {} if newest is None else summary_of(newest)
     return {STANDING_PROPERTY: standing.to_json()} | {

@@ -25,13 +25,11 @@ import sqlalchemy as sa
 from resources.evidence.chain import Chain, Link
 from resources.ledger.journal_entries import (
     Entry,
-    ReadEntry,
     Unexplained,
     is_count,
     own_hash,
     read_entry,
     said_by,
-    wrong_in,
 )
 from resources.ledger.journaled_rows import (
     INSTALLATION,
@@ -68,7 +66,6 @@ __all__ = [
     "of_nobody",
     "said_by",
     "unexplained",
-    "wrong_in",
 ]
 
 EVENT = "ledger"
@@ -121,8 +118,9 @@ def explain_run(connection: sa.Connection, run_id: str) -> Explained:
         entries = connection.execute(query).all()
     for row in entries:
         previous = NOTHING if row.number == 1 else row.previous
-        if wrong_in(row, said := said_by(row.said)) is None and said["previous"] == previous:
-            _fold(found, Entry(row.number, run_id, row.hash, said))
+        entry = read_entry(row)
+        if entry.wrong is None and entry.said["previous"] == previous:
+            _fold(found, entry)
     return found
 
 
@@ -204,7 +202,7 @@ def explain(
         previous, found.length = str(row.hash), row.number
         found.hash = previous
         if row.wrong is None and run_id in {None, row.run_id}:
-            _fold(found, Entry(row.number, str(row.run_id), row.own, row.said))
+            _fold(found, row)
     found.linked = max((number for number in told if number <= found.length), default=0)
     here = {row.number for row in entries}
     for number, (link_number, hash_) in told.items():
@@ -259,11 +257,11 @@ def go_on(connection: sa.Connection, found: Explained) -> None:
     with unforgiving(connection):
         entries = connection.execute(query).all()
     for row in entries:
-        own, said = own_hash(row.said), said_by(row.said)
-        if wrong_in(row, said) is not None or (row.number, said.get("previous")) != (found.length + 1, found.hash):
+        entry = read_entry(row)
+        if entry.wrong or (entry.number, entry.said.get("previous")) != (found.length + 1, found.hash):
             return
-        found.length, found.hash = row.number, own
-        _fold(found, Entry(row.number, str(row.run_id), own, said))
+        found.length, found.hash = entry.number, entry.own
+        _fold(found, entry)
 
 
 def newest(connection: sa.Connection) -> int:
@@ -271,7 +269,7 @@ def newest(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(journal.c.number)).where(OF_THIS_PROJECT)).scalar() or 0
 
 
-def _kept(entry: ReadEntry, run_id: str | None) -> ReadEntry:
+def _kept(entry: Entry, run_id: str | None) -> Entry:
     """Return an entry without what it says of rows, if it is another run's than is asked for: that may be very much."""
     if run_id in {None, entry.run_id}:
         return entry

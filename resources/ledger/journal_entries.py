@@ -22,28 +22,6 @@ _KINDS = frozenset({str, type(None)})
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One entry: which rows of which run a transaction changed.
-
-    Attributes:
-        number: its place; entries count up without a gap.
-        run_id: the run whose rows they are.
-        hash: the hash of what the entry says.
-        said: number, previous, run, at, follows, rows; empty if it is not as it was written.
-    """
-
-    number: int
-    run_id: str
-    hash: str
-    said: Mapping[str, Any]
-
-    @property
-    def adopted(self) -> bool:
-        """Whether the rows were there before the journal was."""
-        return bool(self.said.get("adopted"))
-
-
-@dataclass(frozen=True)
 class Unexplained:
     """A row, an entry or a link that the journal cannot explain."""
 
@@ -56,13 +34,15 @@ class Unexplained:
 
 
 @dataclass(frozen=True)
-class ReadEntry:
-    """An entry as the ledger has it.
+class Entry:
+    """One entry as the ledger has it: which rows of which run a transaction changed.
 
     Attributes:
-        number: its cell of the number; `run_id` that of the run, `hash` that of the hash.
+        number: its place; entries count up without a gap. Like the two cells after it, it may hold anything if the entry is wrong.
+        run_id: the run whose rows they are.
+        hash: the hash that the ledger gives it.
         own: the hash of its text.
-        said: what the text says.
+        said: number, previous, run, at, follows, rows; empty if the text is no JSON object.
         wrong: why it explains nothing; None if it does.
     """
 
@@ -79,11 +59,16 @@ class ReadEntry:
         said = self.said.get("follows")
         return said if isinstance(said, int) and is_count(said) else 0
 
+    @property
+    def adopted(self) -> bool:
+        """Whether the rows were there before the journal was."""
+        return bool(self.said.get("adopted"))
 
-def read_entry(row: sa.Row[Any]) -> ReadEntry:
+
+def read_entry(row: sa.Row[Any]) -> Entry:
     """Read an entry, and look whether a transaction of this project can have written it."""
-    said = said_by(row.said)
-    return ReadEntry(row.number, row.run_id, row.hash, own_hash(row.said), said, wrong_in(row, said))
+    own, said = own_hash(row.said), said_by(row.said)
+    return Entry(row.number, row.run_id, row.hash, own, said, _wrong_in(row, own, said))
 
 
 def said_by(text: Any) -> Mapping[str, Any]:
@@ -100,9 +85,9 @@ def own_hash(said: Any) -> str:
     return hashlib.sha256(str(said).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
+def _wrong_in(row: sa.Row[Any], own: str, said: Mapping[str, Any]) -> Unexplained | None:
     """Say that an entry has another hash, number or run than it says, or what no transaction of this project writes."""
-    own, where = own_hash(row.said), f"ledger journal {row.number}"
+    where = f"ledger journal {row.number}"
     if own != row.hash or (said.get("number"), said.get("run")) != (row.number, row.run_id):
         return Unexplained(where, "was changed after it was written", expected=str(row.hash), found=own)
     wrong = _of_no_form(said)

@@ -29,9 +29,8 @@ from resources.ledger.journal import (
     chain_of,
     newest,
     newest_link,
-    said_by,
-    wrong_in,
 )
+from resources.ledger.journal_entries import read_entry
 from resources.ledger.journaled_rows import (
     INSTALLATION,
     JOURNALED,
@@ -160,8 +159,8 @@ class Journal:
             last = _last(connection)
         if last is None:
             return False
-        said = said_by(last.said)
-        if (wrong := wrong_in(last, said)) is not None:
+        entry = read_entry(last)
+        if (wrong := entry.wrong) is not None:
             raise EnvironmentRefused(
                 Problem(
                     f"{wrong.where} {wrong.what}",
@@ -170,7 +169,7 @@ class Journal:
                 )
             )
         before = self.chain.length()
-        link = _link(self.chain, Link(last.number, last.hash, said), newest=self._newest)
+        link = _link(self.chain, Link(entry.number, entry.hash, entry.said), newest=self._newest)
         return link.number > before
 
     def _newest(self) -> int:
