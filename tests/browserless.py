@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers import free_port
+
 NGINX_CONF = Path(__file__).resolve().parent.parent / "docs" / "nginx.conf"
 NAME = "backfill.example.com"
 
@@ -89,12 +91,6 @@ def to_port(port: int) -> Callable[[], socket.socket]:
 def to_tls_port(port: int, certificate: Path) -> Callable[[], socket.socket]:
     context = ssl.create_default_context(cafile=str(certificate))
     return lambda: context.wrap_socket(to_port(port)(), server_hostname=NAME)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def basic(user: str, password: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from browserless import free_port
+from servers import free_port
 from worlds import SPARK, World
 
 from backfill_assets.ui.orphans import descendants

@@ -32,6 +32,8 @@ import sqlalchemy as sa
 USER = "backfill"
 _START_SECONDS = 30.0
 _ROOM = 1 << 30
+_PORTS = range(20_000, 32_000)
+"""None of those that systems give to the near end of a connection: such a port is taken at any time, by anybody."""
 _FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100", "shared_buffers=32MB")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -205,10 +207,17 @@ class Postgres:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nothing listened on a moment ago."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """Return a port of the loopback interface that nothing listens on, and that no connection is given as its own end before it is used."""
+    for _ in range(100):
+        port = secrets.choice(_PORTS)
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise NoServerError(f"100 ports of {_PORTS} are taken")
 
 
 def _name(url: str) -> str:

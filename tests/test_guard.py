@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import dagster as dg
 import dagster_webserver
 import pytest
-from browserless import NAME, Answer, Way, basic, free_port, missing_for_nginx, nginx, to_port, to_tls_port
+from browserless import NAME, Answer, Way, basic, missing_for_nginx, nginx, to_port, to_tls_port
 from dagster._core.definitions.selector import ScheduleSelector
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.workspace.context import WorkspaceProcessContext
@@ -35,6 +35,7 @@ from dagster._scheduler.scheduler import launch_scheduled_runs
 from dagster_graphql.schema import create_schema
 from dagster_webserver.app import create_app_from_workspace_process_context
 from graphql import get_named_type, parse
+from servers import free_port
 from support import at_once
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as websocket

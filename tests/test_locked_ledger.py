@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -95,6 +98,18 @@ def test_who_cannot_write_is_told_who_does_and_nothing_is_changed(
         assert re.search(rf"islockedbyprocess{pid}\(.*\);waited1s", found)
         assert "nothingwaschanged" in found
     assert Ledger(f"sqlite:///{database}").history(RUN) == before
+
+
+def test_what_a_command_wrote_is_in_the_ledger_s_file_once_it_has_ended(tmp_path: Path) -> None:
+    """A copy of the file alone is whole: nothing of it waits in the write-ahead log for whoever opens it next."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BACKFILL_")}
+    command = [sys.executable, "-m", "backfill_assets.cli.command", "init"]
+    subprocess.run(command, env=kept | {"BACKFILL_HOME": str(tmp_path / "home")}, check=True, capture_output=True)
+    (file,) = (tmp_path / "home").rglob("ledger.db")
+    assert [one.name for one in file.parent.glob("ledger.db*")] == ["ledger.db"]
+    copied = sqlite3.connect(shutil.copy(file, tmp_path / "copy.db"))
+    assert copied.execute("SELECT count(*) FROM alembic_version").fetchall() == [(1,)]
+    copied.close()
 
 
 def test_a_text_that_is_no_utf_8_is_a_cell_that_cannot_be_read_and_no_locked_ledger(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Put here the group, what is of no family, and exit codes; each family of command
 
 from __future__ import annotations
 
+import atexit
 import gc as collector
 import json
 import os
@@ -281,6 +282,9 @@ for _command in (
 def main() -> None:
     """Run the command; a refusal is printed with its reasons and exits with 2, an unforeseen error in one line and with 1."""
     collector.set_threshold(_YOUNG_OBJECTS, *collector.get_threshold()[1:])
+    atexit.register(
+        collector.freeze
+    )  # else all that was imported is looked through once more, for nothing, as Python ends
     if sys.stdout is None:  # closed by whoever started this: nobody reads it
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     elif isinstance(sys.stdout, TextIOWrapper):  # of an encoding that may lack what a table, a name or a reason has
@@ -314,8 +318,6 @@ def main() -> None:
             sys.exit(EXIT_REFUSED)
         unexpected.tell(error)
         sys.exit(EXIT_FAILED)
-    finally:
-        collector.freeze()  # else all that was imported is looked through once more, for nothing, as Python ends
 
 
 if __name__ == "__main__":

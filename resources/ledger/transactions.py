@@ -8,6 +8,7 @@ write lock at once (BEGIN IMMEDIATE), so that what is decided upon is read under
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sqlite3
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import sqlalchemy as sa
 
@@ -64,6 +66,16 @@ class LedgerEngine(sa.Engine):
                 yield connection
 
 
+_open: WeakSet[LedgerEngine] = WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    """Close connections as Python ends: SQLite then writes the write-ahead log into its database, which is whole on its own."""
+    for engine in tuple(_open):
+        engine.dispose()
+
+
 def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
     """Return the engine of a ledger, whose transactions begin as the module says; by this machine's clock, if none is given.
 
@@ -78,6 +90,7 @@ def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
     engine = LedgerEngine(made.pool, made.dialect, made.url)
     if clock is not None:
         engine.clock = clock
+    _open.add(engine)
     if is_sqlite:
         sa.event.listen(engine, "do_connect", requiring_files(url, "the ledger"))
         sa.event.listen(engine, "connect", _sqlite_connect)
