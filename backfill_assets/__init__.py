@@ -8,6 +8,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from backfill_assets.declarations import light_pandera
+
 if TYPE_CHECKING:
     from backfill_assets.declarations.apis import (
         ApiFeed,
@@ -366,6 +368,7 @@ _ROOMS = {
     "resources.sinks.consumer_guard": ("ConsumerGuard", "EventIds", "SqliteEventIds"),
     "resources.sinks.event_logs": ("events_of",),
 }
+light_pandera.install()
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 
 

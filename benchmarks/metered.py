@@ -86,3 +86,7 @@ def product(model: type[pandera.DataFrameModel]) -> ba.Product:
     """Return the product with a model of the readings."""
     inputs = (ba.InputTable(READINGS, "readings", model, ("team:x",), partition_by="read_at"),)
     return ba.Product("metering", inputs, (_target(DAILY, daily, 0), _target(TREND, trend, 3)))
+
+
+PRODUCT = product(Readings)
+"""As a process serves it that is told so by a setting."""

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 
 import backfill_assets as ba
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.staging.rows import lineage
 from backfill_assets.worker.digest import RowDigest
+from manifests.chunks import CHUNK_GATE
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import local_path

@@ -38,14 +38,14 @@ from rich.table import Table
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
-from backfill_assets.declarations.target import CHUNK_GATE, TargetTable, TransformVersion
+from backfill_assets.declarations.target import TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.worker.digest import RowDigest
 from benchmarks.small_table import serves
-from manifests.chunks import Chunking, cut
+from manifests.chunks import CHUNK_GATE, Chunking, cut
 from manifests.errors import LeaseHeld, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from

@@ -9,26 +9,33 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
+_T = TypeVar("_T")
 LATER: Mapping[str, Any] = MappingProxyType({"later": True})
 """Metadata of a dataclass field that came after the first records were hashed: its default is not in the text."""
 
 
+_ITEMS_OF_A_PIECE = 1_000
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_known_fields: dict[type, tuple[tuple[str, Any], ...]] = {}
+_known_readers: dict[Any, TypeAdapter[Any]] = {}
 
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON-ready data: dataclasses as mappings, dates as ISO text, instants in UTC."""
-    if type(value) in _PLAIN:  # nearly all there is, and all else takes five times as long to be told apart
+    kind = type(value)
+    if kind in _PLAIN:  # nearly all there is, and all else takes five times as long to be told apart
         return value
+    if kind is date:
+        return value.isoformat()
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -38,11 +45,7 @@ def plain(value: Any) -> Any:
 
 def _plain_object(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if not (field.metadata.get("later") and getattr(value, field.name) == field.default)
-        }
+        return {name: plain(item) for name, item in _said(value)}
     if isinstance(value, BaseModel):
         return plain(value.model_dump(by_alias=True))
     if isinstance(value, Enum):
@@ -54,6 +57,22 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return value
+
+
+def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a dataclass, each with the value that is not said of it; MISSING where every value is said."""
+    if kind not in _known_fields:
+        _known_fields[kind] = tuple(
+            (one.name, one.default if one.metadata.get("later") else dataclasses.MISSING)
+            for one in dataclasses.fields(kind)
+        )
+    return _known_fields[kind]
+
+
+def _said(value: Any) -> list[tuple[str, Any]]:
+    """Return what a dataclass says: its fields, without those that came later and have their default."""
+    found = [(name, getattr(value, name), unsaid) for name, unsaid in _fields(type(value))]
+    return [(name, item) for name, item, unsaid in found if unsaid is dataclasses.MISSING or item != unsaid]
 
 
 def completed(kind: Any, data: Any) -> Any:
@@ -78,9 +97,32 @@ def completed(kind: Any, data: Any) -> Any:
     return found
 
 
+def reader_of(kind: type[_T]) -> TypeAdapter[_T]:
+    """Return what reads plain data back as a dataclass, or as a list or tuple of some; made when the first is read."""
+    if kind not in _known_readers:
+        _known_readers[kind] = TypeAdapter(kind)
+    return _known_readers[kind]
+
+
 def canonical_json(value: Any) -> str:
     """Return the canonical JSON of `value`: sorted keys, no blanks, UTF-8 kept, NaN refused."""
     return canonical_json_of_plain(plain(value))
+
+
+def canonical_pieces(value: Any) -> Iterator[str]:
+    """Yield the canonical JSON of a dataclass in pieces: of a field with very many items, some of them at a time."""
+    before = "{"
+    for name, item in sorted(_said(value)):
+        yield f"{before}{_ENCODER.encode(name)}:"
+        before = ","
+        if not isinstance(item, (list, tuple)) or len(item) <= _ITEMS_OF_A_PIECE:
+            yield canonical_json(item)
+            continue
+        for start in range(0, len(item), _ITEMS_OF_A_PIECE):
+            text = canonical_json(item[start : start + _ITEMS_OF_A_PIECE])
+            yield ("," if start else "[") + text[1:-1]
+        yield "]"
+    yield "{}" if before == "{" else "}"
 
 
 def canonical_json_of_plain(data: Any) -> str:
@@ -90,4 +132,9 @@ def canonical_json_of_plain(data: Any) -> str:
 
 def sha256_of(value: Any) -> str:
     """Return the SHA-256 (hex) of the canonical JSON of `value`."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return sha256_of_text(canonical_json(value))
+
+
+def sha256_of_text(text: str) -> str:
+    """Return the SHA-256 (hex) of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -35,7 +35,7 @@ class Chunking(StrEnum):
     """By none: the table has no time, and its chunks are its values or buckets alone, each of all time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """One chunk: its key, its place in its run (0-based), its first and last day (both inclusive).
 
@@ -74,6 +74,8 @@ class Placed(Protocol):
         """Its value or bucket; empty where a table is not divided beside time."""
 
 
+CHUNK_GATE = "chunk_rules"
+"""The gate that every chunk must pass: the target's pandera model on its staged files."""
 PART = "~"
 """Between the time and the part in a key: nothing to Dagster, to a URL, a path, a glob or a range of chunks."""
 HOURS = range(24)

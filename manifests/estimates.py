@@ -18,7 +18,7 @@ ZONE_MARGIN = timedelta(days=1)
 """Read beyond the input range on both sides: a local day lies up to 14 hours off the UTC day of the same date."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What will be read, from Iceberg metadata alone."""
 

@@ -36,6 +36,7 @@ class Part(BaseModel):
         validate_by_name=False,
         validate_by_alias=True,
         str_strip_whitespace=True,
+        defer_build=True,  # what checks a part is made when the first is read: most commands read few kinds of them
     )
     _later: ClassVar[frozenset[str]] = frozenset()
     """Fields that came after the first manifests were hashed: where they have their default they are not in the text."""

@@ -12,9 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
 
-from pydantic import TypeAdapter
-
-from manifests.canonical import LATER, canonical_json
+from manifests.canonical import LATER, canonical_json, reader_of
 
 
 class LogKind(StrEnum):
@@ -123,16 +121,13 @@ class LandedLog:
         return canonical_json(self)
 
 
-_LANDED = TypeAdapter(LandedLog)
-
-
 def landed_from_json(text: str) -> LandedLog:
     """Read back what `LandedLog.to_json` wrote.
 
     Raises:
         ValueError: if it is something else.
     """
-    return _LANDED.validate_json(text)
+    return reader_of(LandedLog).validate_json(text)
 
 
 def going_on(landed: LandedLog, before: Iterable[LandedLog]) -> LandedLog:

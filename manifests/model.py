@@ -420,10 +420,10 @@ class RunManifest(Part):
     reference_data: tuple[ReferenceData, ...] = ()
     target: Target
     warm_up: WarmUp | None = None
-    safety: Safety = Safety()
-    validation: Validation = Validation()
-    limits: Limits = Limits()
-    conflict: Conflict = Conflict()
+    safety: Safety = Field(default_factory=Safety)
+    validation: Validation = Field(default_factory=Validation)
+    limits: Limits = Field(default_factory=Limits)
+    conflict: Conflict = Field(default_factory=Conflict)
     freeze: Freeze | None = None
     sample: Sample | None = None
     progressive: Progressive | None = None
@@ -443,7 +443,7 @@ class RunManifest(Part):
         | None
     ) = None
     """What the source is used for, where the policy asks."""
-    evidence: Evidence = Evidence()
+    evidence: Evidence = Field(default_factory=Evidence)
     development: bool = False
 
     @field_validator("run_id")

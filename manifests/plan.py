@@ -13,9 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from manifests.canonical import LATER, canonical_json, sha256_of
+from manifests.canonical import LATER, canonical_pieces, reader_of, sha256_of_text
 from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
 from manifests.data_terms import DataTerms
@@ -40,7 +38,7 @@ from manifests.planned_topics import PlannedTopic
 from manifests.timeliness import newest_in_time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedChunk:
     """A chunk, and what computing it alone would read."""
 
@@ -225,11 +223,13 @@ class Plan:
     @cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of the plan's canonical JSON."""
-        return sha256_of(self)
+        return sha256_of_text(self.to_json())
 
     def to_json(self) -> str:
         """Return the plan as canonical JSON; `plan_from_json` reads it back."""
-        return canonical_json(self)
+        text = "".join(canonical_pieces(self))
+        vars(self).setdefault("hash", sha256_of_text(text))  # asked for with it: a plan of many chunks is written once
+        return text
 
     def schema_of(self, table: str) -> int | None:
         """Return the schema that a table had when the plan was made; None if it is not on record."""
@@ -330,19 +330,16 @@ def logs_in_words(logs: Iterable[PinnedLog], inherited: Iterable[InheritedBreaks
     return [pair for one in logs for pair in one.describe()] + [pair for one in inherited for pair in one.describe()]
 
 
-_PLAN = TypeAdapter(Plan)
-_OF_LOGS = TypeAdapter(tuple[tuple[PinnedLog, ...], tuple[InheritedBreaks, ...]])
-
-
 def logs_of(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the same of a plan that is plain data, as a bundle has it.
 
     Raises:
         ValueError: if that is not what a plan keeps of logs.
     """
-    return logs_in_words(*_OF_LOGS.validate_python((plan["logs"], plan["inherited_breaks"])))
+    kept = reader_of(tuple[tuple[PinnedLog, ...], tuple[InheritedBreaks, ...]])
+    return logs_in_words(*kept.validate_python((plan["logs"], plan["inherited_breaks"])))
 
 
 def plan_from_json(text: str) -> Plan:
     """Read back a plan that `Plan.to_json` wrote."""
-    return _PLAN.validate_json(text)
+    return reader_of(Plan).validate_json(text)

@@ -105,7 +105,7 @@ def make_plan(
     problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)
-    days = [(one.key, one.start, one.end) for one in chunks]
+    days = [(one.key, one.start, one.end) for one in chunks] if given.logs or given.inherited_breaks else []
     source_problems += log_problems(manifest, contract, given.logs, days, given.inherited_breaks)
     if problems := [*problems, *data_problems, *source_problems]:
         raise PlanRefused(problems)
@@ -329,7 +329,8 @@ def wanted_of_first(
 def _further_sources(given: _Given, scope: _Scope) -> tuple[tuple[PinnedSource, ...], list[Problem]]:
     """Return how the sources beside the first, and states to start from, are pinned, or why they may not be read."""
     contract, publish = given.contract, given.publish
-    chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cut(contract.chunking, publish.start, publish.end)]
+    cells = cut(contract.chunking, publish.start, publish.end) if contract.sources else ()
+    chunks = [(chunk.key, chunk.start, chunk.end) for chunk in cells]
     asked = given.manifest, contract.sources, given.sources, chunks, contract.chunking, given.policy, given.run_clock
     pins, problems = pin_sources(*asked)
     problems += changed_source_problems(given.manifest, contract, pins)

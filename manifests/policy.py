@@ -13,7 +13,6 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from manifests.canonical import sha256_of
@@ -21,7 +20,6 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.fields import Day, Name, Part
 from manifests.model import Kind, Mode
 from manifests.rules import problems_of
-from manifests.strict_text import StrictLoader, way_out_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, same_text
 
 _FREE_TEXT = frozenset({"constant", "command", "file"})
@@ -137,7 +135,7 @@ class Rule(Part):
     four_eyes: bool = True
     publisher_differs_from_approver: bool = False
     reviews_required: Annotated[int, Field(ge=0, le=20, strict=True)] = 0
-    max_age_days: MaxAge = MaxAge()
+    max_age_days: MaxAge = Field(default_factory=MaxAge)
     authenticated: bool = False
     """Decisions are made by people whom something else than their word shows: the UI's proxy, or what `identity` says."""
     proposals: Proposals | None = None
@@ -396,6 +394,10 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
     Raises:
         EnvironmentRefused: with every problem of the text at once.
     """
+    import yaml  # noqa: PLC0415 - most commands read records, which are JSON, and no file
+
+    from manifests.strict_text import StrictLoader, way_out_of  # noqa: PLC0415
+
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - a SafeLoader subclass
     except (yaml.YAMLError, ValueError, RecursionError) as error:

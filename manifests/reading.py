@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from manifests.errors import ManifestRefused, Problem
 from manifests.model import SHORTEST_REASON, RunManifest
 from manifests.rules import problems_of, type_of
-from manifests.strict_text import StrictLoader, read_json, way_out_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text, seen
 
 MAX_MANIFEST_BYTES = 256 * 1024
@@ -40,6 +38,10 @@ def parse_manifest(text: str, *, where: str = "manifest") -> RunManifest:
                 where,
             )
         )
+    import yaml  # noqa: PLC0415 - most commands read records, which are JSON, and no file
+
+    from manifests.strict_text import StrictLoader, read_json, way_out_of  # noqa: PLC0415
+
     try:
         data = read_json(text) if text.lstrip().startswith("{") else None
         if data is None:

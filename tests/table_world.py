@@ -34,7 +34,7 @@ from backfill_assets.declarations import finding
 from backfill_assets.declarations.product import Product
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, Published, iceberg_schema
 from backfill_assets.declarations.schema import Corrections as CorrectionsModel
-from backfill_assets.declarations.target import CHUNK_GATE, CorrectionsTable, TargetTable, TransformVersion
+from backfill_assets.declarations.target import CorrectionsTable, TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import _spec, make_ledger
 from backfill_assets.planning.resolve import plan_run
@@ -44,7 +44,7 @@ from backfill_assets.staging.compute import entities_folder
 from backfill_assets.staging.executor import by_plan
 from backfill_assets.staging.rows import lineage
 from benchmarks.small_table import here, serves
-from manifests.chunks import Chunking
+from manifests.chunks import CHUNK_GATE, Chunking
 from manifests.model import Acceptance, PublishMode
 from manifests.plan import PlannedChunk
 from manifests.reading import manifest_from

@@ -15,7 +15,6 @@ from worlds import World, make_world
 
 from backfill_assets.cli.launching import execute
 from backfill_assets.coordination import DecisionsFirst
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.decision_jobs import DECISION_JOBS, stop_run
 from backfill_assets.defs.inputs import observations
@@ -34,6 +33,7 @@ from backfill_assets.defs.staging import (
 )
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.review.diff import recorded_diff
+from manifests.chunks import CHUNK_GATE
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources.ledger.transactions import system_clock as now

@@ -26,7 +26,6 @@ from pyspark.sql import functions as F
 from worlds import END, SPARK, START, TARGET, World, declare, generated, real_world, with_version
 
 from backfill_assets.declarations.schema import row_rule
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import CASE_SLA_DAILY, reference, transforms
@@ -34,6 +33,7 @@ from backfill_assets.products.enforcement.loading import EVENTS
 from backfill_assets.products.enforcement.schemas import CaseSlaDaily
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
+from manifests.chunks import CHUNK_GATE
 from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY

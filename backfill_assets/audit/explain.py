@@ -18,13 +18,14 @@ from backfill_assets.audit.key_history import Version, chunk_of, plan_of, read_s
 from backfill_assets.audit.written_in import written_in
 from backfill_assets.declarations.key_texts import parse_key
 from backfill_assets.declarations.schema import has_lineage
-from backfill_assets.declarations.target import CHUNK_GATE, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.upstream import touches_days
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read_window
 from backfill_assets.worker.violations import shown_row
 from manifests.canonical import plain
+from manifests.chunks import CHUNK_GATE
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from manifests.further_sources import UpstreamRun, touched_days

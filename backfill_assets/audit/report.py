@@ -22,7 +22,6 @@ from backfill_assets.audit.report_changes import DONE_BY, changes_by_chunk, seal
 from backfill_assets.audit.report_charts import charts_of
 from backfill_assets.audit.report_measures import slices_of, totals_of
 from backfill_assets.audit.report_values import cell, figure, instant, number, percent, prose, signed
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.evidence.bundle_contents import accepted_before
 from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.links import of_no_form
@@ -32,7 +31,7 @@ from backfill_assets.evidence.refusals import in_words, refused
 from backfill_assets.installation import Platform
 from backfill_assets.publication.modes import strategy_in
 from manifests.canonical import completed, plain, sha256_of
-from manifests.chunks import EVER
+from manifests.chunks import CHUNK_GATE, EVER
 from manifests.lifecycle import ENDED, DecisionKind, PublicationState, RunState
 from manifests.plan import Plan, logs_of
 from manifests.stages import in_commits

@@ -314,6 +314,8 @@ def main() -> None:
             sys.exit(EXIT_REFUSED)
         unexpected.tell(error)
         sys.exit(EXIT_FAILED)
+    finally:
+        collector.freeze()  # else all that was imported is looked through once more, for nothing, as Python ends
 
 
 if __name__ == "__main__":

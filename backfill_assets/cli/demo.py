@@ -20,7 +20,6 @@ from backfill_assets.cli import columns, console
 from backfill_assets.cli.base import EXIT_FAILED, opened_platform, tell
 from backfill_assets.cli.launching import execute
 from backfill_assets.cli.terminal import make_console
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, report_inputs
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform, open_platform
@@ -30,7 +29,7 @@ from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.publication.modes import stages_of
 from manifests.canonical import plain
-from manifests.chunks import Chunking, aligned
+from manifests.chunks import CHUNK_GATE, Chunking, aligned
 from manifests.errors import InputRefused, Problem, Refused
 from manifests.estimates import ZONE_MARGIN
 from manifests.lifecycle import RunState

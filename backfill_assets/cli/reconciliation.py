@@ -147,7 +147,7 @@ def _as_data(record: RunRecord, verdicts: list[Verdict]) -> dict[str, Any]:
 
 def _show(record: RunRecord, verdicts: list[Verdict]) -> None:
     from backfill_assets.cli import console
-    from backfill_assets.declarations.target import CHUNK_GATE
+    from manifests.chunks import CHUNK_GATE
 
     plan = record.plan
     show(
@@ -223,7 +223,7 @@ def exceptions(run_id: str, gate: str | None, limit: int, as_json: bool) -> None
 def _require_gate(platform: Platform, run_id: str, gate: str) -> None:
     from difflib import get_close_matches
 
-    from backfill_assets.declarations.target import CHUNK_GATE
+    from manifests.chunks import CHUNK_GATE
 
     judged = (one.gate for one in platform.ledger.verdicts(run_id))
     there = list(dict.fromkeys([CHUNK_GATE, *platform.ledger.run(run_id).plan.gates, *judged]))

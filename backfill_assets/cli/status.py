@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     """Show one run: its state and why, its chunks, its gates, and what it waits for."""
     from backfill_assets.cli import console
-    from backfill_assets.declarations.target import CHUNK_GATE
     from backfill_assets.review import wording
+    from manifests.chunks import CHUNK_GATE
     from resources.ledger import launches
 
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
@@ -99,8 +99,7 @@ def _outcome(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:
 
 def _topics(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
     """Return what a run has told its topics, an entry a change, and what it is still to tell them, as plain data."""
-    from backfill_assets.publication.topic_publishing import lacking
-
+    planned = platform.ledger.terms([record.run_id])[record.run_id].approved.topics
     entries = [one for one in platform.ledger.topics.of_run(record.run_id) if not one.is_intent]
     found: list[dict[str, Any]] = [
         {
@@ -113,10 +112,12 @@ def _topics(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
         }
         for one in entries
     ]
-    if record.state in WAS_PUBLISHED:
-        due = [(planned, action) for planned, action in lacking(platform, record)]
+    if planned and record.state in WAS_PUBLISHED:
+        from backfill_assets.publication.topic_publishing import lacking
+
+        due = lacking(platform, record)
     else:
-        due = [] if record.state in ENDED else [(planned, PUBLISH) for planned in record.plan.topics]
+        due = [] if record.state in ENDED else [(one, PUBLISH) for one in planned]
     state = "DUE" if record.state in WAS_PUBLISHED else "PLANNED"
     return found + [
         {"sink": one.sink, "topic": one.topic, "action": action, "state": state, "events": None, "ranges": []}
@@ -156,6 +157,9 @@ def _superseded(platform: Platform, record: RunRecord) -> list[str]:
     """Say which chunks of other targets a published run has read that others hold by now."""
     if record.state is not RunState.PUBLISHED:
         return []
+    plans, targets = platform.ledger.terms([record.run_id])[record.run_id].each, platform.ledger.targets()
+    if not any(table in targets for plan in plans for table, _ in plan.source_pins):
+        return []  # nothing that it reads is made by runs: it needs no look at what the products declare
     from backfill_assets.planning.upstream import superseded_of
 
     return [one.describe() for one in superseded_of(platform, record)]

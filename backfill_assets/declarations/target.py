@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _LAST_HOUR = datetime(2099, 12, 31, 23, tzinfo=UTC)
 """In the last chunk of a table that does not say which its last one is: the launch dialog offers none that is yet to come."""
-CHUNK_GATE = "chunk_rules"
-"""The gate that every chunk must pass: the target's pandera model on its staged files."""
 ALL_CHUNKS_GATE = "all_chunks_staged"
 """Run-level gate that every target has: each planned chunk is staged and has passed its own gate."""
 EXPECTED_ROWS_GATE = "rows_within_expected"

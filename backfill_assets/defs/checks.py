@@ -11,13 +11,7 @@ from typing import Any
 import dagster as dg
 from dagster import AssetCheckExecutionContext
 
-from backfill_assets.declarations.target import (
-    ALL_CHUNKS_GATE,
-    CHUNK_GATE,
-    EXPECTED_ROWS_GATE,
-    PURITY_GATE,
-    TargetTable,
-)
+from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE, TargetTable
 from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
@@ -40,6 +34,7 @@ from backfill_assets.review.diff import diff_summary
 from backfill_assets.review.kept_diffs import for_decision
 from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
+from manifests.chunks import CHUNK_GATE
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from manifests.canonical import LATER
+from manifests.canonical import LATER, reader_of
 
 _NAMES = re.compile(r"diff(-table)?(-\d+)?")
 
@@ -135,19 +135,15 @@ class _Moved(_Row):
     unit: str
 
 
-_DIFF, _TABLE = TypeAdapter(RunDiff), TypeAdapter(ChangesTable)
-_SAMPLE, _LARGEST = TypeAdapter(list[_Row]), TypeAdapter(list[_Moved])
-
-
 def diff_of(said: Any) -> RunDiff:
     """Return the diff that a record says.
 
     Raises:
         ValueError: if it has not the form of one.
     """
-    found = _DIFF.validate_json(json.dumps(said), strict=True)
-    _SAMPLE.validate_json(json.dumps(found.sample), strict=True)
-    _LARGEST.validate_json(json.dumps(found.largest), strict=True)
+    found = reader_of(RunDiff).validate_json(json.dumps(said), strict=True)
+    reader_of(list[_Row]).validate_json(json.dumps(found.sample), strict=True)
+    reader_of(list[_Moved]).validate_json(json.dumps(found.largest), strict=True)
     return found
 
 
@@ -158,7 +154,7 @@ def no_diff(name: str, said: Any) -> str:
         return ""
     try:
         if match[1]:
-            _TABLE.validate_json(json.dumps(said), strict=True)
+            reader_of(ChangesTable).validate_json(json.dumps(said), strict=True)
         else:
             diff_of(said)
     except ValidationError as error:

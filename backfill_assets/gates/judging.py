@@ -21,7 +21,6 @@ from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.tallies import ChunkRows
 from backfill_assets.declarations.target import (
     ALL_CHUNKS_GATE,
-    CHUNK_GATE,
     EXPECTED_ROWS_GATE,
     PURITY_GATE,
     Finding,
@@ -56,7 +55,7 @@ from backfill_assets.worker.chunk_rules import rule_name
 from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask, spec_of
 from backfill_assets.worker.violations import require_read
 from manifests.canonical import plain
-from manifests.chunks import span
+from manifests.chunks import CHUNK_GATE, span
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState

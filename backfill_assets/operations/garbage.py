@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -67,14 +68,14 @@ def find(platform: Platform, *, at: datetime) -> list[TableGarbage]:
         EnvironmentRefused: if metadata cannot be read, or the clock lies behind the ledger's.
     """
     _require_clock(platform, at)
-    found = []
+    found, look = [], _look(platform, at)
     for target in _targets(platform):
         for name in (*target.changed_tables, target.changes):
             try:
                 table = platform.lakehouse.table(name)
             except InputRefused:
                 continue  # declared and not made yet: there is nothing of it
-            found.append(_of_table(platform, target.name, table, at))
+            found.append(_of_table(platform, target.name, table, at, look))
     return [*found, *_released_pins(platform, at), *dead_landings.find(platform, at)]
 
 
@@ -122,16 +123,35 @@ def lapsed(record: RunRecord, settings: Settings, at: datetime) -> bool:
     return False
 
 
-def _of_table(platform: Platform, target: str, table: Table, at: datetime) -> TableGarbage:
+@dataclass(frozen=True)
+class _Look:
+    """All runs as they are on record, those that are over, and the snapshots that the others were planned on, read, made or replaced."""
+
+    records: Sequence[RunRecord]
+    over: Mapping[str, RunRecord]
+    needed: frozenset[int]
+
+    @property
+    def keepers(self) -> set[str]:
+        """The runs that policy keeps."""
+        return {one.run_id for one in self.records if one.run_id not in self.over}
+
+
+def _look(platform: Platform, at: datetime) -> _Look:
     records = platform.ledger.runs()
     over = runs_over(platform, records, at)
+    look = _Look(records, over, frozenset())
+    return replace(look, needed=frozenset(_needed_by(platform, look.keepers)))
+
+
+def _of_table(platform: Platform, target: str, table: Table, at: datetime, look: _Look) -> TableGarbage:
     name = ".".join(table.name())
     before = _keeping_since(platform.settings, at)
-    refs, snapshots = _forgettable(platform, table, records, over, before)
+    refs, snapshots = _forgettable(table, look, before)
     storage = Storage(table)
     left: dict[str, str] = {}
-    mine = {record.run_id: record for record in records if record.target == target}
-    candidates = list(_candidates(platform, storage, mine, over, at, left))
+    mine = {record.run_id: record for record in look.records if record.target == target}
+    candidates = list(_candidates(platform, storage, mine, look.over, at, left))
     candidates += _old_manifests(storage, before)
     if candidates:
         kept = {one.snapshot_id for one in table.snapshots()} - set(snapshots)
@@ -145,16 +165,10 @@ def _keeping_since(settings: Settings, at: datetime) -> datetime:
     return at - max(timedelta(days=settings.keep_snapshots_days), GRACE)
 
 
-def _forgettable(
-    platform: Platform,
-    table: Table,
-    records: Sequence[RunRecord],
-    over: Mapping[str, RunRecord],
-    before: datetime,
-) -> tuple[list[str], list[int]]:
+def _forgettable(table: Table, look: _Look, before: datetime) -> tuple[list[str], list[int]]:
     """Return the refs and snapshots of a table that no run needs which policy keeps."""
-    refs = _released_refs(table, over)
-    needed = _needed_snapshots(platform, table, [one for one in records if one.run_id not in over])
+    refs = _released_refs(table, look.over)
+    needed = {*look.needed, *_made_by(table, look.keepers)}
     return refs, expirable(table, needed, before_ms=int(before.timestamp() * 1000), released=refs)
 
 
@@ -164,12 +178,11 @@ def runs_over(platform: Platform, records: Sequence[RunRecord], at: datetime) ->
     for target in sorted({record.target for record in over.values()}):
         for holder in platform.ledger.accepted(target).values():
             over.pop(holder, None)
-    for run_id, record in list(over.items()):
-        if record.plan.topics and any(lacking(platform, record)):
+    for run_id, terms in platform.ledger.terms(over.keys()).items():
+        if terms.approved.topics and any(lacking(platform, over[run_id])):
             del over[run_id]  # its rows are still to be told, or to be taken back, where its events go
-    for run_id in list(over):
-        if any(entry.is_intent for entry in platform.ledger.publications(run_id)):
-            del over[run_id]  # what became of it is for `backfill doctor` to find out first
+    for run_id in platform.ledger.undecided():
+        over.pop(run_id, None)  # what became of it is for `backfill doctor` to find out first
     return over
 
 
@@ -204,28 +217,31 @@ def _is_named(table: Table, record: RunRecord, candidate: int) -> bool:
     return any((ref := table.refs().get(name)) is not None and ref.snapshot_id == candidate for name in names)
 
 
-def _needed_snapshots(platform: Platform, table: Table, keeping: Sequence[RunRecord]) -> set[int]:
-    """Return the snapshots of a table that the runs policy keeps were planned on, read, made or replaced.
-
-    Snapshot ids of other tables may be among them; they are not found in this one.
-    """
+def _needed_by(platform: Platform, keepers: Container[str]) -> set[int]:
+    """Return the snapshots, of whichever table, that the runs policy keeps were planned on, read, made or replaced."""
     needed: set[int | None] = set()
-    for record in map(platform.ledger.with_plan, keeping):
-        for plan in {plan.hash: plan for plan in [record.plan, *platform.ledger.plans(record).values()]}.values():
+    for run_id, terms in platform.ledger.terms().items():
+        for plan in terms.each if run_id in keepers else ():
             needed |= {plan.base_snapshot_id, plan.corrections_base_snapshot_id}
             needed |= {snapshot_id for _, snapshot_id in plan.source_pins}
             needed |= {pin.snapshot_id for pin in plan.references}
             needed.add(plan.merge.changed_since if plan.merge else None)
             needed |= {one.snapshot_id for one in (plan.merge.sources if plan.merge else ())}
-        for entry in platform.ledger.publications(record.run_id):
+    for run_id, entries in platform.ledger.all_publications().items():
+        for entry in entries if run_id in keepers else ():
             needed |= {entry.base_snapshot_id, entry.snapshot_id}
     needed |= {mark.source_snapshot_id for mark in platform.ledger.repairs.open_watermarks()}
-    keepers = {record.run_id for record in keeping}
-    for snapshot in table.snapshots():  # also what landed and nobody could record
+    return {one for one in needed if one is not None}
+
+
+def _made_by(table: Table, keepers: Container[str]) -> set[int]:
+    """Return the snapshots of a table that runs have made, and those before them: also what landed and nobody could record."""
+    found: set[int | None] = set()
+    for snapshot in table.snapshots():
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         if summary.get(RUN_PROPERTY) in keepers:
-            needed |= {snapshot.snapshot_id, snapshot.parent_snapshot_id}
-    return {one for one in needed if one is not None}
+            found |= {snapshot.snapshot_id, snapshot.parent_snapshot_id}
+    return {one for one in found if one is not None}
 
 
 def _beside(platform: Platform, table: str) -> list[Table]:
@@ -367,13 +383,13 @@ def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell:
         faults.reach("collecting.leased")
         table = platform.lakehouse.table(listed.table)
         present = {snapshot.snapshot_id for snapshot in table.snapshots()}
-        records = platform.ledger.runs()  # somebody may have published, rolled back or resumed since the listing
         before = _keeping_since(platform.settings, at)
-        refs, snapshots = _forgettable(platform, table, records, runs_over(platform, records, at), before)
+        # somebody may have published, rolled back or resumed since the listing
+        refs, snapshots = _forgettable(table, _look(platform, at), before)
         outcome.refs = sorted(set(listed.refs) & set(refs))
         going = [one for one in listed.snapshots if one in snapshots]
         forget(table, refs=outcome.refs, snapshot_ids=going, token=lease.token)
-    still = _of_table(platform, listed.target, platform.lakehouse.table(listed.table), at)
+    still = _of_table(platform, listed.target, platform.lakehouse.table(listed.table), at, _look(platform, at))
     faults.reach("collecting.expired")
     live = _Live(platform, listed.table)
     outcome.snapshots = sorted(present - {one.snapshot_id for one in live.table.snapshots()})

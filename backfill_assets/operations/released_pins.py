@@ -12,7 +12,7 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from backfill_assets import faults
 from backfill_assets.installation import Platform
-from backfill_assets.planning.pinned_snapshots import pins_of_run
+from backfill_assets.planning.pinned_snapshots import pins_of
 from manifests.errors import InputRefused
 from resources.lakehouse.refs import pin_of
 from resources.ledger.facade import RunRecord
@@ -25,12 +25,8 @@ def tables_read(platform: Platform) -> list[str]:
 
 def needed_pins(platform: Platform, records: Sequence[RunRecord], over: Container[str]) -> dict[str, set[int]]:
     """Return the snapshots that runs need which are not over, by table."""
-    needed: dict[str, set[int]] = {}
-    for record in records:
-        if record.run_id not in over:
-            for table, snapshot_ids in pins_of_run(platform, record).items():
-                needed.setdefault(table, set()).update(snapshot_ids)
-    return needed
+    terms = platform.ledger.terms()
+    return pins_of(one for record in records if record.run_id not in over for one in terms[record.run_id].each)
 
 
 def releasable(platform: Platform, name: str, needed: Container[int]) -> list[str]:

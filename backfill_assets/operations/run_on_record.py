@@ -10,8 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
+from manifests.chunks import CHUNK_GATE
 from manifests.lifecycle import ENDED, AttemptState
 from manifests.plan import Plan
 from resources.ledger import launches, stops

@@ -39,17 +39,18 @@ def base_state(
     watermark = platform.ledger.watermarks.current(target.name)
     accepted = _holders(platform, target, snapshot_id)
     holders = {key: run_id for key, run_id in accepted.items() if keys is None or key in keys}
-    records = {run_id: platform.ledger.run(run_id) for run_id in sorted(set(holders.values()))}
-    plans = {run_id: platform.ledger.plans(one) for run_id, one in records.items()}
+    records = platform.ledger.runs_named(set(holders.values()))
+    terms = platform.ledger.terms({*records, *([] if watermark is None else [watermark.run_id])})
     # of a chunk that was planned anew, by the plan that it was computed from
-    made_by = {key: plans[run_id].get(key, records[run_id].plan) for key, run_id in holders.items()}
+    made_by = {key: terms[run_id].of(key) for key, run_id in holders.items()}
     days = {key: _days(target, key) for key in holders}
-    published = platform.ledger.runs(target=target.name, states=[RunState.PUBLISHED, RunState.SUPERSEDED])
+    states = [RunState.PUBLISHED, RunState.SUPERSEDED]
+    published = platform.ledger.runs(target=target.name, states=states, mode=Mode.LIVE)
     live = [one for one in ({one.run_id: one for one in published} | records).values() if one.mode == Mode.LIVE]
     was_live = any(touches(one.manifest.target.publish_range, scope) for one in live)
     of_scope = [key for key in holders if touches(days[key], scope) and (values is None or part_of(key) in values)]
     newest = max((made_by[key].source_committed_at for key in of_scope), default=None)
-    complete = None if watermark is None else platform.ledger.run(watermark.run_id).plan
+    complete = None if watermark is None else terms[watermark.run_id].approved
     return BaseState(
         complete_sources=_newest_of_further([] if complete is None else [complete]),
         held_sources=_newest_of_further([made_by[key] for key in of_scope]),

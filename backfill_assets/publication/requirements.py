@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.planning.old_data import PUBLISHING, require_nobody_erased
@@ -19,7 +18,7 @@ from backfill_assets.publication.change import Change
 from backfill_assets.publication.leasing import has_landed
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_not_expired
-from manifests.chunks import in_words
+from manifests.chunks import CHUNK_GATE, in_words
 from manifests.errors import (
     EnvironmentRefused,
     Problem,

@@ -8,7 +8,6 @@ is asked for is in `reconciliation.manifest`, what is judged in `reconciliation.
 from __future__ import annotations
 
 from backfill_assets import faults
-from backfill_assets.declarations.target import CHUNK_GATE
 from backfill_assets.execution import Execution, Handler
 from backfill_assets.gates.visible_rows import TALLIES
 from backfill_assets.installation import Platform
@@ -18,6 +17,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.worker.gate_tasks import GateResult
 from manifests.canonical import plain
+from manifests.chunks import CHUNK_GATE
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode

@@ -6,10 +6,11 @@ Put here words. How they are laid out is the terminal's (`cli.console`), the pag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from backfill_assets.evidence.diff_records import RunDiff
-from resources.ledger.facade import RunRecord, Verdict
+if TYPE_CHECKING:
+    from backfill_assets.evidence.diff_records import RunDiff
+    from resources.ledger.facade import RunRecord, Verdict
 
 _COLUMNS = 3
 

@@ -18,6 +18,7 @@ from resources.ledger.part import Stored
 from resources.ledger.tables import accepted_versions, publications, runs
 
 TABLE = accepted_versions
+_KEYS_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,15 @@ class AcceptedVersion(Stored):
 
 def holders(connection: sa.Connection, target: str, keys: Sequence[str] | None) -> dict[str, str]:
     """Return the run that each chunk of a target (of `keys`, if given) is from today."""
-    query = sa.select(accepted_versions.c.chunk, accepted_versions.c.run_id).where(
-        accepted_versions.c.target == target, accepted_versions.c.ended_at.is_(None)
-    )
-    wanted = None if keys is None else set(keys)
-    return {row.chunk: row.run_id for row in connection.execute(query) if wanted is None or row.chunk in wanted}
+    current = accepted_versions.c
+    query = sa.select(current.chunk, current.run_id).where(current.target == target, current.ended_at.is_(None))
+    if keys is None:
+        return {row.chunk: row.run_id for row in connection.execute(query)}
+    return {
+        row.chunk: row.run_id
+        for start in range(0, len(keys), _KEYS_AT_ONCE)
+        for row in connection.execute(query.where(current.chunk.in_(keys[start : start + _KEYS_AT_ONCE])))
+    }
 
 
 def take(connection: sa.Connection, target: str, keys: Sequence[str], run_id: str, at: datetime) -> dict[str, str]:

@@ -6,7 +6,7 @@ Put here what is recorded then and which plan each chunk has. Whether a conflict
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -19,6 +19,7 @@ from resources.ledger import instants, plans
 from resources.ledger.cells import parsed
 from resources.ledger.locks import lock_run, require_lease
 from resources.ledger.part import Part, Stored
+from resources.ledger.plans import Terms
 from resources.ledger.runs import RunRecord, move_run
 from resources.ledger.tables import amendments, attempts, chunks
 
@@ -120,6 +121,10 @@ class Amendments(Part):
             plan = plans.parsed(amendment.plan)
             found |= dict.fromkeys(parsed(amendments.c.chunks, amendment.chunks, list), plan)
         return found
+
+    def terms(self, run_ids: Collection[str] | None = None) -> dict[str, Terms]:
+        """Return what the plans of runs say but for their chunks, by run: of all, or of those that are named; see `Terms`."""
+        return plans.terms(self.engine, run_ids)
 
 
 def require_same_plan(connection: sa.Connection, run_id: str, keys: Sequence[str], edition: int) -> None:

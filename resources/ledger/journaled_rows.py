@@ -10,10 +10,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import sqlalchemy as sa
 
+from resources.ledger.cells import Day, Utc
 from resources.ledger.rows import cell, unforgiving
 from resources.ledger.tables import metadata
 
@@ -24,6 +26,10 @@ _APART = {"leases", "journal"}
 JOURNALED = frozenset(metadata.tables) - _APART
 TEXTS = {"runs": {"manifest": "manifest_hash", "plan": "plan_hash"}}
 """Long texts whose hash is another cell of the row: by table, the text and its hash."""
+_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
+_AS_THEY_ARE = frozenset({str, int, type(None)})
+_CONVERTED = (Utc, Day, sa.Boolean)
+"""Kinds whose cells are not taken as they are, whatever they hold."""
 _HEX = 32
 """Digits kept of the hash of a row: 128 bits."""
 
@@ -35,8 +41,16 @@ def columns_of(table: sa.Table) -> list[str]:
 
 def hash_of(cells: Sequence[Any]) -> str:
     """Return the hash of a row's cells."""
-    text = json.dumps(list(cells), ensure_ascii=True, separators=(",", ":"))
+    text = f"[{','.join([_as_json(one) for one in cells])}]"
     return hashlib.sha256(text.encode()).hexdigest()[:_HEX]
+
+
+def _as_json(value: Any) -> str:
+    """Return the JSON of a cell; of texts and numbers, which nearly all are, without an encoder made anew for each row."""
+    kind = type(value)
+    if kind is str:
+        return encode_basestring_ascii(value)
+    return str(value) if kind is int else _ENCODER.encode(value)
 
 
 def is_numbered(table: sa.Table) -> bool:
@@ -94,12 +108,15 @@ def read_rows(
 ) -> Iterator[tuple[str, str, list[Any]]]:
     """Yield run, key and cells of each row of a query of `query_of`."""
     keys = len(keys_of(table))
-    kinds = [table.c[name].type for name in (columns_of(table) if columns is None else columns)]
+    columns = columns_of(table) if columns is None else columns
+    kinds = [(table.c[name].type, isinstance(table.c[name].type, _CONVERTED)) for name in columns]
     with unforgiving(connection):
         found = connection.execute(query, dict(values)).all()
     for run_id, *rest in found:
         cells = [
-            value if isinstance(value, str) and isinstance(kind, sa.Text) else cell(kind, value)
-            for kind, value in zip(kinds, rest[keys:], strict=True)
+            value
+            if (not converted and type(value) in _AS_THEY_ARE) or (isinstance(value, str) and isinstance(kind, sa.Text))
+            else cell(kind, value)
+            for (kind, converted), value in zip(kinds, rest[keys:], strict=True)
         ]
         yield str(run_id), "|".join(str(part) for part in rest[:keys]), cells

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,16 +50,22 @@ from resources.ledger.tables import journal, metadata
 _LOG = logging.getLogger(__name__)
 _TOUCHED, _WRITTEN = "journal.touched", "journal.written"
 _BATCH = 400
+_ROWS_OF_AN_ENTRY = 20_000
+"""Rows that one entry names; a transaction that changes more of them writes several entries."""
 
 
 @dataclass
 class _Touched:
     """What a transaction has changed so far: rows as they were before, and where new ones begin."""
 
-    before: dict[tuple[str, str, str], str | None] = field(default_factory=dict)
-    """By table, run and key."""
+    before: dict[tuple[str, str], dict[str, str | None]] = field(default_factory=dict)
+    """By table and run, and in these by key."""
     grown: dict[str, int] = field(default_factory=dict)
     """By table with numbered rows: the highest number before."""
+
+    def note(self, table: str, run_id: str, key: str, before: str | None) -> None:
+        """Keep what a row was, unless it was changed before."""
+        self.before.setdefault((table, run_id), {}).setdefault(key, before)
 
 
 class Journal:
@@ -111,22 +117,23 @@ class Journal:
             values
         ) in each:  # one query for all of them: to find its compiled text again takes longer than to read a row
             for run_id, key, row in read_rows(connection, table, query, values):
-                touched.before.setdefault((table.name, run_id, key), hash_of(row))
+                touched.note(table.name, run_id, key, hash_of(row))
 
     def _on_commit(self, connection: sa.Connection) -> None:
         """Write an entry for each run whose rows have changed."""
         touched: _Touched | None = connection.info.pop(_TOUCHED, None)
         if touched is None:
             return
-        changes = _changes(connection, touched)
-        if not changes:
-            return
         written = None
-        follows = 0 if self.chain is None else self.chain.length()
-        lock_journal(connection)
-        for run_id, rows in sorted(changes.items()):
-            written = _write(connection, run_id, rows, follows)
-        connection.info[_WRITTEN] = written
+        follows = 0
+        for changes in _changes(connection, touched):
+            if written is None:
+                follows = 0 if self.chain is None else self.chain.length()
+                lock_journal(connection)
+            for run_id, rows in sorted(changes.items()):
+                written = _write(connection, run_id, rows, follows)
+        if written is not None:
+            connection.info[_WRITTEN] = written
 
     def _on_checkin(self, _connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
         """Link what was committed on a connection, now that the transaction is over."""
@@ -203,41 +210,55 @@ def _about_to_insert(
         return
     own = dict(clause.compile().params) if clause._values else {}  # noqa: SLF001 - compiled only where the statement brings values
     for values in each:
-        run_id, key = place_of(table, {**own, **values})
-        touched.before.setdefault((table.name, run_id, key), None)
+        run_id, key = place_of(table, {**own, **values} if own else values)
+        touched.note(table.name, run_id, key, None)
 
 
-def _changes(connection: sa.Connection, touched: _Touched) -> dict[str, dict[str, Any]]:
-    """Return by run what the entry of a transaction says of its rows."""
-    changes: dict[str, dict[str, Any]] = {}
-    after: dict[tuple[str, str, str], str] = {}
+def _changes(connection: sa.Connection, touched: _Touched) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield by run what the entry of a transaction says of its rows: of very many rows several entries, one after the other."""
+    new: dict[tuple[str, str], dict[str, str]] = {}
     for name, highest in touched.grown.items():
         table = metadata.tables[name]
         for run_id, key, row in read_rows(connection, table, query_of(table).where(table.c.id > highest), {}):
-            after[name, run_id, key] = hash_of(row)
-            touched.before[name, run_id, key] = None
-    missing: dict[tuple[str, str], list[str]] = {}
-    for name, run_id, key in touched.before:
-        if (name, run_id, key) not in after:
-            missing.setdefault((name, run_id), []).append(key)
-    for (name, run_id), keys in missing.items():
-        table = metadata.tables[name]
+            new.setdefault((name, run_id), {})[key] = hash_of(row)
+            touched.before.setdefault((name, run_id), {})[key] = None
+    changes: dict[str, dict[str, Any]] = {}
+    entered = 0
+    for name, run_id in sorted(touched.before, key=lambda place: (place[1], place[0])):
+        table, before = metadata.tables[name], touched.before[name, run_id]
+        keys = list(before)
         for start in range(0, len(keys), _BATCH):
-            query = query_of(table).where(have_keys(table, run_id, keys[start : start + _BATCH]))
-            for _, key, row in read_rows(connection, table, query, {}):
-                after[name, run_id, key] = hash_of(row)
-    for (name, run_id, key), before in touched.before.items():
-        now_ = after.get((name, run_id, key))
-        if before != now_:
-            _enter(changes, metadata.tables[name], run_id, key, before, now_)
-    return changes
+            some = keys[start : start + _BATCH]
+            after = _hashes(connection, table, run_id, some, new.get((name, run_id), {}))
+            for key in some:
+                if before[key] != after.get(key):
+                    _enter(changes, table, run_id, key, before[key], after.get(key))
+                    entered += 1
+            if entered >= _ROWS_OF_AN_ENTRY:
+                yield changes
+                changes, entered = {}, 0
+    if changes:
+        yield changes
+
+
+def _hashes(
+    connection: sa.Connection, table: sa.Table, run_id: str, keys: Sequence[str], known: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the hashes of the rows of a run that have some keys, by key: of those that are not `known`, as the database has them."""
+    found = {key: known[key] for key in keys if key in known}
+    if len(found) < len(keys):
+        query = query_of(table).where(have_keys(table, run_id, [key for key in keys if key not in known]))
+        found |= {key: hash_of(row) for _, key, row in read_rows(connection, table, query, {})}
+    return found
 
 
 def _enter(
     changes: dict[str, dict[str, Any]], table: sa.Table, run_id: str, key: str, before: str | None, after: str | None
 ) -> None:
-    of_table = changes.setdefault(run_id, {}).setdefault(table.name, {"columns": columns_of(table), "rows": {}})
-    of_table["rows"][key] = [before, after]
+    of_run = changes.setdefault(run_id, {})
+    if table.name not in of_run:
+        of_run[table.name] = {"columns": columns_of(table), "rows": {}}
+    of_run[table.name]["rows"][key] = [before, after]
 
 
 def _write(

@@ -274,6 +274,19 @@ class Publications(Part):
             sa.select(publications).where(publications.c.run_id == run_id).order_by(publications.c.id),
         )
 
+    def all_publications(self) -> dict[str, list[PublicationRecord]]:
+        """Return the publications and rollbacks of every run that has any, in order."""
+        found: dict[str, list[PublicationRecord]] = {}
+        for entry in self._stored(PublicationRecord, sa.select(publications).order_by(publications.c.id)):
+            found.setdefault(entry.run_id, []).append(entry)
+        return found
+
+    def undecided(self) -> set[str]:
+        """Return the runs with an entry of which nobody has said yet what came of it."""
+        query = sa.select(publications.c.run_id).where(publications.c.state == PublicationState.INTENT)
+        with self.engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
     def landed(self, run_id: str) -> list[PublicationRecord]:
         """Return what a run has committed: its publications, rollbacks and so on that landed, in order."""
         return [entry for entry in self.publications(run_id) if entry.has_landed]

@@ -7,8 +7,8 @@ Put here what records a run and moves it from one state to the next. Which moves
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self
@@ -29,6 +29,7 @@ from resources.ledger.tables import chunks, runs, transitions
 
 _RUN = tuple(column for column in runs.c if column.name != "plan")
 """What a record of a run is made of; its plan is fetched when somebody asks for it."""
+_CHUNKS_AT_ONCE, _RUNS_AT_ONCE = 10_000, 400
 
 
 @dataclass(frozen=True)
@@ -143,24 +144,12 @@ class Runs(Part):
             else:
                 connection.execute(runs.update().where(runs.c.run_id == plan.run_id).values(**values))
                 connection.execute(chunks.delete().where(chunks.c.run_id == plan.run_id))
-            connection.execute(
-                chunks.insert(),
-                [
-                    {
-                        "run_id": plan.run_id,
-                        "chunk": chunk.key,
-                        "idx": chunk.index,
-                        "attempt": 0,
-                        "files": "[]",
-                        "measures": "{}",
-                        "error": "",
-                        "state": ChunkState.PLANNED,
-                        "updated_at": at,
-                    }
-                    for chunk in plan.chunks
-                ],
-            )
-        return self.run(plan.run_id)
+            _insert_chunks(connection, plan, at)
+        record = self.run(plan.run_id)
+        if record.plan_hash != plan.hash:
+            return record
+        # nobody reads back what was just written: of a million chunks that takes seconds
+        return replace(record, _fetch_plan=partial(plans.still, self.engine, plan))
 
     def existing(self, manifest: RunManifest) -> RunRecord | None:
         """Return the run if it is approved or later, so that it is not planned anew.
@@ -194,13 +183,36 @@ class Runs(Part):
             record = self.run(record.run_id)
         return record
 
-    def runs(self, *, target: str | None = None, states: Iterable[RunState] | None = None) -> list[RunRecord]:
+    def targets(self) -> set[str]:
+        """Return the tables that runs are on record of."""
+        with self.engine.connect() as connection:
+            return set(connection.execute(sa.select(runs.c.target).distinct()).scalars())
+
+    def runs_named(self, run_ids: Collection[str]) -> dict[str, RunRecord]:
+        """Return runs by their ids, which are looked up together.
+
+        Raises:
+            InputRefused: if the ledger holds no run of one of them.
+        """
+        found: dict[str, RunRecord] = {}
+        ordered = sorted(run_ids)
+        with self.engine.connect() as connection, legible("ledger runs"):
+            for start in range(0, len(ordered), _RUNS_AT_ONCE):
+                query = sa.select(*_RUN).where(runs.c.run_id.in_(ordered[start : start + _RUNS_AT_ONCE]))
+                found |= {row.run_id: _run_record(self.engine, row) for row in connection.execute(query)}
+        return {run_id: found.get(run_id) or self.run(run_id) for run_id in ordered}
+
+    def runs(
+        self, *, target: str | None = None, states: Iterable[RunState] | None = None, mode: Mode | None = None
+    ) -> list[RunRecord]:
         """Return runs, oldest first."""
         query = sa.select(*_RUN).order_by(runs.c.created_at, runs.c.run_id)
         if target is not None:
             query = query.where(runs.c.target == target)
         if states is not None:
             query = query.where(runs.c.state.in_([state.value for state in states]))
+        if mode is not None:
+            query = query.where(runs.c.mode == mode.value)
         with self.engine.connect() as connection, legible("ledger runs"):
             return [_run_record(self.engine, row) for row in connection.execute(query)]
 
@@ -254,6 +266,15 @@ class Runs(Part):
         return self._stored(
             TransitionRecord, sa.select(transitions).where(transitions.c.run_id == run_id).order_by(transitions.c.id)
         )
+
+
+def _insert_chunks(connection: sa.Connection, plan: Plan, at: datetime) -> None:
+    """Put the chunks of a plan on record, so many at a time that what is written of them needs no memory to speak of."""
+    alike = {"run_id": plan.run_id, "state": ChunkState.PLANNED, "attempt": 0, "error": "", "updated_at": at}
+    alike |= {"files": "[]", "derived": "[]", "replaced": "[]", "measures": "{}"}
+    for start in range(0, len(plan.chunks), _CHUNKS_AT_ONCE):
+        some = plan.chunks[start : start + _CHUNKS_AT_ONCE]
+        connection.execute(chunks.insert(), [{"chunk": one.key, "idx": one.index, **alike} for one in some])
 
 
 def find_run(connection: sa.Connection, run_id: str) -> RunRecord | None:

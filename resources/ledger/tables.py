@@ -12,6 +12,7 @@ from resources.ledger.cells import BigInteger, Boolean, Day, Integer, String, Te
 metadata = sa.MetaData()
 
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_NOW = sa.text("ended_at IS NULL")
 
 
 def _who() -> tuple[sa.Column[str], sa.Column[str]]:
@@ -147,6 +148,7 @@ publications = sa.Table(
     *_who(),
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
+    sa.Index("publications_by_state", "state"),
 )
 accepted_versions = sa.Table(
     "accepted_versions",
@@ -160,6 +162,9 @@ accepted_versions = sa.Table(
     sa.Column("ended_by", String(64), nullable=True),
     sa.Column("ended_how", String(16), nullable=True),
     sa.Index("accepted_by_chunk", "target", "chunk"),
+    sa.Index("accepted_by_run", "run_id", "ended_at"),
+    sa.Index("accepted_until", "target", "ended_by"),
+    sa.Index("accepted_now", "target", "chunk", sqlite_where=_NOW, postgresql_where=_NOW),
 )
 sink_attempts = sa.Table(
     "sink_attempts",
@@ -485,4 +490,6 @@ journal = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
     sa.Column("said", sa.Text, nullable=False),
 )
+for _of_runs in (transitions, attempts, approvals, publications, watermarks, freezes, waits):
+    sa.Index(f"{_of_runs.name}_by_run", _of_runs.c.run_id, _of_runs.c.id)
 name_places(metadata)

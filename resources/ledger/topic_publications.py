@@ -12,9 +12,8 @@ from datetime import datetime
 from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 
-from manifests.canonical import canonical_json
+from manifests.canonical import canonical_json, reader_of
 from manifests.errors import Problem, StateMoved
 from manifests.lifecycle import PublicationState
 from resources import actors
@@ -91,10 +90,8 @@ class TopicPublication(Stored):
     def ranges(self) -> list[WrittenRange]:
         """What was read back of each partition."""
         with legible(f"the publication of run '{self.run_id}' to {self.topic}"):
-            return [_WRITTEN.validate_python(one) for one in parsed(topic_publications.c.written, self.written, list)]
-
-
-_WRITTEN = TypeAdapter(WrittenRange)
+            written = parsed(topic_publications.c.written, self.written, list)
+            return [reader_of(WrittenRange).validate_python(one) for one in written]
 
 
 class TopicPublications(Part):

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
-from manifests.chunks import Chunking, first_day
+from manifests.chunks import Chunking, key_of
 from manifests.model import Corrections, Mode
 from manifests.plan import Plan
 from resources.ledger.part import Part, Stored
@@ -155,10 +155,12 @@ def _begins(connection: sa.Connection, run_id: str) -> date:
 
 
 def _holds_later_chunks(connection: sa.Connection, plan: Plan) -> bool:
-    """Whether somebody holds a chunk of the target after the run's last day."""
-    held = connection.execute(
-        sa.select(accepted_versions.c.chunk).where(
+    """Whether somebody holds a chunk of the target after the run's last day; `plan` is of a target with time."""
+    # the times of one chunking are texts of one length, and in order; of hours the day says it
+    last = key_of(Chunking.DAY if plan.chunking is Chunking.HOUR else plan.chunking, plan.publish_range.end)
+    newest = connection.execute(
+        sa.select(sa.func.max(sa.func.substr(accepted_versions.c.chunk, 1, len(last)))).where(
             accepted_versions.c.target == plan.target, accepted_versions.c.ended_at.is_(None)
         )
-    )
-    return any(first_day(plan.chunking, row.chunk) > plan.publish_range.end for row in held)
+    ).scalar()
+    return newest is not None and newest > last

@@ -85,8 +85,8 @@ def another_program(ledger: Ledger) -> sqlite3.Connection:
 
 @pytest.fixture
 def parser(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Parser:
-    counting = Parser(plans._PLAN, ledger)
-    monkeypatch.setattr(plans, "_PLAN", counting)
+    counting = Parser(plans.reader_of(plans.Plan), ledger)
+    monkeypatch.setattr(plans, "reader_of", lambda _: counting)
     return counting
 
 

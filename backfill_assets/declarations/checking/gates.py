@@ -22,13 +22,13 @@ from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.target import (
     ACCEPTED_ROWS_GATE,
-    CHUNK_GATE,
     PLATFORM_GATES,
     PUBLISHED_RULES_GATE,
     Level,
     Reconciliation,
     TargetTable,
 )
+from manifests.chunks import CHUNK_GATE
 from manifests.data_terms import OLD_DATA_GATE
 from manifests.errors import Problem
 from manifests.expected import EXPECTED_FIGURES_GATE
