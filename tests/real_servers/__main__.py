@@ -11,11 +11,19 @@ from real_servers.debezium import environment
 from real_servers.kafka import jars
 from real_servers.postgresql import binaries
 from real_servers.processes import MissingServerError
+from real_servers.s3 import gateway, moto_environment, spark_jars
 
 
 def main() -> None:
     """Print a line for each server."""
-    servers: dict[str, Callable[[], object]] = {"Kafka": jars, "PostgreSQL": binaries, "Debezium": environment}
+    servers: dict[str, Callable[[], object]] = {
+        "Kafka": jars,
+        "PostgreSQL": binaries,
+        "Debezium": environment,
+        "S3 (moto)": moto_environment,
+        "S3 (Versity gateway)": gateway,
+        "Spark's S3A": spark_jars,
+    }
     for name, had in servers.items():
         try:
             print(f"{name}: {had()}")
