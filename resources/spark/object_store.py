@@ -118,7 +118,7 @@ def require_classes(session: SparkSession, catalog: Mapping[str, str], settings:
     artefacts = {
         _S3A: f"org.apache.hadoop:hadoop-aws:{hadoop}",
         "software.amazon.awssdk": "the AWS SDK that it names (software.amazon.awssdk:bundle)",
-        _CLOUD: f"org.apache.spark:spark-hadoop-cloud_2.13:{spark}",
+        _CLOUD: f"org.apache.spark:spark-hadoop-cloud_2.13 of Spark {spark.rpartition('.')[0]}",
     }
     raise EnvironmentRefused(
         Problem(
