@@ -267,7 +267,7 @@ def test_a_session_of_another_mode_than_live_has_no_local_file(world: World, tmp
     for place in (f"file://{tmp_path}/rows.csv", f"{tmp_path}/rows.csv"):
         with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
             session.read.text(place)
-    with pytest.raises(Exception, match=r"readonly|No mount point|AccessControl"):
+    with pytest.raises(Exception, match=r"File/Directory does not exist: /"):
         session.range(1).write.parquet(f"file://{tmp_path}/out")
     assert not (tmp_path / "out").exists()
 
@@ -278,7 +278,7 @@ def test_a_session_that_writes_nothing_writes_nothing_to_s3(world: World, disk_s
         session.range(1).write.parquet("s3://lake/nothing")
     with world.platform.spark.writing_evidence(Mode.RECONCILIATION) as writes:
         assert writes.conf.get(COMMIT_PROTOCOL, "").endswith("PathOutputCommitProtocol")
-        writes.range(1).write.parquet("s3://lake/evidence")
+        writes.range(1).coalesce(1).write.parquet("s3://lake/evidence")
     assert disk_store.objects("lake/nothing") == []
     assert len(disk_store.objects("lake/evidence")) == 1
     with pytest.raises(Exception, match="FileCommitProtocol"):

@@ -215,4 +215,7 @@ def store_on_disk() -> Iterator[Store]:
 
 
 def _keys() -> dict[str, str]:
-    return {"ROOT_ACCESS_KEY_ID": f"tests{secrets.token_hex(6)}", "ROOT_SECRET_ACCESS_KEY": f"secret-{secrets.token_hex(16)}"}
+    return {
+        "ROOT_ACCESS_KEY_ID": f"tests{secrets.token_hex(6)}",
+        "ROOT_SECRET_ACCESS_KEY": f"secret-{secrets.token_hex(16)}",
+    }
