@@ -15,9 +15,12 @@ import pyarrow as arrow
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import ListType, LongType, NestedField, StringType, UUIDType
 from real_servers.s3 import Store
 from worlds import SPARK
 
+from backfill_assets.worker.chunk_finishing import FinishTask, finish
 from backfill_assets.worker.chunk_gate import _read
 from backfill_assets.worker.columns import UNREADABLE, rows_of, scan_file
 from backfill_assets.worker.file_batches import batches_of
@@ -263,6 +266,31 @@ def rule_of(path: str) -> str:
     except UNREADABLE as error:
         return unreadable(path, error).rule
     raise AssertionError(f"{path} can be read")
+
+
+@pytest.mark.servers
+def test_a_file_of_s3_is_finished_in_its_place_or_left_as_it_was(moto_store: Store, folder: str) -> None:
+    schema = Schema(
+        NestedField(1, "name", StringType(), required=False),
+        NestedField(2, "marks", ListType(3, LongType(), element_required=False), required=False),
+        NestedField(4, "id", UUIDType(), required=False),
+    )
+    rows = pl.DataFrame({"name": ["ann", "bob"], "marks": [[1], [2, 3]], "id": [b"0" * 16, b"1" * 16]})
+    path = f"{folder}/a.parquet"
+    with stores.opened_by(access_to(moto_store.properties())):
+        for wrong in (False, True):
+            own = rows.with_columns(id=pl.lit(b"short")) if wrong else rows
+            with stores.output(path) as stream:
+                pq.write_table(own.to_arrow(), stream)
+            before = stores.content(path)
+            found = finish(schema, ("name",), FinishTask("2010-01", path))
+            assert found.column == ("id" if wrong else "")
+            assert (stores.content(path) == before) == wrong
+            if not wrong:
+                assert found.size == stores.size_of(path)
+                assert found.rows == stores.footer(path).num_rows == 2
+                assert stores.footer(path).schema.to_arrow_schema().field("marks").type.value_field.metadata
+    assert moto_store.objects(folder.removeprefix("s3://")) == [path.removeprefix("s3://")]
 
 
 @pytest.mark.servers
