@@ -80,7 +80,11 @@ def test_a_plan_takes_nothing_along_that_it_has_no_use_for(tmp_path: Path) -> No
     platform.lakehouse.append(metered.READINGS, [pyarrow.Table.from_pylist(read, schema)], {LOAD_PROPERTY: "readings"})
     small_table.closed(platform)
     target = {"table": metered.DAILY, "publishRange": {"start": "2024-03-31", "end": "2024-03-31"}}
-    own = {"source": {"table": metered.READINGS}, "transform": {"name": "daily_watts", "version": "1"}, "target": target}
+    own = {
+        "source": {"table": metered.READINGS},
+        "transform": {"name": "daily_watts", "version": "1"},
+        "target": target,
+    }
     manifest.write_text(yaml.safe_dump(manifest_data(RUN, development=True, **own)))
 
     served = {"BACKFILL_PRODUCTS": '["benchmarks.metered:PRODUCT"]', "PYTHONPATH": str(Path(__file__).parents[1])}

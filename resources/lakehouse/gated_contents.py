@@ -16,8 +16,11 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.staged_file import StagedFile
+from resources.files.stores import is_local
 
-_PIECE = 1 << 20
+_PIECE = 8 << 20
+"""Bytes that are read at once: of a store, by one request."""
+_ASKED_TOGETHER = 8
 _RULE = "what is published is what was gated"
 _WAY_OUT = "cancel the run: its staging was changed after it was gated"
 
@@ -32,7 +35,10 @@ def require_gated_contents(table: Table, staged: Sequence[StagedFile]) -> None:
     hashed = [file for file in staged if file.sha256]
     if not hashed:
         return
-    with ThreadPoolExecutor(min(len(hashed), os.cpu_count() or 1)) as pool:
+    at_once = os.cpu_count() or 1
+    if not all(is_local(file.path) for file in hashed):
+        at_once = max(at_once, _ASKED_TOGETHER)
+    with ThreadPoolExecutor(min(len(hashed), at_once)) as pool:
         found = list(pool.map(lambda file: _sha256(table, file.path), hashed))
     wrong = [
         Problem(
