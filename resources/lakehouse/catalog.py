@@ -21,8 +21,8 @@ from sqlalchemy.engine import make_url
 
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.files.sqlite_files import require_files
-from resources.lakehouse.catalog_errors import reachable
 from resources.files.stores import StoreAccess
+from resources.lakehouse.catalog_errors import reachable
 from resources.lakehouse.declared_tables import require_as_declared
 from resources.lakehouse.file_access import TABLE_FILE_IO, access_to
 from resources.lakehouse.metadata import readable_table, require_single_ids
