@@ -95,7 +95,7 @@ class Platform:
         """Who does what is done with each chunk on its own: Spark's Python workers."""
         from resources.spark.workers import SparkWorkers  # noqa: PLC0415
 
-        return SparkWorkers(self.spark)
+        return SparkWorkers(self.spark, lambda: self.lakehouse.access)
 
     @property
     def _sinks_of_others(self) -> frozenset[str]:

@@ -14,7 +14,7 @@ import polars as pl
 
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import rank
-from resources.lakehouse.facade import local_path
+from resources.files import stores
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def _row_difference(
 def in_key_order(paths: Sequence[str], columns: Mapping[str, pl.Expr], key: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Yield the rows of files in key order, a file at a time; all at once where their key ranges overlap."""
     bounds = []
-    for path in map(local_path, paths):
-        keys = pl.scan_parquet(path, hive_partitioning=False, glob=False).select(key).sort(key)
+    for path in paths:
+        keys = pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False).select(key).sort(key)
         ends = pl.concat([keys.head(1), keys.tail(1)]).collect()
         if ends.height:
             bounds.append((rank(ends.row(0)), rank(ends.row(-1)), path))
@@ -103,4 +103,5 @@ def in_key_order(paths: Sequence[str], columns: Mapping[str, pl.Expr], key: Sequ
     apart = all(later[0] > earlier[1] for earlier, later in pairwise(bounds))
     ordered = [path for *_, path in bounds]
     for group in ([path] for path in ordered) if apart else [ordered]:
-        yield pl.scan_parquet(group, hive_partitioning=False, glob=False).select(columns.values()).sort(key).collect()
+        files = (pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False) for path in group)
+        yield pl.concat(one.select(columns.values()) for one in files).sort(key).collect()

@@ -25,6 +25,7 @@ from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.file_batches import batches_of, bytes_of, rows_of_bytes
 from manifests.errors import Problem
 from manifests.log_ranges import LogRange
+from resources.files import stores
 
 _RULE = "an archive has records as they are landed: the columns of `ba.TopicRecord`, but for load_id"
 _FIX = "correct the archive, or write it anew; nothing was landed"
@@ -95,7 +96,7 @@ def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
     """Return which offsets a file has, or why it is no file of an archive of a table with such columns."""
     kinds = {field.name: polars_type(field.field_type) for field in schema.fields if field.name != _LOAD}
     try:
-        own = pl.scan_parquet(path, hive_partitioning=False, glob=False).collect_schema()
+        own = pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False).collect_schema()
         wrong = [name for name, kind in kinds.items() if not _reads_as(own.get(name), kind)]
         if wrong:
             said = ", ".join(f"{name} is {own.get(name, 'missing')}" for name in wrong)

@@ -51,6 +51,7 @@ from manifests.log_ranges import (
 )
 from manifests.model import Mode
 from resources import logs
+from resources.files import stores
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.landed_logs import LandedLoad, landed_loads
 from resources.lakehouse.live_files import all_files
@@ -90,7 +91,8 @@ def land_archive(
     require_declared_columns(platform, platform.products.input(topic.table))
     with held_to_load(platform, topic.table) as held:
         table = platform.lakehouse.table(topic.table)
-        found = [looked_at(path, table.schema()) for path in _files_of(platform, place)]
+        with stores.opened_by(platform.lakehouse.access):
+            found = [looked_at(path, table.schema()) for path in _files_of(platform, place)]
         loads = landed_loads(table)
         files = [one for one in found if isinstance(one, ArchivedFile)]
         problems = [one for one in found if isinstance(one, Problem)]

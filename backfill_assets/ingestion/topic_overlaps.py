@@ -20,7 +20,9 @@ from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
 from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import LogRange
+from resources.files import stores
 from resources.lakehouse.facade import local_path
+from resources.lakehouse.file_access import access_to
 from resources.lakehouse.live_files import live_files
 
 _BLOCK = 100_000
@@ -70,6 +72,13 @@ def require_equal(
     Raises:
         InputRefused: if they differ, naming the first offset at which they do, or the files cannot be read.
     """
+    with stores.opened_by(access_to(table.io.properties)):
+        return _required_equal(table, paths, ranges, what, compacted=compacted)
+
+
+def _required_equal(
+    table: Table, paths: Sequence[str], ranges: Sequence[LogRange], what: str, *, compacted: bool
+) -> Proven:
     schema = table.schema().model_dump_json()
     kinds = pl.Schema({name: polars_type(table.schema().find_field(name).field_type) for name in COLUMNS})
     removed = 0

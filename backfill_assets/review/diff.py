@@ -49,6 +49,7 @@ from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
 from manifests.text import visible
+from resources.files import stores
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, operator
@@ -124,7 +125,8 @@ def diff_here(platform: Platform, run_id: str, *, like: RunDiff | None = None) -
     _require_files(run, sides)
     keep = (0, 0) if concealed(run).subject else (LARGEST, SAMPLE)
     keep = keep if like is None else (like.kept["largest"], like.kept["sample"])
-    return _compared(run, chunks, sides, diff_id_of(run.target, sides), keep, here=True)[0]
+    with stores.opened_by(platform.lakehouse.access):
+        return _compared(run, chunks, sides, diff_id_of(run.target, sides), keep, here=True)[0]
 
 
 def _holds(recorded: RunDiff, largest: int, sample: int) -> bool:

@@ -17,10 +17,8 @@ from functools import cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
@@ -40,6 +38,7 @@ from backfill_assets.worker.columns import UNREADABLE, rows_of, scan_file, table
 from backfill_assets.worker.key_order import rows_between
 from backfill_assets.worker.nested import differs
 from backfill_assets.worker.sums import exact, numeric, plus, sum_of, sums_of
+from resources.files import stores
 from resources.spark.chunk_work import ChunkWork
 
 SLICE_ROWS = 8_000_000
@@ -313,13 +312,9 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
         pl.col(PRODUCER).alias("run_id_old"),
     )
     path = f"{task.output}/{task.chunk}-{number}.parquet"
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
-    partial = f"{name}.{uuid4().hex}.partial"
-    table = table_of(rows, Schema.model_validate_json(spec.schema))
-    pq.write_table(table, partial, filesystem=filesystem, compression="zstd")
-    filesystem.move(partial, name)
-    return path, rows.height, filesystem.get_file_info(name).size
+    with stores.output(path) as stream:
+        pq.write_table(table_of(rows, Schema.model_validate_json(spec.schema)), stream, compression="zstd")
+    return path, rows.height, stores.size_of(path)
 
 
 def comparing(spec: CompareSpec) -> ChunkWork[CompareTask, ChunkCompared | RowsOfAll]:
@@ -333,7 +328,9 @@ def comparing(spec: CompareSpec) -> ChunkWork[CompareTask, ChunkCompared | RowsO
 def _compare(spec: CompareSpec, tasks: Iterable[CompareTask]) -> Iterator[ChunkCompared | RowsOfAll]:
     kept = RowsKept(spec)
     for together in _groups(tasks):
-        for found, largest, sample in compare(spec, together):
+        with stores.each_read_once():
+            compared = compare(spec, together)
+        for found, largest, sample in compared:
             kept.add(largest, sample)
             found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
             yield found

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -45,6 +44,7 @@ from backfill_assets.worker.tallying import Counted
 from backfill_assets.worker.violations import Violation, shown_row
 from manifests.canonical import plain
 from manifests.model import OlderVersion
+from resources.files import stores
 from resources.files.fingerprints import Fingerprint, fingerprint
 from resources.spark.chunk_work import ChunkWork
 
@@ -399,9 +399,11 @@ def deriving(spec: MergeSpec | CorrectionSpec) -> ChunkWork[DeriveTask, Derived 
 def _derive(spec: MergeSpec | CorrectionSpec, tasks: Iterable[DeriveTask]) -> Iterator[Derived | Violation]:
     for task in tasks:
         try:
-            yield merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
+            with stores.each_read_once():
+                found: Derived | Violation = merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
         except Unreadable as error:
-            yield error.violation
+            found = error.violation
+        yield found
 
 
 def judging_merges(
@@ -424,30 +426,36 @@ def _judge_merges(
     spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], tasks: Iterable[MergedTask]
 ) -> Iterator[JudgedMerge]:
     for task in tasks:
-        counted = Counted(tallies)
-        own: Sequence[str] = task.own
-        try:
-            broken = merge_violations(spec, task.derived, task.merged) | _in_several_partitions(spec, own)
-        except Unreadable as error:
-            broken, own = {error.violation.rule: error.violation.sample}, ()
-        slices: pl.DataFrame | None = None
-        sums: dict[str, Any] = {}
-        seen = 0
-        for path in () if broken else task.merged:
-            rows = scan_file(path, spec.schema).collect()
-            seen += rows.height
-            counted.add(rows)
-            sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key, spec.lineage))))
-            slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
-        yield JudgedMerge(
-            task.chunk,
-            broken,
-            [] if slices is None else plain(slices.to_dicts()),
-            {"rows": seen, "sums": as_text(sums)},
-            {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path},
-            counted.as_record(),
-            [] if broken else _ambiguous(spec, task.derived),
-        )
+        with stores.each_read_once():
+            judged = _judge_merge(spec, measure, tallies, task)
+        yield judged
+
+
+def _judge_merge(spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], task: MergedTask) -> JudgedMerge:
+    counted = Counted(tallies)
+    own: Sequence[str] = task.own
+    try:
+        broken = merge_violations(spec, task.derived, task.merged) | _in_several_partitions(spec, own)
+    except Unreadable as error:
+        broken, own = {error.violation.rule: error.violation.sample}, ()
+    slices: pl.DataFrame | None = None
+    sums: dict[str, Any] = {}
+    seen = 0
+    for path in () if broken else task.merged:
+        rows = scan_file(path, spec.schema).collect()
+        seen += rows.height
+        counted.add(rows)
+        sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key, spec.lineage))))
+        slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
+    return JudgedMerge(
+        task.chunk,
+        broken,
+        [] if slices is None else plain(slices.to_dicts()),
+        {"rows": seen, "sums": as_text(sums)},
+        {path: fingerprint(stores.content(path)) for path in own},
+        counted.as_record(),
+        [] if broken else _ambiguous(spec, task.derived),
+    )
 
 
 def _ambiguous(spec: MergeSpec, task: DeriveTask) -> list[dict[str, Any]]:

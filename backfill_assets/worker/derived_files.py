@@ -15,7 +15,6 @@ from typing import Any
 from uuid import uuid4
 
 import polars as pl
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -32,6 +31,7 @@ from pyiceberg.types import IcebergType
 from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
 from backfill_assets.worker.partitions import internal, partition_values, several_partitions
 from backfill_assets.worker.violations import unreadable
+from resources.files import stores
 
 Partition = tuple[Any, ...]
 """What tells the partitions of a chunk's rows apart; `()` where a chunk has only one."""
@@ -143,10 +143,9 @@ def _label(partition: Partition) -> str:
 def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]:
     table = table_of(rows, Schema.model_validate_json(schema))
     path = f"{folder}/part-{uuid4().hex}.parquet"
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
-    pq.write_table(table, name, filesystem=filesystem, compression="zstd")
-    return path, rows.height, filesystem.get_file_info(name).size
+    with stores.output(path) as stream:
+        pq.write_table(table, stream, compression="zstd")
+    return path, rows.height, stores.size_of(path)
 
 
 def misplaced(rows: pl.DataFrame, schema: str, by: PartitionedBy) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ import polars as pl
 import pyarrow as arrow
 import pyarrow.parquet as pq
 
+from resources.files import stores
+
 _ROWS = 10_000
 _BYTES = 16 << 20
 """Rows, and bytes of what they are on the average, that are read at once."""
@@ -22,7 +24,7 @@ _BUFFER = 1 << 20
 def batches_of(
     path: str, columns: Sequence[str], wanted: Callable[[pq.RowGroupMetaData], bool] = lambda _: True
 ) -> Iterator[pl.DataFrame]:
-    """Yield columns of a local file in its order, a batch after the other; row groups that are not `wanted` are passed over.
+    """Yield columns of a file in its order, a batch after the other; row groups that are not `wanted` are passed over.
 
     Raises:
         OSError: if a part of it cannot be read, or has texts that are none.
@@ -36,7 +38,11 @@ def batches_of(
 def _batches(
     path: str, columns: Sequence[str], wanted: Callable[[pq.RowGroupMetaData], bool]
 ) -> Iterator[pl.DataFrame]:
-    with pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+    filesystem, name = stores.opened(path)
+    with (
+        filesystem.open_input_file(name) as stream,
+        pq.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False) as file,
+    ):
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             if not wanted(group):
@@ -56,6 +62,6 @@ def rows_of_bytes(room: int, rows: int, size: int) -> int:
 
 
 def bytes_of(path: str) -> tuple[int, int]:
-    """Return how many rows a local file has, and how many bytes they are before they are compressed."""
-    found = pq.read_metadata(path)
+    """Return how many rows a file has, and how many bytes they are before they are compressed."""
+    found = stores.footer(path)
     return found.num_rows, sum(found.row_group(number).total_byte_size for number in range(found.num_row_groups))

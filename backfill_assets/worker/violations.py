@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manifests.errors import EnvironmentRefused, Problem
+from resources.files import stores
 
 SAMPLE_ROWS = 5
 """Offending rows shown per rule."""
@@ -30,9 +31,9 @@ class Violation:
 
 def unreadable(path: str, error: Exception) -> Violation:
     """Return that a file is missing or damaged; or, where the error does not prove that, that it could not be read just now."""
-    # an error of the operating system has a number; one about what was read has none. A store's could be either
-    of_the_system = isinstance(error, OSError) and error.errno is not None
-    proven = isinstance(error, FileNotFoundError) or not (of_the_system or "://" in path)
+    # an error of the operating system has a number; one about what was read has none. A store's own have none, either
+    of_reading = isinstance(error, OSError) and (error.errno is not None or not stores.is_local(path))
+    proven = isinstance(error, FileNotFoundError) or not of_reading
     sample = {"file": path, "error": f"{type(error).__name__}: {error}"[:500]}
     return Violation(READ_RULE if proven else UNREAD_RULE, 1, [sample])
 

@@ -17,7 +17,7 @@ CONTENT_PROPERTY = "backfill.content-sha256"
 """Snapshot summary key of a load: the SHA-256 (hex) of each of its files by the file's name, as JSON."""
 _MOST = 1_000
 """The most files of a load that are named in its summary: a summary is part of every later metadata file."""
-_BLOCK = 1 << 20
+_BLOCK = 8 << 20
 
 
 def content_property(table: Table, paths: Sequence[str]) -> dict[str, str]:

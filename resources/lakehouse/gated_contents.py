@@ -16,8 +16,11 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.staged_file import StagedFile
+from resources.files.stores import is_local
 
-_PIECE = 1 << 20
+_PIECE = 8 << 20
+"""Bytes that are read at once: of a store, by one request."""
+_ASKED_TOGETHER = 8
 _SHARES = 8
 """Shares of the files that each thread gets: to hand small files over one by one takes longer than to hash them."""
 _RULE = "what is published is what was gated"
@@ -34,10 +37,12 @@ def require_gated_contents(table: Table, staged: Sequence[StagedFile]) -> None:
     hashed = [file for file in staged if file.sha256]
     if not hashed:
         return
-    threads = min(len(hashed), os.cpu_count() or 1)
+    threads = os.cpu_count() or 1
+    if not all(is_local(file.path) for file in hashed):
+        threads = max(threads, _ASKED_TOGETHER)
     size = -(-len(hashed) // (threads * _SHARES))
     shares = [hashed[start : start + size] for start in range(0, len(hashed), size)]
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(min(len(shares), threads)) as pool:
         of_shares = pool.map(lambda share: [_sha256(table, file.path) for file in share], shares)
         found = [sha256 for share in of_shares for sha256 in share]
     wrong = [

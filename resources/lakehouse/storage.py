@@ -23,12 +23,12 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.files.fingerprints import read_footer
+from resources.files.stores import NAMED_HOSTS, local_path, place_of
 from resources.lakehouse.metadata import readable_place
 
+__all__ = ["FileFound", "Storage", "ask_each", "filesystem_of", "local_path", "place_of", "store_of"]
 _LOOK_AT_ONCE = 1_000
 _ASKED_TOGETHER = 8
-_NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
-"""Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb", "gcs": "gs"}
 """Schemes that name the same store as another one."""
 _Answer = TypeVar("_Answer")
@@ -43,23 +43,10 @@ class FileFound:
     modified_ns: int
 
 
-def local_path(uri: str) -> str:
-    """Return the path of a file: URI, and anything else unchanged."""
-    return uri.removeprefix("file://").removeprefix("file:")
-
-
-def place_of(uri: str) -> str:
-    """Return what the file system calls a URI: a local path, bucket and key, or on HDFS the path alone."""
-    parts = urlsplit(uri)
-    if parts.scheme in {"", "file"}:
-        return local_path(uri)
-    return parts.path if parts.scheme in _NAMED_HOSTS else parts.netloc + parts.path
-
-
 def store_of(uri: str) -> str:
     """Return which file system a URI is of: with `place_of` it says which file, and another spelling of both is the same."""
     parts = urlsplit(uri)
-    host = parts.netloc if parts.scheme in {*_NAMED_HOSTS, "file"} and parts.netloc != "localhost" else ""
+    host = parts.netloc if parts.scheme in {*NAMED_HOSTS, "file"} and parts.netloc != "localhost" else ""
     return f"{_SAME_STORE.get(parts.scheme, parts.scheme) or 'file'}://{host}"
 
 
@@ -79,7 +66,7 @@ def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
         filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
     if parts.scheme in {"", "file"}:
         return filesystem, place_of(uri), "file://" if parts.scheme else ""
-    host = parts.netloc if parts.scheme in _NAMED_HOSTS else ""
+    host = parts.netloc if parts.scheme in NAMED_HOSTS else ""
     return filesystem, place_of(uri), f"{parts.scheme}://{host}"
 
 

@@ -17,6 +17,8 @@ from pydantic import TypeAdapter
 
 from manifests.canonical import plain
 from manifests.model import Mode
+from resources.files import stores
+from resources.files.stores import StoreAccess
 
 
 class ChunkTask(Protocol):
@@ -58,15 +60,21 @@ class ChunkWork(Generic[Task, Result]):
         return [reads.validate_json(text) for text in texts]
 
 
-def in_worker(work: ChunkWork[Any, Any], batches: Iterable[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+def in_worker(
+    work: ChunkWork[Any, Any], access: StoreAccess, batches: Iterable[arrow.RecordBatch]
+) -> Iterator[arrow.RecordBatch]:
     """Do work in a worker of Spark, of which there is one a core."""
-    in_memory()
+    begin(access)
     yield from work.batches(batches)
 
 
-def in_memory() -> None:
-    """Have Polars hand nothing from thread to thread: frames are in memory already, and a worker has one core."""
+def begin(access: StoreAccess) -> None:
+    """Make ready what a worker of Spark does: which opens files by an access, and has one core.
+
+    Polars hands nothing from thread to thread: frames are in memory already.
+    """
     pl.Config.set_engine_affinity("in-memory")
+    stores.use(access)
 
 
 def task_text(task: ChunkTask) -> str:

@@ -23,7 +23,7 @@ from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
 from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE, Settings
-from resources.spark import class_archive, pyspark_private, surroundings, worker_daemon
+from resources.spark import class_archive, object_store, pyspark_private, surroundings, worker_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,11 +80,14 @@ _OTHERWISE = {
     _ADAPTIVE: "false",
 }
 """Settings by which a chunk is computed again in another way than before."""
-_HADOOP = ("fs.", "parquet.")
-_COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+_HADOOP = ("fs.", "parquet.", "mapreduce.")
+_COMMIT_PROTOCOL = object_store.COMMIT_PROTOCOL
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
 """What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
 fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
+_OF_A_SESSION = frozenset({_COMMIT_PROTOCOL, object_store.COMMITTER})
+"""Settings that the root session is not given: what only one mode may not do, and what takes classes that may be missing."""
+_NOWHERE = "/there-is-no-local-file-here"
 _OWN_CATALOG = "spark.sql.warehouse.dir"
 _JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
 _DENIED = {_JDBC: JDBC_PROVIDERS}
@@ -96,11 +99,16 @@ _confined: set[bool] = set()
 
 def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
     """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
-    merged = _STATIC | _RUNTIME | _DENIED | settings.spark | settings.spark_by_mode.get(mode, {})
+    merged = _writing_settings(settings, mode)
+    return merged | _WRITES_NOTHING if mode is Mode.RECONCILIATION else merged
+
+
+def _writing_settings(settings: Settings, mode: Mode) -> dict[str, str]:
+    """Return the settings of a mode as they are where files are written."""
+    own = settings.spark | settings.spark_by_mode.get(mode, {})
+    merged = _STATIC | _RUNTIME | _DENIED | object_store.s3_settings(settings.catalog, own) | own
     if mode is not Mode.LIVE:
         merged |= _DENIED | only_the_warehouse(settings)
-    if mode is Mode.RECONCILIATION:
-        merged |= _WRITES_NOTHING
     return merged | {MODE_KEY: mode.value}
 
 
@@ -108,11 +116,14 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
     """Return the settings that leave a session no local path but the warehouse's, and those of tables beside it.
 
     Hadoop's view file system takes the place of the local one and has these mounts only, so that a path elsewhere does not
-    exist, for reading or writing. Where the warehouse is no local folder, its credentials are the limit instead.
+    exist, for reading or writing. Where the warehouse is in S3 no local path is left, and what the catalog's keys may do there is
+    the limit; where it is in another store, its credentials alone are.
     """
     warehouse = settings.catalog.get("warehouse", "")
-    if not warehouse.startswith("file:"):
+    if not warehouse.startswith("file:") and not object_store.is_in_s3(settings.catalog):
         return {}
+    # a view without any mount cannot be made
+    folders = settings.reachable_folders or [_NOWHERE]
     return {
         "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         # otherwise the file system that another session of this JVM opened would be handed out
@@ -121,7 +132,7 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
         "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
         # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
         "spark.sql.sources.ignoreDataLocality": "true",
-        **{f"fs.viewfs.mounttable.default.link.{one}": f"file://{one}" for one in settings.reachable_folders},
+        **{f"fs.viewfs.mounttable.default.link.{one}": f"file://{one}" for one in folders},
     }
 
 
@@ -190,7 +201,7 @@ class ModeSpark:
         if mode is not Mode.RECONCILIATION:
             yield session
             return
-        session.conf.unset(_COMMIT_PROTOCOL)
+        _set_or_unset(session, _COMMIT_PROTOCOL, _writing_settings(self._settings, mode).get(_COMMIT_PROTOCOL))
         try:
             yield session
         finally:
@@ -241,11 +252,9 @@ class ModeSpark:
         wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
         try:
-            # what only one mode may not do is its session's own: the root session's settings are every session's
+            # those have credentials as well: what is static is on the command line of the JVM, for everybody to read
             static = {
-                key: value
-                for key, value in wanted.items()
-                if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
+                key: value for key, value in wanted.items() if not key.startswith(_HADOOP) and key not in _OF_A_SESSION
             }
             pyspark_private.root_is_default()
             root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
@@ -261,7 +270,8 @@ class ModeSpark:
         for name in _TELL_TWICE:
             PySparkLogger.getLogger(name).disabled = True
         session = root.newSession()
-        _set_runtime(session, wanted)
+        object_store.require_classes(session, self._settings.catalog, _writing_settings(self._settings, mode))
+        _set_runtime(session, wanted)  # Spark refuses the name of a class that is missing
         return session
 
 
@@ -317,9 +327,7 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        session.conf.unset(_COMMIT_PROTOCOL)
-        if before is not None:
-            session.conf.set(_COMMIT_PROTOCOL, before)
+        _set_or_unset(session, _COMMIT_PROTOCOL, before)
 
 
 def released_settings(session: SparkSession) -> list[str]:
@@ -361,7 +369,7 @@ def computing_otherwise(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         for name, old in before.items():
-            session.conf.unset(name) if old is None else session.conf.set(name, old)
+            _set_or_unset(session, name, old)
 
 
 def _credentials() -> list[str]:
@@ -420,6 +428,10 @@ def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
     if failed:
         raise failed[0]
     return done[0]
+
+
+def _set_or_unset(session: SparkSession, name: str, value: str | None) -> None:
+    session.conf.unset(name) if value is None else session.conf.set(name, value)
 
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
