@@ -48,6 +48,7 @@ from resources.spark.object_store import COMMIT_PROTOCOL
 
 pytestmark = pytest.mark.servers
 
+OTHER_SECRET = "secret-of-another-bucket"
 START, END = date(2010, 1, 1), date(2010, 3, 31)
 CASES = 80
 FEBRUARY = (date(2010, 2, 1), date(2010, 2, 28))
@@ -79,6 +80,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "spark.master": "local[2,2]",  # a task that fails is tried once more, as on a cluster
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": folder.as_uri(),
+        "spark.hadoop.fs.s3a.bucket.other.secret.key": OTHER_SECRET,
     }
     end_jvm()
     with mock.patch.dict(worlds.SPARK, with_s3):
@@ -224,15 +226,33 @@ def test_the_keys_are_in_no_command_line_no_log_and_no_file(world: World, disk_s
     secret = disk_store.secret_key.encode()
     assert b"extraClassPath" in command
     assert secret not in command
+    assert OTHER_SECRET.encode() not in command
     logged = [file for file in events.rglob("*") if file.is_file()]
     assert logged
     assert [str(file) for file in (*logged, *files_of(world.home)) if secret in file.read_bytes()] == []
+    assert [str(file) for file in logged if OTHER_SECRET.encode() in file.read_bytes()] == []
     said = json.dumps(world.platform.settings.shown()) + repr(world.platform.lakehouse.access)
     assert disk_store.secret_key not in said
     session = world.platform.spark.session(Mode.BACKFILL)
     shown = {row["key"]: row["value"] for row in session.sql("SET").collect()}
     assert "fs.s3a.secret.key" in shown
-    assert disk_store.secret_key not in shown.values()
+    assert shown.keys() >= {"fs.s3a.bucket.other.secret.key"}
+    assert {disk_store.secret_key, OTHER_SECRET}.isdisjoint(shown.values())
+
+
+def test_another_mode_gets_no_session_that_would_be_handed_the_keys_of_the_first(
+    world: World, disk_store: Store
+) -> None:
+    world.platform.spark.session(Mode.LIVE)
+    others = {"fs.s3a.access.key": "nobody", "fs.s3a.secret.key": "nothing"}
+    settings = world.platform.settings.model_copy(update={"spark_by_mode": {Mode.REPLAY: others}})
+    anew = Platform.of(settings).spark
+    with pytest.raises(
+        EnvironmentRefused, match=r"S3 by other settings .*: fs\.s3a\.access\.key, fs\.s3a\.secret\.key"
+    ) as refused:
+        anew.session(Mode.REPLAY)
+    assert disk_store.secret_key not in str(refused.value)
+    assert anew.session(Mode.BACKFILL).conf.get("fs.s3a.access.key") == disk_store.access_key
 
 
 def test_without_sparks_jars_no_attempt_is_begun(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

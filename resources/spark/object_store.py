@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
 COMMITTER = "spark.sql.parquet.output.committer.class"
 _SCHEMES = ("s3", "s3a", "s3n")
+_LOCAL = ("file:", "/")
 _S3A = "org.apache.hadoop.fs.s3a"
 _CLOUD = "org.apache.spark.internal.io.cloud"
 _OF_SPARK = {
@@ -51,10 +52,18 @@ _PROVIDER = "fs.s3a.aws.credentials.provider"
 _SDK = "software.amazon.awssdk.services.s3.S3Client"
 
 
+def says_where(catalog: Mapping[str, str]) -> bool:
+    """Whether properties say where the warehouse is; of a catalog's server they may have its name alone."""
+    warehouse = catalog.get("warehouse", "")
+    return "://" in warehouse or warehouse.startswith(_LOCAL)
+
+
 def is_in_s3(catalog: Mapping[str, str]) -> bool:
-    """Whether the tables of a catalog are in S3, or some may be: its warehouse is there, or it says how S3 is opened."""
-    scheme = catalog.get("warehouse", "").partition("://")[0]
-    return scheme in _SCHEMES or any(name.startswith("s3.") for name in catalog)
+    """Whether the tables of a catalog are in S3, or may be: its warehouse is there, or is no local folder and S3 is spoken of."""
+    warehouse = catalog.get("warehouse", "")
+    if warehouse.startswith(_LOCAL):
+        return False
+    return warehouse.partition("://")[0] in _SCHEMES or any(name.startswith("s3.") for name in catalog)
 
 
 def s3_settings(catalog: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

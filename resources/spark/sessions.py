@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -81,6 +82,8 @@ _OTHERWISE = {
 }
 """Settings by which a chunk is computed again in another way than before."""
 _HADOOP = ("fs.", "parquet.", "mapreduce.")
+_OF_JVM, _OF_STORES = "spark.hadoop.", "spark.hadoop.fs."
+_S3 = ("fs.s3.", "fs.s3a.", "fs.s3n.")
 _COMMIT_PROTOCOL = object_store.COMMIT_PROTOCOL
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
 """What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
@@ -93,6 +96,8 @@ _JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
 _DENIED = {_JDBC: JDBC_PROVIDERS}
 _WITHOUT_SINKS = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
 """Modes that write to no sink."""
+_reached: list[tuple[SparkSession, Path, Mode, dict[str, str]]] = []
+"""Which sessions of which installation open S3 by which settings, with the root session of their JVM."""
 _confined: set[bool] = set()
 """Whether the sessions of this process are confined; both only where LIVE's reach nothing that others may not."""
 
@@ -105,11 +110,25 @@ def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
 
 def _writing_settings(settings: Settings, mode: Mode) -> dict[str, str]:
     """Return the settings of a mode as they are where files are written."""
-    own = settings.spark | settings.spark_by_mode.get(mode, {})
+    own = _by_session(settings.spark) | _by_session(settings.spark_by_mode.get(mode, {}))
     merged = _STATIC | _RUNTIME | _DENIED | object_store.s3_settings(settings.catalog, own) | own
     if mode is not Mode.LIVE:
         merged |= _DENIED | only_the_warehouse(settings)
     return merged | {MODE_KEY: mode.value}
+
+
+def of_the_jvm(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that Spark is started with."""
+    return {name: value for name, value in wanted.items() if not name.startswith(_HADOOP) and name not in _OF_A_SESSION}
+
+
+def _by_session(own: Mapping[str, str]) -> dict[str, str]:
+    """Return an installation's settings, those of file systems as a session has them: they may be credentials.
+
+    As `spark.hadoop.fs.*` they would be the JVM's, on its command line and in Spark's log of events.
+    """
+    moved = {name.removeprefix(_OF_JVM): value for name, value in own.items() if name.startswith(_OF_STORES)}
+    return moved | {name: value for name, value in own.items() if not name.startswith(_OF_STORES)}
 
 
 def only_the_warehouse(settings: Settings) -> dict[str, str]:
@@ -158,17 +177,29 @@ class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
     `worker_modules` are what Python workers have imported when they begin; `sinks` those that other modes than LIVE may use.
+    `opened` returns the properties of the opened catalog, and is asked where the installation's own do not say where its tables are.
     """
 
     def __init__(
-        self, settings: Settings, worker_modules: Sequence[str] = (), sinks: Collection[str] = frozenset()
+        self,
+        settings: Settings,
+        worker_modules: Sequence[str] = (),
+        sinks: Collection[str] = frozenset(),
+        opened: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        self._settings, self._worker_modules, self._sinks = settings, worker_modules, sinks
+        self._as_set, self._worker_modules, self._sinks, self._opened = settings, worker_modules, sinks, opened
         self._workers = {
             "spark.python.daemon.module": worker_daemon.__name__,
             f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
         }
         self._sessions: dict[Mode, SparkSession] = {}
+
+    @cached_property
+    def _settings(self) -> Settings:
+        """The settings, with what the catalog's server says of the warehouse where they have its name alone."""
+        if self._opened is None or object_store.says_where(self._as_set.catalog):
+            return self._as_set
+        return self._as_set.model_copy(update={"catalog": self._as_set.catalog | dict(self._opened())})
 
     def session(self, mode: Mode) -> SparkSession:
         """Return the session of a mode.
@@ -253,9 +284,7 @@ class ModeSpark:
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
         try:
             # those have credentials as well: what is static is on the command line of the JVM, for everybody to read
-            static = {
-                key: value for key, value in wanted.items() if not key.startswith(_HADOOP) and key not in _OF_A_SESSION
-            }
+            static = of_the_jvm(wanted)
             pyspark_private.root_is_default()
             root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
             pyspark_private.keep_root(root)
@@ -270,8 +299,11 @@ class ModeSpark:
         for name in _TELL_TWICE:
             PySparkLogger.getLogger(name).disabled = True
         session = root.newSession()
+        s3 = {name: value for name, value in wanted.items() if name.startswith(_S3)}
+        _require_one_store(root, self._settings.home, mode, s3)
         object_store.require_classes(session, self._settings.catalog, _writing_settings(self._settings, mode))
         _set_runtime(session, wanted)  # Spark refuses the name of a class that is missing
+        _reached.append((root, self._settings.home, mode, s3))
         return session
 
 
@@ -405,6 +437,29 @@ def _require_one_reach(settings: Settings, mode: Mode, sinks: Collection[str]) -
             )
         )
     _confined.add(confined)
+
+
+def _require_one_store(root: SparkSession, home: Path, mode: Mode, s3: Mapping[str, str]) -> None:
+    """Refuse a session that opens S3 by other settings than another one of the same JVM.
+
+    Hadoop keeps what it has opened by address and user alone: the second session would be handed the first one's keys. That
+    cannot be switched off: an S3A of its own for each look at a file would not be closed by anybody.
+
+    Raises:
+        EnvironmentRefused: naming the settings.
+    """
+    _reached[:] = [one for one in _reached if one[0] is root]
+    for _, other_home, other, reached in _reached:
+        if reached == s3 or (other_home != home and not (reached and s3)):
+            continue
+        differ = sorted(name for name in reached.keys() | s3.keys() if reached.get(name) != s3.get(name))
+        raise EnvironmentRefused(
+            Problem(
+                f"a session of {mode} would open S3 by other settings than {other} has in this process: {', '.join(differ)}",
+                "a JVM hands each of its sessions what it has opened in S3 before, with the keys of whoever was first",
+                "launch it in a process of its own, or give both modes the same settings (`spark`, `spark_by_mode`)",
+            )
+        )
 
 
 def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:

@@ -9,6 +9,7 @@ import sys
 import uuid
 from io import BytesIO
 from pathlib import Path
+from typing import cast
 
 import polars as pl
 import pyarrow as arrow
@@ -17,6 +18,7 @@ import pyspark
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, NestedField, StringType, UUIDType
+from pyspark.sql import SparkSession
 from real_servers.s3 import Store
 from worlds import SPARK
 
@@ -33,7 +35,9 @@ from resources.files.stores import StoreAccess
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.file_access import access_to
 from resources.settings import load_settings
-from resources.spark.sessions import ModeSpark, session_settings
+from resources.spark import sessions
+from resources.spark.object_store import COMMIT_PROTOCOL, is_in_s3, require_classes
+from resources.spark.sessions import ModeSpark, of_the_jvm, session_settings
 
 SECRET = "secret-0f1e2d3c"
 CATALOG = {
@@ -150,9 +154,64 @@ def test_what_an_installation_sets_for_spark_goes_before(tmp_path: Path) -> None
     own = {"spark.hadoop.fs.s3a.endpoint": "https://other", "fs.s3a.committer.name": "directory"}
     settings = load_settings(home=tmp_path, catalog={**CATALOG, "s3.session-token": "token"}, spark=own)
     found = session_settings(settings, Mode.LIVE)
-    assert "fs.s3a.endpoint" not in found
+    assert found["fs.s3a.endpoint"] == "https://other"
     assert found["fs.s3a.committer.name"] == "directory"
     assert found["fs.s3a.aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
+
+
+def test_what_opens_file_systems_is_on_no_command_line(tmp_path: Path) -> None:
+    own = {"spark.hadoop.fs.s3a.bucket.other.secret.key": SECRET, "spark.hadoop.fs.azure.account.key.x": SECRET}
+    of_mode = {Mode.REPLAY: {"spark.hadoop.fs.s3a.secret.key": f"{SECRET}-of-replay"}}
+    settings = load_settings(home=tmp_path, catalog=CATALOG, spark=own, spark_by_mode=of_mode)
+    found = session_settings(settings, Mode.REPLAY)
+    assert [name for name, value in of_the_jvm(found).items() if SECRET in value] == []
+    assert found["fs.s3a.bucket.other.secret.key"] == found["fs.azure.account.key.x"] == SECRET
+    assert found["fs.s3a.secret.key"] == f"{SECRET}-of-replay"
+    assert of_the_jvm(found)["spark.hadoop.parquet.enable.summary-metadata"] == "false"
+
+
+def test_no_two_sessions_of_a_jvm_open_s3_as_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, other = cast("SparkSession", object()), cast("SparkSession", object())
+    mine, theirs = {"fs.s3a.access.key": "mine"}, {"fs.s3a.access.key": "theirs"}
+    monkeypatch.setattr(sessions, "_reached", [(root, tmp_path, Mode.LIVE, mine)])
+    sessions._require_one_store(root, tmp_path, Mode.BACKFILL, mine)
+    sessions._require_one_store(root, tmp_path / "of-another", Mode.BACKFILL, {})
+    for home, s3 in ((tmp_path, theirs), (tmp_path, {}), (tmp_path / "of-another", theirs)):
+        with pytest.raises(EnvironmentRefused, match=r"than LIVE has in this process: fs\.s3a\.access\.key") as refused:
+            sessions._require_one_store(root, home, Mode.BACKFILL, s3)
+        assert "theirs" not in str(refused.value)
+    sessions._require_one_store(other, tmp_path, Mode.BACKFILL, theirs)
+
+
+def test_a_local_warehouse_is_not_written_as_s3_is(tmp_path: Path) -> None:
+    for place in (f"file://{tmp_path}/warehouse", f"file:{tmp_path}/warehouse"):
+        local = {**CATALOG, "warehouse": place}
+        found = session_settings(load_settings(home=tmp_path, catalog=local), Mode.BACKFILL)
+        assert COMMIT_PROTOCOL not in found
+        assert not [name for name in found if "s3" in name]
+        assert any(name.startswith("fs.viewfs.mounttable.default.link./") for name in found)
+        require_classes(cast("SparkSession", object()), local, found)
+
+
+def test_where_the_catalogs_server_has_the_warehouse_its_word_counts(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def opened() -> dict[str, str]:
+        asked.append("once")
+        return {"warehouse": "lake", "s3.endpoint": "http://127.0.0.1:9000", "s3.secret-access-key": SECRET}
+
+    rest = {"type": "rest", "uri": "http://127.0.0.1:9/", "warehouse": "lake"}
+    spark = ModeSpark(load_settings(home=tmp_path, catalog=rest), opened=opened)
+    found = session_settings(spark._settings, Mode.BACKFILL)
+    assert found["fs.s3a.endpoint"] == "http://127.0.0.1:9000"
+    assert "fs.file.impl" in found
+    assert is_in_s3(spark._settings.catalog)
+    assert session_settings(spark._settings, Mode.LIVE)
+    assert asked == ["once"]
+    for place in ("s3://lake/warehouse", f"file://{tmp_path}/warehouse"):
+        told = ModeSpark(load_settings(home=tmp_path, catalog={**CATALOG, "warehouse": place}), opened=opened)
+        assert told._settings.catalog["warehouse"] == place
+    assert asked == ["once"], "it is not asked where the installation says it"
 
 
 def test_without_keys_spark_looks_for_them_itself(tmp_path: Path) -> None:
