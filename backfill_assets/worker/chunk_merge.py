@@ -31,6 +31,7 @@ from backfill_assets.worker.derived_files import (
     by_partition,
     misplaced,
     read,
+    read_whole,
     reading,
     rows_of,
     write,
@@ -45,7 +46,7 @@ from backfill_assets.worker.violations import Violation, shown_row
 from manifests.canonical import plain
 from manifests.model import OlderVersion
 from resources.files import stores
-from resources.files.fingerprints import Fingerprint, fingerprint
+from resources.files.fingerprints import Fingerprint
 from resources.spark.chunk_work import ChunkWork
 
 OLDER_RULE = (
@@ -265,12 +266,16 @@ def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -
     Raises:
         Unreadable: naming the first file that cannot be read.
     """
+    return _violations(spec, task, [read(path, spec.schema) for path in merged])
+
+
+def _violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[pl.DataFrame]) -> dict[str, list[dict[str, Any]]]:
+    """Hold the rows that readers would see against what they were made of."""
     entities = read(task.entities)
     computed = rows_of(task.computed)
     computed = None if computed is None else in_one_form(computed)
     before = [in_one_form(read(path, spec.schema)) for path in task.base]
-    after = [in_one_form(read(path, spec.schema)) for path in merged]
-    return _broken(spec, entities, computed, before, after)
+    return _broken(spec, entities, computed, before, list(map(in_one_form, merged)))
 
 
 def _broken(
@@ -413,12 +418,11 @@ def judging_merges(
     return ChunkWork(partial(_judge_merges, spec, measure, tuple(tallies)), MergedTask, JudgedMerge)
 
 
-def _in_several_partitions(spec: MergeSpec, own: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return which files of a merge have rows of several partitions, by the rule that each lies in one."""
+def _in_several_partitions(spec: MergeSpec, own: Iterable[pl.DataFrame]) -> dict[str, list[dict[str, Any]]]:
+    """Return which of the files of a merge have rows of several partitions, by the rule that each lies in one."""
     if not spec.by.parts:
         return {}
-    columns = [column for column, _ in spec.by.parts]
-    found = [one for path in own for one in misplaced(read(path, spec.schema, columns), spec.schema, spec.by)]
+    found = [one for rows in own for one in misplaced(rows, spec.schema, spec.by)]
     return {PARTITION_RULE: found[:_SAMPLE]} if found else {}
 
 
@@ -432,17 +436,21 @@ def _judge_merges(
 
 
 def _judge_merge(spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], task: MergedTask) -> JudgedMerge:
+    """Judge a chunk; each of its own files is read once, and its hash is that of the very bytes that are judged."""
     counted = Counted(tallies)
-    own: Sequence[str] = task.own
+    after: dict[str, pl.DataFrame] = {}
+    hashes: dict[str, Fingerprint] = {}
     try:
-        broken = merge_violations(spec, task.derived, task.merged) | _in_several_partitions(spec, own)
+        for path in task.own:
+            after[path], hashes[path] = read_whole(path, spec.schema)
+        merged = [after[path] if path in after else read(path, spec.schema) for path in task.merged]
+        broken = _violations(spec, task.derived, merged) | _in_several_partitions(spec, after.values())
     except Unreadable as error:
-        broken, own = {error.violation.rule: error.violation.sample}, ()
+        broken, hashes, merged = {error.violation.rule: error.violation.sample}, {}, []
     slices: pl.DataFrame | None = None
     sums: dict[str, Any] = {}
     seen = 0
-    for path in () if broken else task.merged:
-        rows = scan_file(path, spec.schema).collect()
+    for rows in () if broken else merged:
         seen += rows.height
         counted.add(rows)
         sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key, spec.lineage))))
@@ -452,7 +460,7 @@ def _judge_merge(spec: MergeSpec, measure: str | None, tallies: Sequence[Tally],
         broken,
         [] if slices is None else plain(slices.to_dicts()),
         {"rows": seen, "sums": as_text(sums)},
-        {path: fingerprint(stores.content(path)) for path in own},
+        hashes,
         counted.as_record(),
         [] if broken else _ambiguous(spec, task.derived),
     )

@@ -28,10 +28,11 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType
 
-from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
+from backfill_assets.worker.columns import UNREADABLE, scan, scan_file, table_of
 from backfill_assets.worker.partitions import internal, partition_values, several_partitions
 from backfill_assets.worker.violations import unreadable
 from resources.files import stores
+from resources.files.fingerprints import Fingerprint, fingerprint
 
 Partition = tuple[Any, ...]
 """What tells the partitions of a chunk's rows apart; `()` where a chunk has only one."""
@@ -82,6 +83,17 @@ def read(path: str, schema: str = "", columns: Sequence[str] | None = None) -> p
     """
     with reading(path):
         return scan_file(path, schema, columns).collect()
+
+
+def read_whole(path: str, schema: str = "") -> tuple[pl.DataFrame, Fingerprint]:
+    """Return the rows of a file as `read` does, and the hashes of the very bytes that they are decoded from.
+
+    Raises:
+        Unreadable: if it cannot be read.
+    """
+    with reading(path):
+        raw = stores.content(path)
+        return scan(raw, schema).collect(), fingerprint(raw)
 
 
 def rows_of(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
