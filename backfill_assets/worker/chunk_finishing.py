@@ -54,9 +54,8 @@ class Finished:
 def finish(schema: Schema, key: tuple[str, ...], task: FinishTask) -> Finished:
     """Write a file again as a schema has it, whole or not at all: every field id, UUIDs, and map entries in the order of their keys."""
     rows = 0
-    filesystem, name = stores.opened(task.path)
     try:
-        with filesystem.open_input_file(name) as stream, stores.output(task.path) as finished:
+        with stores.opened_input(task.path) as stream, stores.output(task.path) as finished:
             file = pq.ParquetFile(stream)
             with pq.ParquetWriter(finished, schema_to_pyarrow(schema), compression="zstd") as writer:
                 for number in range(file.num_row_groups):

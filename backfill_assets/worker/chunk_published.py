@@ -21,7 +21,7 @@ from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.tallying import Counted
 from manifests.canonical import plain
 from resources.files.stores import StoreAccess
-from resources.spark.chunk_work import ChunkWork, begin, tasks_of
+from resources.spark.chunk_work import ChunkWork, at_work, tasks_of
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def outline_batches(
 
     `access` opens the files, and `table` is the schema of the table (Iceberg JSON), by which they are read.
     """
-    begin(access)
-    for task in tasks_of(OutlineTask, batches):
-        for path in task.paths:
-            rows = imported_by_path(outline)(scan_file(path, table).collect()).select(schema.names)
-            yield from rows.to_arrow().cast(schema).to_batches()
+    with at_work(access):
+        for task in tasks_of(OutlineTask, batches):
+            for path in task.paths:
+                rows = imported_by_path(outline)(scan_file(path, table).collect()).select(schema.names)
+                yield from rows.to_arrow().cast(schema).to_batches()

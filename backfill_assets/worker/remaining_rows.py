@@ -17,7 +17,7 @@ from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 from backfill_assets.worker.columns import scan_file
 from resources.files import stores
 from resources.files.stores import StoreAccess
-from resources.spark.chunk_work import begin, tasks_of
+from resources.spark.chunk_work import at_work, tasks_of
 
 _PLACE = "__place"
 
@@ -50,12 +50,12 @@ def remaining_rows(
         schema: of what is yielded.
         batches: the tasks.
     """
-    begin(access)
-    for task in tasks_of(ReadTask, batches):
-        gone = pl.concat([pl.Series(dtype=pl.Int64), *(_positions(path, task.file) for path in task.deletes)])
-        rows = scan_file(task.path, table, columns).select(columns).with_row_index(_PLACE)
-        left = rows.filter(~pl.col(_PLACE).cast(pl.Int64).is_in(gone.implode())).drop(_PLACE).collect()
-        yield from left.to_arrow().select(schema.names).cast(schema).to_batches()
+    with at_work(access):
+        for task in tasks_of(ReadTask, batches):
+            gone = pl.concat([pl.Series(dtype=pl.Int64), *(_positions(path, task.file) for path in task.deletes)])
+            rows = scan_file(task.path, table, columns).select(columns).with_row_index(_PLACE)
+            left = rows.filter(~pl.col(_PLACE).cast(pl.Int64).is_in(gone.implode())).drop(_PLACE).collect()
+            yield from left.to_arrow().select(schema.names).cast(schema).to_batches()
 
 
 def _positions(path: str, file: str) -> pl.Series:

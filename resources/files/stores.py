@@ -5,7 +5,10 @@ path or by the URI that its table gives it. What opens a store is the catalog's 
 (`Tables.access`), workers get it with their work (`resources.spark.workers`), and neither looks for it in its environment.
 
 What is judged is what was read: of a store a file is taken whole, and decoded from memory, so that an error of decoding is never
-one of the network. Imported by Spark's Python workers: PyIceberg is imported once a file of a store is opened.
+one of the network. One reading proves nothing against an object: an answer that was cut may have the length of a whole one, with
+anything for its end (`require_alike`), and who cannot see a bucket is told that its files are not there (`require_seen`).
+
+Imported by Spark's Python workers: PyIceberg is imported once a file of a store is opened.
 """
 
 from __future__ import annotations
@@ -13,17 +16,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from errno import ENOENT
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
+from zlib import crc32
 
 import pyarrow as arrow
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+
+from manifests.errors import EnvironmentRefused, Problem
+from resources.files.fingerprints import read_footer
+from resources.files.object_names import ambiguous
 
 NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
 """Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
@@ -64,22 +72,30 @@ NO_STORE = StoreAccess()
 _in_force: ContextVar[StoreAccess] = ContextVar("access of stores", default=NO_STORE)
 
 
-def use(access: StoreAccess) -> None:
-    """Open the files of stores by an access from now on: a worker, which does one piece of work after the other."""
-    _in_force.set(access)
+@dataclass(frozen=True)
+class _Had:
+    """What was had by an access: what opens files, by its properties, and a checksum of each file that was read whole."""
+
+    openers: dict[_Properties, Any] = field(default_factory=dict)
+    readings: dict[str, int] = field(default_factory=dict)
+
+
+_had: ContextVar[_Had | None] = ContextVar("what was had by the access", default=None)
 
 
 @contextmanager
 def opened_by(access: StoreAccess) -> Iterator[None]:
-    """Open the files of stores by an access meanwhile, in this thread."""
-    before = _in_force.set(access)
+    """Open the files of stores by an access meanwhile, in this thread; nothing of it is kept for longer."""
+    before, had = _in_force.set(access), _had.set(_Had())
     try:
         yield
     finally:
+        _had.reset(had)
         _in_force.reset(before)
 
 
 _KEPT_BYTES = 256 << 20
+_PIECES, _MOST_BYTES = 3, 8 << 20
 _kept: ContextVar[dict[str, bytes] | None] = ContextVar("files of stores that were read", default=None)
 
 
@@ -110,10 +126,22 @@ def is_local(path: str) -> bool:
 
 
 def place_of(uri: str) -> str:
-    """Return what the file system calls a URI: a local path, bucket and key, or on HDFS the path alone."""
+    """Return what the file system calls a URI: a local path, bucket and key, or on HDFS the path alone.
+
+    Raises:
+        EnvironmentRefused: if it is of a store, and names another object to one library than to the next.
+    """
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"}:
         return local_path(uri)
+    if wrong := ambiguous(uri):
+        raise EnvironmentRefused(
+            Problem(
+                f"{uri!a} has {wrong}",
+                "an object of a store has one name: that would be cut, or left out, where it is read as a URI",
+                "give the table another location, or the file another name",
+            )
+        )
     return parts.path if parts.scheme in NAMED_HOSTS else parts.netloc + parts.path
 
 
@@ -124,16 +152,55 @@ def opened(path: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system that a file is in, and what it is called there."""
     if is_local(path):
         return pafs.LocalFileSystem(), local_path(path)
-    parts = urlsplit(path)
-    return _file_io(_in_force.get().of(path)).fs_by_scheme(parts.scheme, parts.netloc or None), place_of(path)
+    place, parts = place_of(path), urlsplit(path)
+    return _file_io(_in_force.get().of(path)).fs_by_scheme(parts.scheme, parts.netloc or None), place
 
 
-@lru_cache(maxsize=16)
 def _file_io(properties: _Properties) -> Any:
     """Return what opens the files of stores by properties: what the catalog's own property `py-io-impl` names."""
     from pyiceberg.io import load_file_io  # noqa: PLC0415 - not for local files
 
-    return load_file_io(dict(properties))
+    had = _had.get() or _Had()
+    if properties not in had.openers:
+        had.openers[properties] = load_file_io(dict(properties))
+    return had.openers[properties]
+
+
+@contextmanager
+def opened_input(path: str) -> Iterator[arrow.NativeFile]:
+    """Yield a stream of a file's bytes.
+
+    Raises:
+        OSError: if it cannot be read; FileNotFoundError if it is not there.
+    """
+    filesystem, name = opened(path)
+    with seen(filesystem, name), filesystem.open_input_file(name) as stream:
+        yield stream
+
+
+@contextmanager
+def seen(filesystem: pafs.FileSystem, name: str) -> Iterator[None]:
+    """Let that a file of a store is not there be known only where its bucket is seen."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        require_seen(filesystem, name, error)
+        raise
+
+
+def require_seen(filesystem: pafs.FileSystem, name: str, error: Exception | None = None) -> None:
+    """Require of a file that is not found that its bucket is: of unknown keys, or behind a proxy, nothing is.
+
+    Raises:
+        OSError: if nothing is known of the file.
+    """
+    bucket = name.partition("/")[0] or "/"
+    if not isinstance(filesystem, pafs.LocalFileSystem) and not _is_there(filesystem, bucket):
+        raise OSError(f"{bucket} cannot be seen with these keys at this address, so whether {name} is there") from error
+
+
+def _is_there(filesystem: pafs.FileSystem, place: str) -> bool:
+    return bool(filesystem.get_file_info(place).type != pafs.FileType.NotFound)
 
 
 def content(path: str) -> bytes:
@@ -147,9 +214,10 @@ def content(path: str) -> bytes:
     kept = _kept.get()
     if kept is not None and path in kept:
         return kept[path]
-    filesystem, name = opened(path)
-    with filesystem.open_input_file(name) as stream:
+    with opened_input(path) as stream:
         raw = bytes(stream.read())
+    if (had := _had.get()) is not None:
+        had.readings[path] = crc32(raw)
     if kept is not None and sum(map(len, kept.values())) + len(raw) <= _KEPT_BYTES:
         kept[path] = raw
     return raw
@@ -164,6 +232,20 @@ def source(path: str) -> str | bytes:
     return local_path(path) if is_local(path) else content(path)
 
 
+def ending(path: str) -> str | bytes:
+    """Return what Polars finds a file's columns in: its path, and of a store the bytes of its footer.
+
+    Raises:
+        OSError: if a store's cannot be read; FileNotFoundError if it is not there.
+    """
+    return local_path(path) if is_local(path) else _ending(path)
+
+
+def _ending(path: str) -> bytes:
+    with opened_input(path) as stream:
+        return read_footer(stream, stream.size())
+
+
 def footer(found: str | bytes) -> pq.FileMetaData:
     """Return the footer of a Parquet file, by its name, or of its bytes.
 
@@ -172,23 +254,79 @@ def footer(found: str | bytes) -> pq.FileMetaData:
         arrow.ArrowException: if what was read is no footer.
     """
     if isinstance(found, bytes):
-        return _footer(BytesIO(found))
-    filesystem, name = opened(found)
-    with filesystem.open_input_file(name) as stream:
-        return pq.read_metadata(stream)
-
-
-def _footer(raw: BytesIO) -> pq.FileMetaData:
+        return _footer(found)
+    raw = _ending(found)
     try:
-        return pq.read_metadata(raw)
-    except OSError as error:  # Arrow's word for bytes that it cannot make sense of
-        raise arrow.ArrowInvalid(str(error)) from error
+        return _footer(raw)
+    except arrow.ArrowInvalid:
+        if not is_local(found) and _in_pieces(found, len(raw)) != crc32(raw):
+            raise _differ(found) from None
+        raise
+
+
+def _footer(raw: bytes) -> pq.FileMetaData:
+    with decoding():
+        return pq.read_metadata(BytesIO(raw))
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Say one thing of bytes in memory that nobody can make sense of, whatever Arrow raises of them.
+
+    Raises:
+        arrow.ArrowInvalid: if it is anything but a lack of memory.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
+        raise arrow.ArrowInvalid(f"{type(error).__name__}: {error}") from error
+
+
+def require_alike(path: str) -> None:
+    """Read a store's file once more, in pieces, before anything is held against it.
+
+    Raises:
+        OSError: if it has other bytes than when it was read whole, or cannot be read.
+    """
+    had, kept = _had.get(), _kept.get()
+    before = None if had is None or is_local(path) else had.readings.get(path)
+    if before is not None and _in_pieces(path) != before:
+        if kept is not None:
+            kept.pop(path, None)
+        raise _differ(path)
+
+
+def _in_pieces(path: str, last: int | None = None) -> int:
+    """Return the checksum of a file, or of its last bytes, read in some pieces: an answer that is cut is cut elsewhere."""
+    found = 0
+    with opened_input(path) as stream:
+        size = stream.size()
+        begins = 0 if last is None else max(0, size - last)
+        stream.seek(begins)
+        piece = min(_MOST_BYTES, (size - begins) // _PIECES + 1)
+        while raw := stream.read(piece):
+            found = crc32(raw, found)
+    return found
+
+
+def _differ(path: str) -> OSError:
+    return OSError(f"two readings of {path}, one after the other, have other bytes")
 
 
 def size_of(path: str) -> int:
-    """Return how many bytes a file has."""
+    """Return how many bytes a file has.
+
+    Raises:
+        OSError: if that cannot be known; FileNotFoundError if it is not there.
+    """
     filesystem, name = opened(path)
-    return int(filesystem.get_file_info(name).size)
+    info = filesystem.get_file_info(name)
+    if not info.is_file:
+        require_seen(filesystem, name)
+        raise FileNotFoundError(ENOENT, "there is no such file", path)
+    return int(info.size)
 
 
 def remove(path: str) -> None:
@@ -202,19 +340,25 @@ def remove(path: str) -> None:
 def output(path: str) -> Iterator[Any]:
     """Yield a stream: what is written to it is there as a file once the block has ended well, whole or not at all.
 
-    In a store it is put there by one request, and is in memory until then; on a local disk it is written beside, and gets its name.
+    In a store it appears with its last request, and is in memory until then; on a local disk it is written beside, and gets its name.
+
+    Raises:
+        OSError: if it cannot be written, or a store has not as many bytes of it as were sent.
     """
     if not is_local(path):
         buffer = arrow.BufferOutputStream()
         yield buffer
         filesystem, name = opened(path)
         (_kept.get() or {}).pop(path, None)
+        content_of = buffer.getvalue()
         with filesystem.open_output_stream(name) as stream:
-            stream.write(buffer.getvalue())
+            stream.write(content_of)
+        if (found := size_of(path)) != content_of.size:
+            raise OSError(f"{path} has {found} bytes, after {content_of.size} were written")
         return
     place = Path(local_path(path))
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f"{place.name}.{uuid4().hex}.partial")
+    beside = place.with_name(f".{uuid4().hex}.partial")  # no longer than a name may be, however long the file's is
     try:
         with arrow.OSFile(str(beside), "wb") as stream:
             yield stream

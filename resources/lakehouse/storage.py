@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.files.fingerprints import read_footer
-from resources.files.stores import NAMED_HOSTS, local_path, place_of
+from resources.files.stores import NAMED_HOSTS, local_path, place_of, require_seen, seen
 from resources.lakehouse.metadata import readable_place
 
 __all__ = ["FileFound", "Storage", "ask_each", "filesystem_of", "local_path", "place_of", "store_of"]
@@ -125,14 +125,37 @@ class Storage:
         return [info for info in found if not os.path.islink(info.path)]  # noqa: PTH114 - Arrow follows links
 
     def look(self, paths: Iterable[str]) -> dict[str, FileFound]:
-        """Return those of `paths` that are files now; what a manifest names that can be no place is none, nor is a link."""
+        """Return those of `paths` that are files now; what a manifest names that can be no place is none, nor is a link.
+
+        Raises:
+            EnvironmentRefused: if one is not found, nor its bucket.
+        """
         wanted = [path for path in paths if path and "\0" not in path and not self.through_link(path)]
         found: dict[str, FileFound] = {}
         for start in range(0, len(wanted), _LOOK_AT_ONCE):
             for info in self._filesystem.get_file_info(wanted[start : start + _LOOK_AT_ONCE]):
                 if info.is_file:
                     found[info.path] = _found(info)
+        if len(found) < len(set(wanted)):
+            self._require_seen()
         return found
+
+    def _require_seen(self) -> None:
+        """Require that the bucket is seen before a file of it is said to be gone.
+
+        Raises:
+            EnvironmentRefused: if it is not.
+        """
+        try:
+            require_seen(self._filesystem, self.location)
+        except OSError as error:
+            raise EnvironmentRefused(
+                Problem(
+                    str(error),
+                    "a file that is not found is gone only where its bucket is seen",
+                    "nothing has changed; see the properties of the catalog (`backfill config`), and run the same command again",
+                )
+            ) from error
 
     def rows(self, path: str) -> int:
         """Return the rows of a Parquet file, from its footer.
@@ -142,7 +165,7 @@ class Storage:
             OSError: if it cannot be read, or is reached by a link; FileNotFoundError if it is not there.
         """
         self._require_own(path)
-        with self._filesystem.open_input_file(path) as stream:
+        with seen(self._filesystem, path), self._filesystem.open_input_file(path) as stream:
             raw = read_footer(stream, stream.size())
         try:
             return int(pq.read_metadata(BufferReader(raw)).num_rows)
@@ -156,7 +179,7 @@ class Storage:
             OSError: if it cannot be read, or is reached by a link; FileNotFoundError if it is not there.
         """
         self._require_own(path)
-        with self._filesystem.open_input_file(path) as stream:
+        with seen(self._filesystem, path), self._filesystem.open_input_file(path) as stream:
             return bytes(stream.read())
 
     def _require_own(self, path: str) -> None:

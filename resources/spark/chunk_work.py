@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -64,17 +65,19 @@ def in_worker(
     work: ChunkWork[Any, Any], access: StoreAccess, batches: Iterable[arrow.RecordBatch]
 ) -> Iterator[arrow.RecordBatch]:
     """Do work in a worker of Spark, of which there is one a core."""
-    begin(access)
-    yield from work.batches(batches)
+    with at_work(access):
+        yield from work.batches(batches)
 
 
-def begin(access: StoreAccess) -> None:
-    """Make ready what a worker of Spark does: which opens files by an access, and has one core.
+@contextmanager
+def at_work(access: StoreAccess) -> Iterator[None]:
+    """Have a worker of Spark, which has one core, open files by an access: in this work, and in none that the worker does later.
 
     Polars hands nothing from thread to thread: frames are in memory already.
     """
     pl.Config.set_engine_affinity("in-memory")
-    stores.use(access)
+    with stores.opened_by(access):
+        yield
 
 
 def task_text(task: ChunkTask) -> str:
