@@ -104,4 +104,5 @@ def in_key_order(paths: Sequence[str], columns: Mapping[str, pl.Expr], key: Sequ
     ordered = [path for *_, path in bounds]
     for group in ([path] for path in ordered) if apart else [ordered]:
         files = (pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False) for path in group)
-        yield pl.concat(one.select(columns.values()) for one in files).sort(key).collect()
+        # a store's files are in memory whole until they are collected: one at a time
+        yield pl.concat([one.select(columns.values()).collect() for one in files]).sort(key)

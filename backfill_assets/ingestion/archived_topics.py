@@ -37,6 +37,7 @@ from backfill_assets.ingestion.landing import Landed, require_reason
 from backfill_assets.ingestion.topic_overlaps import require_equal, unreadable
 from backfill_assets.ingestion.topic_ranges import Resolved, landed_ranges
 from backfill_assets.installation import Platform
+from backfill_assets.worker.violations import UNREAD_RULE, Violation, require_read
 from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import (
     LandedLog,
@@ -215,6 +216,7 @@ def _copied(
     ]
     work: _COPY = ChunkWork(partial(copy_files, table.schema().model_dump_json()), CopyTask, Copied)
     done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
+    require_read(Violation(UNREAD_RULE, 1, [{"file": one.chunk, "error": one.unread}]) for one in done if one.unread)
     for one in done:
         if one.unreadable:
             raise unreadable(one.chunk, one.unreadable)

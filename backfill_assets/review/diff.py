@@ -45,7 +45,7 @@ from backfill_assets.worker.chunk_diff import PRODUCER, ChunkCompared, CompareTa
 from backfill_assets.worker.sums import difference, total_of, value_columns
 from manifests.canonical import plain
 from manifests.chunks import in_words
-from manifests.errors import InputRefused, Problem
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
 from manifests.text import visible
@@ -267,6 +267,14 @@ def _without_place(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_read(run_id: str, by_chunk: Mapping[str, ChunkCompared]) -> None:
+    if unread := [result.unread for result in by_chunk.values() if result.unread]:
+        raise EnvironmentRefused(
+            Problem(
+                f"files of {len(unread)} chunk(s) of '{run_id}' could not be read just now: {visible(unread[0])[:_SAID]}",
+                "a file that cannot be read says nothing about its rows",
+                "nothing was compared; run the same command again; if it stays so, see `backfill doctor`",
+            )
+        )
     if damaged := [result.unreadable for result in by_chunk.values() if result.unreadable]:
         raise InputRefused(
             Problem(

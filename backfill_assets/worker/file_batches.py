@@ -7,6 +7,7 @@ Python workers: keep it light.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 
 import polars as pl
 import pyarrow as arrow
@@ -27,20 +28,41 @@ def batches_of(
     """Yield columns of a file in its order, a batch after the other; row groups that are not `wanted` are passed over.
 
     Raises:
-        OSError: if a part of it cannot be read, or has texts that are none.
+        OSError: if a part of it cannot be read.
+        arrow.ArrowInvalid: if what was read has no sense, or texts that are none.
     """
     try:
         yield from _batches(path, columns, wanted)
-    except (arrow.ArrowException, UnicodeDecodeError) as error:  # of a damaged footer names of columns may be no text
-        raise OSError(f"{path}: {error}") from error
+    except (MemoryError, FileNotFoundError):  # Arrow's lack of memory is no word about the file
+        raise
+    except (
+        OSError,
+        arrow.ArrowException,
+        UnicodeDecodeError,
+    ) as error:  # of a damaged footer names of columns may be no text
+        if stores.is_local(path):
+            raise error if isinstance(error, OSError) else arrow.ArrowInvalid(f"{path}: {error}") from error
+        _require_damaged(path, columns)
+        raise OSError(f"{path} could not be read in parts, and can be as a whole: {error}") from error
+
+
+def _require_damaged(path: str, columns: Sequence[str]) -> None:
+    """Raise of a store's file what is wrong with it: whether its network was, or its bytes are, an error of reading does not say.
+
+    Raises:
+        OSError: if it cannot be read.
+        arrow.ArrowInvalid: if its bytes have no sense.
+    """
+    raw = BytesIO(stores.content(path))
+    with stores.decoding():
+        pq.read_table(raw, columns=list(columns)).validate(full=True)
 
 
 def _batches(
     path: str, columns: Sequence[str], wanted: Callable[[pq.RowGroupMetaData], bool]
 ) -> Iterator[pl.DataFrame]:
-    filesystem, name = stores.opened(path)
     with (
-        filesystem.open_input_file(name) as stream,
+        stores.opened_input(path) as stream,
         pq.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False) as file,
     ):
         for number in range(file.num_row_groups):
