@@ -133,7 +133,9 @@ class Tables:
             raise InputRefused(
                 Problem(f"table {name} does not exist", "tables are made by `backfill init`", "run it, then load data")
             ) from error
-        if table.io.properties != self.catalog.properties:
+        if table.io.properties == self.catalog.properties:
+            self._handed_out.pop(table.location(), None)
+        else:
             self._handed_out[table.location()] = table.io.properties
         return table
 

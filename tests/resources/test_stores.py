@@ -10,12 +10,14 @@ import uuid
 from io import BytesIO
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import polars as pl
 import pyarrow as arrow
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, NestedField, StringType, UUIDType
 from pyspark.sql import SparkSession
@@ -359,6 +361,19 @@ def test_wrong_keys_prove_nothing_of_a_file(disk_store: Store) -> None:
         stream.write(parquet())
     with stores.opened_by(access_to({**disk_store.properties(), "s3.secret-access-key": "wrong"})):
         assert rule_of(path) == UNREAD_RULE
+
+
+def test_what_a_server_hands_out_no_more_opens_nothing(tmp_path: Path) -> None:
+    where = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    tables = Tables("lake", {"type": "sql", **where})
+    tables.create_catalog()
+    table = tables.ensure("a.table", Schema(NestedField(1, "name", StringType())), UNPARTITIONED_PARTITION_SPEC, {})
+    table.io.properties["s3.session-token"] = "of the table"
+    with mock.patch.object(tables.catalog, "load_table", return_value=table):
+        tables.table("a.table")
+    assert dict(tables.access.of(f"{table.location()}/data/a"))["s3.session-token"] == "of the table"
+    tables.table("a.table")
+    assert "s3.session-token" not in dict(tables.access.of(f"{table.location()}/data/a"))
 
 
 @pytest.mark.servers
