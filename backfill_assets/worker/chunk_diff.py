@@ -179,14 +179,17 @@ def _slices(spec: CompareSpec, tasks: Sequence[CompareTask]) -> Iterator[tuple[p
 
 
 def _ends(spec: CompareSpec, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the least key of a file that has rows, where a slice may begin, and the greatest."""
-    keys = scan_file(path, spec.table, spec.key).collect().sort(spec.key)
-    return keys.row(0), keys.row(-1)
+    """Return the first key of a file that has rows, where a slice may begin, and the greatest; () of a local one, which is not read for it."""
+    keys = scan_file(path, spec.table, spec.key)
+    if stores.is_local(path):
+        return keys.head(1).collect().row(0), ()
+    ordered = keys.collect().sort(spec.key)
+    return ordered.row(0), ordered.row(-1)
 
 
 def _may_have(first: Sequence[Any], last: Sequence[Any], begins: Any, ends: Any) -> bool:
     """Whether a file may have keys of a slice; one that has a key with NULL may, since that is in no order with others."""
-    if None in (*first, *last):
+    if not last or None in (*first, *last):
         return True
     return (begins is None or last >= begins) and (ends is None or first < ends)
 

@@ -237,13 +237,22 @@ def ending(path: str) -> str | bytes:
 
     Raises:
         OSError: if a store's cannot be read; FileNotFoundError if it is not there.
+        arrow.ArrowInvalid: if what was read of a store is no footer.
     """
     return local_path(path) if is_local(path) else _ending(path)
 
 
 def _ending(path: str) -> bytes:
     with opened_input(path) as stream:
-        return read_footer(stream, stream.size())
+        raw = read_footer(stream, stream.size())
+    if not is_local(path):
+        try:
+            _footer(raw)
+        except arrow.ArrowInvalid:
+            if _in_pieces(path, len(raw)) != crc32(raw):
+                raise _differ(path) from None
+            raise
+    return raw
 
 
 def footer(found: str | bytes) -> pq.FileMetaData:
@@ -251,17 +260,9 @@ def footer(found: str | bytes) -> pq.FileMetaData:
 
     Raises:
         OSError: if it cannot be read, FileNotFoundError if it is not there.
-        arrow.ArrowException: if what was read is no footer.
+        arrow.ArrowInvalid: if what was read is no footer.
     """
-    if isinstance(found, bytes):
-        return _footer(found)
-    raw = _ending(found)
-    try:
-        return _footer(raw)
-    except arrow.ArrowInvalid:
-        if not is_local(found) and _in_pieces(found, len(raw)) != crc32(raw):
-            raise _differ(found) from None
-        raise
+    return _footer(found if isinstance(found, bytes) else _ending(found))
 
 
 def _footer(raw: bytes) -> pq.FileMetaData:
