@@ -200,8 +200,10 @@ def test_who_cannot_see_a_bucket_does_not_know_that_its_files_are_gone(
         require_gated_contents(table_with(nobody, folder), [gated(path, raw)])
     place = stores.place_of(path)
     assert Storage(table_with(access, folder)).look([place, f"{place}-gone"]).keys() == {place}
-    with pytest.raises(EnvironmentRefused, match="gone only where its bucket is seen"):
+    with pytest.raises((OSError, EnvironmentRefused)):
         Storage(table_with(nobody, folder)).look([place])
+    with pytest.raises((OSError, EnvironmentRefused)):
+        Storage(table_with(access, of_no_bucket.rpartition("/")[0])).look([stores.place_of(of_no_bucket)])
     proxy.answers = lambda *_: NOT_FOUND
     with stores.opened_by(access):
         assert rule_of(path) == UNREAD_RULE
@@ -241,7 +243,8 @@ def test_a_file_that_is_read_in_parts_is_damaged_only_if_the_whole_is(
         with pytest.raises(OSError, match=r"503|unavailable|UNKNOWN|AWS Error"):
             list(batches_of(path, ["name"]))
         proxy.answers = lambda *_: None
-        raw[1_000_000:1_000_400] = b"\xff" * 400
+        at = raw.index(b"n50000")
+        raw[at : at + 6] = b"\xff" * 6  # no text
         put(path, bytes(raw))
         with pytest.raises(arrow.ArrowInvalid):
             list(batches_of(path, ["name"]))
@@ -258,7 +261,7 @@ def test_what_a_store_has_not_kept_is_not_written(proxy: Proxy, access: StoreAcc
 @pytest.mark.servers
 def test_a_comparison_calls_no_unreachable_file_damaged(proxy: Proxy, access: StoreAccess, folder: str) -> None:
     old, new = f"{folder}/old.parquet", f"{folder}/new.parquet"
-    spec = CompareSpec("run", ("number",), ("name",), 1, 1)
+    spec = CompareSpec("run", ("number",), ("name",), 1, 1, table=SCHEMA.model_dump_json())
     with stores.opened_by(access):
         for path in (old, new):
             put(path, parquet(10))
@@ -303,7 +306,7 @@ def test_files_of_a_store_are_in_memory_one_at_a_time(
     access: StoreAccess, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = ([f"{folder}/{side}{one}.parquet" for one in range(4)] for side in ("old", "new"))
-    spec = CompareSpec("run", ("number",), ("name",), 1, 1)
+    spec = CompareSpec("run", ("number",), ("name",), 1, 1, table=SCHEMA.model_dump_json())
     task = CompareTask("c", tuple(old), tuple(new), ())
     held, most, real = 0, 0, stores.content
 
