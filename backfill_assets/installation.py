@@ -88,14 +88,18 @@ class Platform:
         """Spark, a session an execution mode."""
         from resources.spark.sessions import ModeSpark  # noqa: PLC0415
 
-        return self._spark or ModeSpark(self.settings, self.worker_modules, self._sinks_of_others)
+        if self._spark is not None:
+            return self._spark
+        return ModeSpark(
+            self.settings, self.worker_modules, self._sinks_of_others, lambda: self.lakehouse.catalog.properties
+        )
 
     @cached_property
     def workers(self) -> Workers:
         """Who does what is done with each chunk on its own: Spark's Python workers."""
         from resources.spark.workers import SparkWorkers  # noqa: PLC0415
 
-        return SparkWorkers(self.spark)
+        return SparkWorkers(self.spark, lambda: self.lakehouse.access)
 
     @property
     def _sinks_of_others(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import TEXT_RULE, not_text
 from resources.files.head_places import is_place, shown
+from resources.files.object_names import ambiguous
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
@@ -303,6 +304,8 @@ def _require_whole_in_uris(name: str, place: str) -> None:
         raise ValueError(
             f"{name} is {place}: {' and '.join(cut)} would end its path where it is read as a URI; name a place without"
         )
+    if "://" in place and not place.startswith("file:") and (wrong := ambiguous(place)):
+        raise ValueError(f"{name} is {place!a}, and has {wrong}: objects of a store would be looked for elsewhere")
 
 
 def _folders(folders: list[str], home: Path, warehouse: str) -> list[str]:

@@ -13,7 +13,14 @@ import exhaustive
 import pytest
 from hypothesis import settings
 from launches import CONTEXT
-from real_servers.fixtures import broker, debezium_environment, logical_server, rest_server  # noqa: F401 - fixtures
+from real_servers.fixtures import (  # noqa: F401 - fixtures
+    broker,
+    debezium_environment,
+    disk_store,
+    logical_server,
+    moto_store,
+    rest_server,
+)
 from servers import NoServerError, Postgres, postgres
 from worlds import World, keep, make_world
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from backfill_assets.worker.chunk_rules import PARTITION_RULE
 from backfill_assets.worker.derive_tasks import Derived, DeriveTask
 from backfill_assets.worker.derived_files import PartitionedBy
 from backfill_assets.worker.partitions import internal
+from backfill_assets.worker.sums import sums_of
 from manifests.model import OlderVersion
 
 Key = tuple[str, int]
@@ -220,6 +222,23 @@ def _judged(spec: MergeSpec, task: DeriveTask, own: list[str]) -> set[str]:
     merged = MergedTask(task, tuple(own), tuple(path for path in own if path not in task.base))
     (found,) = derive.judging_merges(spec, None).do(iter([merged]))
     return set(found.broken) & {PARTITION_RULE}
+
+
+def test_the_hash_of_a_merged_file_is_that_of_the_bytes_that_were_judged(tmp_path: Path) -> None:
+    spec, task = of_nobody(tmp_path)
+    derived = merge(spec, task)
+    (own,) = [path for path, _, _ in derived.files]
+    judged = Path(own).read_bytes()
+
+    def meanwhile(*given: Any) -> Any:
+        Path(own).write_bytes(b"another file by now")
+        return sums_of(*given)
+
+    with mock.patch.object(derive, "sums_of", meanwhile):
+        (found,) = derive.judging_merges(spec, None).do(iter([MergedTask(task, (own,), (own,))]))
+    assert Path(own).read_bytes() != judged
+    assert found.broken == {}
+    assert found.hashes[own].sha256 == hashlib.sha256(judged).hexdigest()
 
 
 # --- merge ------------------------------------------------------------------------------------------------------------

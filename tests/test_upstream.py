@@ -74,7 +74,15 @@ from resources.lakehouse.pyiceberg_private import (
     write_data_files,
 )
 from resources.settings import load_settings
-from resources.spark.pyspark_private import analysed, daemon_of_workers, gateway_of, hearing_sql, settings_of
+from resources.spark.pyspark_private import (
+    analysed,
+    daemon_of_workers,
+    gateway_of,
+    has_class,
+    hearing_sql,
+    settings_of,
+    versions,
+)
 from resources.spark.sessions import OPEN_FILES, ModeSpark, computing_otherwise
 from resources.spark.surroundings import ZONE
 
@@ -636,6 +644,14 @@ def test_spark_keeps_the_order_of_a_partition_that_it_writes_by_folder(spark: Sp
 
 def test_spark_has_the_jvm_of_a_classic_session_in_its_gateway(spark: SparkSession) -> None:
     assert gateway_of(spark).proc.poll() is None
+
+
+def test_spark_says_which_classes_it_finds_and_of_which_versions_it_is(spark: SparkSession) -> None:
+    assert has_class(spark, "org.apache.spark.internal.io.FileCommitProtocol")
+    assert not has_class(spark, "org.apache.hadoop.fs.s3a.NoSuchFileSystem")
+    hadoop, own = versions(spark)
+    assert own == spark.version
+    assert hadoop.startswith("3.")
 
 
 def test_spark_says_all_settings_of_a_classic_session_at_once(spark: SparkSession) -> None:

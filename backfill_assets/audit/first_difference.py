@@ -14,7 +14,7 @@ import polars as pl
 
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.key_order import rank
-from resources.lakehouse.facade import local_path
+from resources.files import stores
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,22 @@ def _row_difference(
 def in_key_order(paths: Sequence[str], columns: Mapping[str, pl.Expr], key: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Yield the rows of files in key order, a file at a time; all at once where their key ranges overlap."""
     bounds = []
-    for path in map(local_path, paths):
-        keys = pl.scan_parquet(path, hive_partitioning=False, glob=False).select(key).sort(key)
-        ends = pl.concat([keys.head(1), keys.tail(1)]).collect()
+    for path in paths:
+        ends = _ends(path, key)
         if ends.height:
             bounds.append((rank(ends.row(0)), rank(ends.row(-1)), path))
     bounds.sort()
     apart = all(later[0] > earlier[1] for earlier, later in pairwise(bounds))
     ordered = [path for *_, path in bounds]
     for group in ([path] for path in ordered) if apart else [ordered]:
-        yield pl.scan_parquet(group, hive_partitioning=False, glob=False).select(columns.values()).sort(key).collect()
+        yield pl.concat([_rows(path, columns) for path in group]).sort(key)
+
+
+def _ends(path: str, key: Sequence[str]) -> pl.DataFrame:
+    keys = pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False).select(key).sort(key)
+    return pl.concat([keys.head(1), keys.tail(1)]).collect()
+
+
+def _rows(path: str, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Return columns of a file; of a store it is in memory whole until they are collected: one at a time."""
+    return pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False).select(columns.values()).collect()

@@ -37,6 +37,7 @@ from manifests.errors import InputRefused, Problem, Refused
 from manifests.model import Mode
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
+from resources.files import stores
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
 from resources.spark.sessions import ModeSpark
@@ -139,7 +140,8 @@ def reproduce(
             compared = _compare(bench, batch, computed, errors)
             different = next((one for one in compared if one.outcome is Outcome.DIFFERENT), None)
             if different is not None and difference is None:
-                difference = _difference(bench, different, computed[different.chunk])
+                with stores.opened_by(bench.run.platform.lakehouse.access):
+                    difference = _difference(bench, different, computed[different.chunk])
                 if all(condition.same for condition in conditions):
                     difference = replace(difference, note=f"{difference.note} {_once_more(bench, different)}".strip())
         finally:

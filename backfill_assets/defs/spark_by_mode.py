@@ -19,7 +19,7 @@ from resources.spark.sessions import SparkOfOneMode
 _MODES = (Mode.LIVE, Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION)
 _WITHOUT_LIVE = (
     "JDBC, in both directions",
-    "a local path outside the warehouse, where the warehouse is a local folder",
+    "a local path outside the warehouse, where the warehouse is a local folder or in S3",
     "credentials of sinks: neither the JVM nor its Python workers have them in their environment",
 )
 _WRITES = {

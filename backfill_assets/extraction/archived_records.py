@@ -23,8 +23,10 @@ from backfill_assets.declarations.topics import TIME_TYPES
 from backfill_assets.extraction.record_files import RecordFiles
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.file_batches import batches_of, bytes_of, rows_of_bytes
+from backfill_assets.worker.violations import READ_RULE, Violation, require_read, unreadable
 from manifests.errors import Problem
 from manifests.log_ranges import LogRange
+from resources.files import stores
 
 _RULE = "an archive has records as they are landed: the columns of `ba.TopicRecord`, but for load_id"
 _FIX = "correct the archive, or write it anew; nothing was landed"
@@ -68,7 +70,7 @@ class CopyTask:
 class Copied:
     """What was copied of one range of a file. Times are microseconds since 1970, None without a record.
 
-    `unreadable` says why a part of the file cannot be read; empty where all of it could.
+    `unreadable` says why a part of the file cannot be read, `unread` why it could not be just now; empty where all of it could.
     """
 
     chunk: str
@@ -80,10 +82,15 @@ class Copied:
     first_time: int | None
     last_time: int | None
     unreadable: str = ""
+    unread: str = ""
 
 
 class _UnreadablePartError(Exception):
-    """A part of a file cannot be read, whatever its first rows say."""
+    """A part of a file cannot be read, whatever its first rows say: it is damaged, or could not be read just now."""
+
+    def __init__(self, found: Violation) -> None:
+        super().__init__(found.sample[0]["error"])
+        self.is_proven = found.rule == READ_RULE
 
 
 def files_below(place: Path) -> list[str]:
@@ -92,16 +99,21 @@ def files_below(place: Path) -> list[str]:
 
 
 def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
-    """Return which offsets a file has, or why it is no file of an archive of a table with such columns."""
+    """Return which offsets a file has, or why it is no file of an archive of a table with such columns.
+
+    Raises:
+        EnvironmentRefused: if it could not be read just now.
+    """
     kinds = {field.name: polars_type(field.field_type) for field in schema.fields if field.name != _LOAD}
     try:
-        own = pl.scan_parquet(path, hive_partitioning=False, glob=False).collect_schema()
+        own = pl.scan_parquet(stores.ending(path), hive_partitioning=False, glob=False).collect_schema()
         wrong = [name for name, kind in kinds.items() if not _reads_as(own.get(name), kind)]
         if wrong:
             said = ", ".join(f"{name} is {own.get(name, 'missing')}" for name in wrong)
             return Problem(f"{path}: {said}", _RULE, _FIX)
         return _places_of(path)
     except _UNREADABLE as error:
+        require_read([unreadable(path, error)])
         return Problem(f"{path} cannot be read: {type(error).__name__}", "an archive is Parquet files", _FIX)
 
 
@@ -160,7 +172,7 @@ def _repeated(path: str, one: LogRange) -> int:
     """Return how many offsets of a range are in a file once more; memory is that of so many offsets."""
     found = 0
     for part in _parts(path, one, _OFFSETS):
-        offsets = pl.concat([_offsets(rows, part) for rows in batches_of(path, _PLACE, _may_have(part))])
+        offsets = pl.concat([_offsets(rows, part) for rows in batches_of(path, _PLACE, may_have_rows(part))])
         found += offsets.len() - offsets.n_unique()
     return found
 
@@ -169,7 +181,7 @@ def _parts(path: str, one: LogRange, most: int) -> list[LogRange]:
     """Return a range in parts of about so many records of a file at most, as they lie between its offsets."""
     width = -(-(one.until - one.start) // _BUCKETS)
     counts = np.zeros(_BUCKETS, np.int64)
-    for rows in batches_of(path, _PLACE, _may_have(one)):
+    for rows in batches_of(path, _PLACE, may_have_rows(one)):
         counts += np.bincount((_offsets(rows, one).to_numpy() - one.start) // width, minlength=_BUCKETS)
     found, start, held = [], one.start, 0
     for bucket in np.flatnonzero(counts):
@@ -189,7 +201,7 @@ def _within(one: LogRange) -> pl.Expr:
     return (pl.col(_PARTITION) == one.partition) & offset.is_between(one.start, one.until, closed="left")
 
 
-def _may_have(one: LogRange) -> Callable[[pq.RowGroupMetaData], bool]:
+def may_have_rows(one: LogRange) -> Callable[[pq.RowGroupMetaData], bool]:
     """Return what tells whether a row group may have rows of a range, by what is written of its least and greatest values."""
     bounds = {_PARTITION: (one.partition, one.partition), _OFFSET: (one.start, one.until - 1)}
 
@@ -226,20 +238,22 @@ def copy_files(schema: str, tasks: Iterator[CopyTask]) -> Iterator[Copied]:
     kinds = pl.Schema({field.name: polars_type(field.field_type) for field in table.fields if field.name != _LOAD})
     for task in tasks:
         for one in task.ranges:
-            rows = _readable(_in_order(task.chunk, one, kinds))
+            rows = _readable(task.chunk, _in_order(task.chunk, one, kinds))
             try:
                 yield _copied(rows, one, task, schema_to_pyarrow(table), table.column_names)
             except _UnreadablePartError as error:
-                yield Copied(task.chunk, one.partition, one.start, one.until, (), 0, None, None, str(error))
+                said, is_proven = str(error), error.is_proven
+                why = {"unreadable": said} if is_proven else {"unread": said}
+                yield Copied(task.chunk, one.partition, one.start, one.until, (), 0, None, None, **why)
 
 
-def _readable(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+def _readable(path: str, parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """Yield the same, and say of what cannot be read that it cannot: what is written meanwhile has errors of its own."""
     while True:
         try:
             rows = next(parts, None)
         except _UNREADABLE as error:
-            raise _UnreadablePartError(f"{type(error).__name__}: {error}") from error
+            raise _UnreadablePartError(unreadable(path, error)) from error
         if rows is None:
             return
         yield rows
@@ -248,15 +262,15 @@ def _readable(parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 def _in_order(path: str, one: LogRange, kinds: pl.Schema) -> Iterator[pl.DataFrame]:
     """Yield the rows that a file has of a range in the order of their offsets: as they lie there, or part by part where they do not."""
     places = _Places()
-    for rows in batches_of(path, _PLACE, _may_have(one)):
+    for rows in batches_of(path, _PLACE, may_have_rows(one)):
         places.add(_offsets(rows, one))
     if places.ascending:
-        for rows in batches_of(path, list(kinds), _may_have(one)):
+        for rows in batches_of(path, list(kinds), may_have_rows(one)):
             yield rows.filter(_within(one)).cast(kinds)
         return
     for part in _parts(path, one, rows_of_bytes(_SORTED_BYTES, *bytes_of(path))):
         # by Arrow, whose rows are copied: those of Polars would hold every batch that one of them is from
-        own = [rows.filter(_within(part)).to_arrow() for rows in batches_of(path, list(kinds), _may_have(part))]
+        own = [rows.filter(_within(part)).to_arrow() for rows in batches_of(path, list(kinds), may_have_rows(part))]
         found = pl.from_arrow(arrow.concat_tables(own))
         assert isinstance(found, pl.DataFrame)
         yield found.sort(_OFFSET).cast(kinds)

@@ -11,8 +11,9 @@ from typing import Self
 from uuid import uuid4
 
 import pyarrow as arrow
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+
+from resources.files import stores
 
 _FILE_BYTES = 512 << 20
 """Bytes of keys, values and headers after which another file is begun."""
@@ -62,8 +63,8 @@ class RecordFiles:
 
     def _begun(self) -> pq.ParquetWriter:
         path = f"{self._place}-{uuid4().hex}.parquet"
-        filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-        filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
+        filesystem, name = stores.opened(path)
+        stores.require_folder(path)
         stream = self._open.enter_context(filesystem.open_output_stream(name))
         writer = pq.ParquetWriter(stream, self._kinds, compression="zstd", use_dictionary=_REPEATED)
         self._open.callback(writer.close)

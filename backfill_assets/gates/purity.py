@@ -24,7 +24,7 @@ from manifests.chunks import chunk_before
 from manifests.errors import TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.text import words_of
-from resources.lakehouse.facade import local_path
+from resources.files import stores
 from resources.ledger.facade import ChunkRecord
 
 SHARE = 0.01
@@ -81,8 +81,12 @@ def part_of(run: RunContext, staged: ChunkRecord, parts: int) -> Part:
     entity = run.target.entity
     if parts == 1 or entity is None or not staged.files:
         return Part()
-    found = pl.scan_parquet([local_path(file.path) for file in staged.files], hive_partitioning=False, glob=False)
-    texts = found.select(pl.col(entity).cast(pl.String).unique()).drop_nulls().collect()[entity].to_list()
+    texts: set[str] = set()
+    with stores.opened_by(run.platform.lakehouse.access):
+        for file in staged.files:
+            rows = pl.scan_parquet(stores.source(file.path), hive_partitioning=False, glob=False)
+            found = rows.select(pl.col(entity).cast(pl.String).unique()).drop_nulls().collect()
+            texts.update(found[entity].to_list())
     parts = min(parts, len(texts) // FEWEST_ENTITIES)
     if parts <= 1:
         return Part()

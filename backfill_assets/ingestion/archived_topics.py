@@ -37,6 +37,7 @@ from backfill_assets.ingestion.landing import Landed, require_reason
 from backfill_assets.ingestion.topic_overlaps import require_equal, unreadable
 from backfill_assets.ingestion.topic_ranges import Resolved, landed_ranges
 from backfill_assets.installation import Platform
+from backfill_assets.worker.violations import UNREAD_RULE, Violation, require_read
 from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import (
     LandedLog,
@@ -51,6 +52,7 @@ from manifests.log_ranges import (
 )
 from manifests.model import Mode
 from resources import logs
+from resources.files import stores
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.landed_logs import LandedLoad, landed_loads
 from resources.lakehouse.live_files import all_files
@@ -90,7 +92,8 @@ def land_archive(
     require_declared_columns(platform, platform.products.input(topic.table))
     with held_to_load(platform, topic.table) as held:
         table = platform.lakehouse.table(topic.table)
-        found = [looked_at(path, table.schema()) for path in _files_of(platform, place)]
+        with stores.opened_by(platform.lakehouse.access):
+            found = [looked_at(path, table.schema()) for path in _files_of(platform, place)]
         loads = landed_loads(table)
         files = [one for one in found if isinstance(one, ArchivedFile)]
         problems = [one for one in found if isinstance(one, Problem)]
@@ -213,6 +216,7 @@ def _copied(
     ]
     work: _COPY = ChunkWork(partial(copy_files, table.schema().model_dump_json()), CopyTask, Copied)
     done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
+    require_read(Violation(UNREAD_RULE, 1, [{"file": one.chunk, "error": one.unread}]) for one in done if one.unread)
     for one in done:
         if one.unreadable:
             raise unreadable(one.chunk, one.unreadable)

@@ -7,20 +7,27 @@ Put here how two readings of the same offsets are held against each other. What 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
 from backfill_assets.declarations.schema import polars_type
+from backfill_assets.extraction.archived_records import may_have_rows
 from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
+from backfill_assets.worker.violations import require_read
+from backfill_assets.worker.violations import unreadable as violation_of
 from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import LogRange
+from resources.files import stores
 from resources.lakehouse.facade import local_path
+from resources.lakehouse.file_access import access_to
 from resources.lakehouse.live_files import live_files
 
 _BLOCK = 100_000
@@ -68,21 +75,27 @@ def require_equal(
         compacted: whether records may be missing in the files that the table has.
 
     Raises:
-        InputRefused: if they differ, naming the first offset at which they do, or the files cannot be read.
+        InputRefused: if they differ, naming the first offset at which they do, or a file is missing or damaged.
+        EnvironmentRefused: if a file could not be read just now.
     """
+    with stores.opened_by(access_to(table.io.properties)):
+        return _required_equal(table, paths, ranges, what, compacted=compacted)
+
+
+def _required_equal(
+    table: Table, paths: Sequence[str], ranges: Sequence[LogRange], what: str, *, compacted: bool
+) -> Proven:
     schema = table.schema().model_dump_json()
     kinds = pl.Schema({name: polars_type(table.schema().find_field(name).field_type) for name in COLUMNS})
+    name = ".".join(table.name())
     removed = 0
     digest = RowDigest(kinds)
     for one in ranges:
-        own = _files(table, one)
+        own = [(path, _footer(path, name)) for path in _files(table, one)]
+        theirs = [(path, _footer(path, what)) for path in paths]
         for start in range(one.start, one.until, _BLOCK):
             block = LogRange(one.partition, start, min(start + _BLOCK, one.until))
-            landed = _rows(own, schema, block, kinds)
-            try:
-                other = _rows(paths, "", block, kinds)
-            except UNREADABLE as error:
-                raise unreadable(what, f"{type(error).__name__}: {error}") from error
+            landed, other = _rows(own, schema, block, kinds, name), _rows(theirs, "", block, kinds, what)
             if compacted:
                 kept = landed.join(other.select(OFFSET), on=OFFSET, how="semi", maintain_order="left")
                 removed += landed.height - kept.height
@@ -113,13 +126,37 @@ def _files(table: Table, one: LogRange) -> list[str]:
     return [local_path(file.file_path) for file in live_files(table, snapshot, rows)]
 
 
-def _rows(paths: Sequence[str], schema: str, block: LogRange, kinds: pl.Schema) -> pl.DataFrame:
-    """Return the rows of files that lie in a block, in the order of their offsets."""
+def _footer(path: str, what: str) -> pq.FileMetaData:
+    with _readable(path, what):
+        return stores.footer(path)
+
+
+def _rows(
+    files: Sequence[tuple[str, pq.FileMetaData]], schema: str, block: LogRange, kinds: pl.Schema, what: str
+) -> pl.DataFrame:
+    """Return the rows of files that lie in a block, in the order of their offsets; a file that can have none is not read."""
     within = (pl.col(PARTITION) == block.partition) & pl.col(OFFSET).is_between(block.start, block.until, closed="left")
-    found = [scan_file(path, schema, COLUMNS).filter(within) for path in paths]
+    may_have = may_have_rows(block)
+    found = []
+    for path, footer in files:
+        if any(may_have(footer.row_group(number)) for number in range(footer.num_row_groups)):
+            with _readable(path, what):
+                # one at a time: of a store it is in memory whole until it is collected
+                found.append(scan_file(path, schema, COLUMNS).filter(within).collect())
     if not found:
         return pl.DataFrame(schema=kinds)
-    return pl.concat(found, how="vertical_relaxed").sort(OFFSET).collect().cast(kinds)
+    return pl.concat(found, how="vertical_relaxed").sort(OFFSET).cast(kinds)
+
+
+@contextmanager
+def _readable(path: str, what: str) -> Iterator[None]:
+    """Refuse a file that cannot be read: as damaged only if that is proven."""
+    try:
+        yield
+    except UNREADABLE as error:
+        found = violation_of(path, error)
+        require_read([found])
+        raise unreadable(what, found.sample[0]["error"]) from error
 
 
 def _differs(landed: pl.DataFrame, other: pl.DataFrame, one: LogRange, table: Table, what: str) -> InputRefused:

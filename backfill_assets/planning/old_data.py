@@ -26,7 +26,7 @@ from manifests.errors import EnvironmentRefused, InputRefused, Problem, Publicat
 from manifests.further_sources import PinnedSource
 from manifests.plan import Plan
 from manifests.policy import Erasure, Mask, Policy
-from resources.lakehouse.facade import local_path
+from resources.files import stores
 from resources.policies import erased_in_file, erased_keys, hashes_of
 
 # --- planning ---------------------------------------------------------------------------------------------------------
@@ -203,7 +203,9 @@ def finding(run: RunContext, sources: Mapping[str, DataFrame], files: Sequence[s
         )
         if terms.erasure is not None and terms.erasure.target_column is not None:
             hashes = run.platform.ledger.erasure_lists.subjects(terms.erasure.hash)
-            found |= {one for one in _values(files, terms.erasure.target_column) if hashes_of([one]) <= hashes}
+            found |= {
+                one for one in _values(run.platform, files, terms.erasure.target_column) if hashes_of([one]) <= hashes
+            }
     said = (
         texts[0]
         if len(details) == 1
@@ -241,12 +243,17 @@ def _left_out(run: RunContext, rows: DataFrame, terms: DataTerms, source: Pinned
     }
 
 
-def _values(files: Iterable[str], column: str) -> list[str]:
-    """Return the distinct values of a column of data files, as text; reads that column only."""
+def _values(platform: Platform, files: Iterable[str], column: str) -> list[str]:
+    """Return the distinct values of a column of data files, as text."""
+    with stores.opened_by(platform.lakehouse.access):
+        return _values_in(files, column)
+
+
+def _values_in(files: Iterable[str], column: str) -> list[str]:
     values: set[str] = set()
     for path in files:
         try:
-            scan = pl.scan_parquet(local_path(path), hive_partitioning=False, glob=False)
+            scan = pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False)
             if column not in scan.collect_schema():
                 raise InputRefused(
                     Problem(f"{path} has no column {column}", "erased subjects are told by it", "correct targetColumn")
@@ -292,7 +299,7 @@ def _require_nobody_erased(run: RunContext, source: str, erasure: Erasure, files
     column = erasure.target_column or erasure.column
     fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
     if column in fields:
-        found = keys.intersection(_values(files, column))
+        found = keys.intersection(_values(platform, files, column))
         if found:
             raise PublicationRefused(_erased_problem(len(found), len(files), target, plan, what))
         return

@@ -101,6 +101,14 @@ def outlines_of(run: RunContext, published: Sequence[Published]) -> DataFrame:
     columns = spark_schema(schema, target.outline.columns, field_ids=False)
     tasks = [(OutlineTask(one.chunk, tuple(map(local_path, one.files))), one.rows) for one in published]
     function = partial(
-        outline_batches, import_path_of(target.outline.rows), schema.model_dump_json(), to_arrow_schema(columns)
+        outline_batches,
+        platform.lakehouse.access,
+        import_path_of(target.outline.rows),
+        schema.model_dump_json(),
+        to_arrow_schema(columns),
     )
-    return SparkWorkers(platform.spark).spread(plan.mode, tasks).mapInArrow(function, columns)
+    return (
+        SparkWorkers(platform.spark, lambda: platform.lakehouse.access)
+        .spread(plan.mode, tasks)
+        .mapInArrow(function, columns)
+    )

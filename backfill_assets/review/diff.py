@@ -45,10 +45,11 @@ from backfill_assets.worker.chunk_diff import PRODUCER, ChunkCompared, CompareTa
 from backfill_assets.worker.sums import difference, total_of, value_columns
 from manifests.canonical import plain
 from manifests.chunks import in_words
-from manifests.errors import InputRefused, Problem
+from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
 from manifests.text import visible
+from resources.files import stores
 from resources.lakehouse.facade import DIFF_PROPERTY, RUN_PROPERTY, local_path
 from resources.lakehouse.storage import Storage, place_of
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord, operator
@@ -124,7 +125,8 @@ def diff_here(platform: Platform, run_id: str, *, like: RunDiff | None = None) -
     _require_files(run, sides)
     keep = (0, 0) if concealed(run).subject else (LARGEST, SAMPLE)
     keep = keep if like is None else (like.kept["largest"], like.kept["sample"])
-    return _compared(run, chunks, sides, diff_id_of(run.target, sides), keep, here=True)[0]
+    with stores.opened_by(platform.lakehouse.access):
+        return _compared(run, chunks, sides, diff_id_of(run.target, sides), keep, here=True)[0]
 
 
 def _holds(recorded: RunDiff, largest: int, sample: int) -> bool:
@@ -265,6 +267,14 @@ def _without_place(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_read(run_id: str, by_chunk: Mapping[str, ChunkCompared]) -> None:
+    if unread := [result.unread for result in by_chunk.values() if result.unread]:
+        raise EnvironmentRefused(
+            Problem(
+                f"files of {len(unread)} chunk(s) of '{run_id}' could not be read just now: {visible(unread[0])[:_SAID]}",
+                "a file that cannot be read says nothing about its rows",
+                "nothing was compared; run the same command again; if it stays so, see `backfill doctor`",
+            )
+        )
     if damaged := [result.unreadable for result in by_chunk.values() if result.unreadable]:
         raise InputRefused(
             Problem(

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from functools import partial, reduce
-from pathlib import Path
 
+import pyarrow.fs as pafs
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
@@ -159,10 +160,17 @@ def entities_folder(prefix: str) -> str:
     return f"{prefix}-entities"
 
 
-def entities_file(prefix: str) -> str:
-    """Return the file that an attempt keeps them in; the folder, which cannot be read as one, where there is none."""
+def entities_file(table: Table, prefix: str) -> str:
+    """Return the file that an attempt keeps them in; the folder, which cannot be read as one, where there is none.
+
+    `table` is the target: its catalog opens the folder.
+    """
     folder = entities_folder(prefix)
-    return next((str(one) for one in sorted(Path(local_path(folder)).glob("part-*.parquet"))), folder)
+    filesystem, place, scheme = filesystem_of(table, folder)
+    found = filesystem.get_file_info(pafs.FileSelector(place, allow_not_found=True))
+    names = sorted(one.base_name for one in found if one.is_file)
+    mine = (name for name in names if name.startswith("part-") and name.endswith(".parquet"))
+    return next((local_path(f"{scheme}{place}/{name}") for name in mine), local_path(folder))
 
 
 def of_entities(platform: Platform, plan: Plan, prefix: str, inputs: Inputs) -> Inputs:

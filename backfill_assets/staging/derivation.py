@@ -79,7 +79,7 @@ def _tasks(
         output = f"{lakehouse.location(table)}/{prefix.removeprefix(f'{lakehouse.location(target.name)}/')}"
         if plan.corrections_base_snapshot_id is not None:
             issued = lakehouse.files_by_chunk(table, plan.corrections_base_snapshot_id, scopes)
-    entities = entities_file(prefix) if plan.merge is not None else ""
+    entities = entities_file(lakehouse.table(target.name), prefix) if plan.merge is not None else ""
     tasks = [
         DeriveTask(
             key,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from backfill_assets import faults
 from backfill_assets.declarations.schema import iceberg_schema
@@ -43,6 +42,7 @@ from manifests.who_may import age_problems
 from resources import logs
 from resources.code.identity import changed_on_disk, require_own_bytecode
 from resources.files import space
+from resources.files.stores import is_local
 from resources.lakehouse.declared_tables import column_problems
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.ledger.facade import (
@@ -225,9 +225,11 @@ def _stage_chunks(
     text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
     logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
     location = platform.lakehouse.location(run.target.name)
-    if wanted and urlsplit(location).scheme in {"", "file"}:
+    if wanted and is_local(location):
         needed = _bytes_expected(run, wanted)
         space.require_room(Path(local_path(location)), needed, f"computing {len(wanted)} chunk(s)")
+    elif wanted:
+        _ = run.spark  # or an attempt would be begun where Spark cannot reach the store
     platform.ledger.fail_attempts_of_dead_processes(run_id)
     platform.ledger.resume(run_id, operator())
     edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete

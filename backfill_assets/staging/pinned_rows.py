@@ -40,6 +40,7 @@ def _remaining(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] |
         (number % slots, task_text(ReadTask(path, path, local_path(path), tuple(map(local_path, deletes)))))
         for number, (path, deletes) in enumerate(pinned.deleted)
     ]
-    function = partial(remaining_rows, pinned.schema.model_dump_json(), schema.names, to_arrow_schema(schema))
+    table = pinned.schema.model_dump_json()
+    function = partial(remaining_rows, pinned.access, table, schema.names, to_arrow_schema(schema))
     spread = spark.createDataFrame(tasks, "slot int, task string").repartitionById(slots, F.col("slot"))
     return spread.mapInArrow(function, schema)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from manifests.chunks import EVER, EXAMPLES, PART, Chunking, key_of, span, time_of
-from resources.lakehouse.facade import local_path
+from resources.files.stores import is_local, local_path
 
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 10.0
@@ -19,7 +19,12 @@ QUIET_SECONDS = 10.0
 
 
 def written_chunks(prefix: str) -> set[str]:
-    """Return the chunks that tasks of a running Spark job have finished, as Spark names their folders; none where staging is no local folder."""
+    """Return the chunks that tasks of a running Spark job have finished, as Spark names their folders.
+
+    None where staging is in a store: what tasks have written is no file there before the job is committed.
+    """
+    if not is_local(prefix):
+        return set()
     try:
         found = Path(local_path(prefix)).glob("_temporary/*/task_*/chunk=*")
         return {folder.name.removeprefix("chunk=") for folder in found}

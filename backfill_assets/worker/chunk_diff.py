@@ -17,10 +17,8 @@ from functools import cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
@@ -36,10 +34,12 @@ from backfill_assets.worker.changed_rows import (
     turn,
 )
 from backfill_assets.worker.chunk_corrections import ADDED, CHANGED, REMOVED
-from backfill_assets.worker.columns import UNREADABLE, rows_of, scan_file, table_of
+from backfill_assets.worker.columns import UNREADABLE, rows_of, scan, scan_file, table_of
 from backfill_assets.worker.key_order import rows_between
 from backfill_assets.worker.nested import differs
 from backfill_assets.worker.sums import exact, numeric, plus, sum_of, sums_of
+from backfill_assets.worker.violations import READ_RULE, unreadable
+from resources.files import stores
 from resources.spark.chunk_work import ChunkWork
 
 SLICE_ROWS = 8_000_000
@@ -73,8 +73,8 @@ class CompareTask:
 class ChunkCompared:
     """What was found in one chunk; sums are text, exact, by column: before and after.
 
-    `duplicates` says that a side has a key more than once, `unreadable` which file cannot be read, and why: nothing else of
-    the chunk means anything then. `concealed` are the changed rows that are counted and not shown. `near` says by column how many
+    `duplicates` says that a side has a key more than once, `unreadable` which file is missing or damaged, `unread` which could not
+    be read just now, and why: nothing else of the chunk means anything then. `concealed` are the changed rows that are counted and not shown. `near` says by column how many
     values differ by no more than its tolerance, `near_rows` how many rows differ in such values alone.
     """
 
@@ -87,6 +87,7 @@ class ChunkCompared:
     duplicates: bool = False
     concealed: int = 0
     unreadable: str = ""
+    unread: str = ""
     near: dict[str, int] = field(default_factory=dict)
     near_rows: int = 0
 
@@ -98,16 +99,26 @@ def compare(spec: CompareSpec, tasks: Sequence[CompareTask]) -> list[Compared]:
     """Compare chunks, all at once; return of each what was found, the largest changes by column and kind, and the sample."""
     try:
         return _compare_chunks(spec, tasks)
-    except UNREADABLE:
+    except UNREADABLE as error:
         if len(tasks) > 1:
             return [one for task in tasks for one in compare(spec, [task])]
-        (task,) = tasks
-        for path in (*task.old, *task.new, *task.both):
-            try:
-                scan_file(path, spec.table, [*spec.key, *spec.values]).collect()
-            except UNREADABLE as error:
-                return [(ChunkCompared(task.chunk, unreadable=f"{path}: {type(error).__name__}: {error}"), {}, [])]
-        raise
+        if (found := _unreadable(spec, tasks[0], error)) is None:
+            raise
+        return [(found, {}, [])]
+
+
+def _unreadable(spec: CompareSpec, task: CompareTask, error: Exception) -> ChunkCompared | None:
+    """Return which file of a chunk cannot be read; None where each can, and what was raised is no word about one."""
+    for path in (*task.old, *task.new, *task.both):
+        try:
+            scan_file(path, spec.table, [*spec.key, *spec.values]).collect()
+        except UNREADABLE as of_file:
+            found = unreadable(path, of_file)
+            said = f"{path}: {found.sample[0]['error']}"
+            is_proven = found.rule == READ_RULE
+            return ChunkCompared(task.chunk, unreadable=said if is_proven else "", unread="" if is_proven else said)
+    of_store = isinstance(error, OSError) and not all(map(stores.is_local, (*task.old, *task.new, *task.both)))
+    return ChunkCompared(task.chunk, unread=f"chunk {task.chunk}: {error}") if of_store else None
 
 
 def _compare_chunks(spec: CompareSpec, tasks: Sequence[CompareTask]) -> list[Compared]:
@@ -157,12 +168,30 @@ def _slices(spec: CompareSpec, tasks: Sequence[CompareTask]) -> Iterator[tuple[p
     if len(tasks) > 1 or _rows_of(tasks[0]) <= SLICE_ROWS:
         yield _read(spec, old, new, columns), _read(spec, new, old, columns)
         return
-    firsts = {scan_file(path, spec.table, spec.key).head(1).collect().row(0) for _, path in (*old, *new)}
-    for begins, ends in pairwise([None, *sorted(firsts)[1:], None]):
+    reach = {path: _ends(spec, path) for _, path in (*old, *new)}
+    for begins, ends in pairwise([None, *sorted({first for first, _ in reach.values()})[1:], None]):
+        sides = ([one for one in side if _may_have(*reach[one[1]], begins, ends)] for side in (old, new))
+        mine, theirs = sides
         yield (
-            _read(spec, old, new, columns, begins=begins, ends=ends),
-            _read(spec, new, old, columns, begins=begins, ends=ends),
+            _read(spec, mine, [*theirs, *old, *new], columns, begins=begins, ends=ends),
+            _read(spec, theirs, [*mine, *old, *new], columns, begins=begins, ends=ends),
         )
+
+
+def _ends(spec: CompareSpec, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the first key of a file that has rows, where a slice may begin, and the greatest; () of a local one, which is not read for it."""
+    keys = scan_file(path, spec.table, spec.key)
+    if stores.is_local(path):
+        return keys.head(1).collect().row(0), ()
+    ordered = keys.collect().sort(spec.key)
+    return ordered.row(0), ordered.row(-1)
+
+
+def _may_have(first: Sequence[Any], last: Sequence[Any], begins: Any, ends: Any) -> bool:
+    """Whether a file may have keys of a slice; one that has a key with NULL may, since that is in no order with others."""
+    if not last or None in (*first, *last):
+        return True
+    return (begins is None or last >= begins) and (ends is None or first < ends)
 
 
 def _rows_of(task: CompareTask) -> int:
@@ -180,21 +209,30 @@ def _read(
 ) -> pl.DataFrame:
     """Return rows of files, each with its chunk's place, those with begins <= key < ends; no files are no rows with the columns of the others."""
     if not files:
-        return _read(spec, others[:1], files, columns).clear()
-    frames = [
-        _scan(spec, path, columns).with_columns(pl.lit(place, dtype=pl.UInt32).alias(PLACE)) for place, path in files
-    ]
-    lazy = frames[0] if len(frames) == 1 else pl.concat(frames)
-    wanted = lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)
-    return wanted.collect(engine="in-memory")  # of many small files the streaming engine takes seven times as long
+        like = _scan(spec, stores.ending(others[0][1]), columns).with_columns(_place(0))
+        return pl.DataFrame(schema=like.collect_schema())
+
+    def wanted(place: int, path: str) -> pl.LazyFrame:
+        lazy = _scan(spec, stores.source(path), columns).with_columns(_place(place))
+        return lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)
+
+    if not all(stores.is_local(path) for _, path in files):
+        # a store's files are in memory whole until they are collected: one at a time
+        return pl.concat([wanted(*one).collect(engine="in-memory") for one in files])
+    # of many small files the streaming engine takes seven times as long
+    return pl.concat([wanted(*one) for one in files]).collect(engine="in-memory")
 
 
-def _scan(spec: CompareSpec, path: str, columns: Sequence[str]) -> pl.LazyFrame:
+def _place(place: int) -> pl.Expr:
+    return pl.lit(place, dtype=pl.UInt32).alias(PLACE)
+
+
+def _scan(spec: CompareSpec, source: str | bytes, columns: Sequence[str]) -> pl.LazyFrame:
     """Return columns of a file; of a table without lineage columns nobody is said to have written a row."""
     if PRODUCER in columns and not _has_producer(spec.table):
         own = [name for name in columns if name != PRODUCER]
-        return scan_file(path, spec.table, own).with_columns(pl.lit(None, dtype=pl.String).alias(PRODUCER))
-    return scan_file(path, spec.table, columns)
+        return scan(source, spec.table, own).with_columns(pl.lit(None, dtype=pl.String).alias(PRODUCER))
+    return scan(source, spec.table, columns)
 
 
 @cache
@@ -313,13 +351,9 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
         pl.col(PRODUCER).alias("run_id_old"),
     )
     path = f"{task.output}/{task.chunk}-{number}.parquet"
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
-    partial = f"{name}.{uuid4().hex}.partial"
-    table = table_of(rows, Schema.model_validate_json(spec.schema))
-    pq.write_table(table, partial, filesystem=filesystem, compression="zstd")
-    filesystem.move(partial, name)
-    return path, rows.height, filesystem.get_file_info(name).size
+    with stores.output(path) as stream:
+        pq.write_table(table_of(rows, Schema.model_validate_json(spec.schema)), stream, compression="zstd")
+    return path, rows.height, stores.size_of(path)
 
 
 def comparing(spec: CompareSpec) -> ChunkWork[CompareTask, ChunkCompared | RowsOfAll]:
@@ -333,7 +367,9 @@ def comparing(spec: CompareSpec) -> ChunkWork[CompareTask, ChunkCompared | RowsO
 def _compare(spec: CompareSpec, tasks: Iterable[CompareTask]) -> Iterator[ChunkCompared | RowsOfAll]:
     kept = RowsKept(spec)
     for together in _groups(tasks):
-        for found, largest, sample in compare(spec, together):
+        with stores.each_read_once():
+            compared = compare(spec, together)
+        for found, largest, sample in compared:
             kept.add(largest, sample)
             found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
             yield found

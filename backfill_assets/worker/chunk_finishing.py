@@ -2,7 +2,8 @@
 
 Put here what is done to such files of one chunk, in Spark's workers; which tables need it, and what a wrong value means, is
 `staging.finishing`'s. Spark gives no field id to what is inside a list or a map, and has no UUID: a reader that goes by field ids,
-as Iceberg's Java library does, would find nothing in a list whose elements have none. Memory is one row group's.
+as Iceberg's Java library does, would find nothing in a list whose elements have none. Memory is one row group's, and of a store
+one file's as it is written.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
@@ -23,6 +23,7 @@ from pyiceberg.types import UUIDType
 from backfill_assets.worker.columns import table_of
 from backfill_assets.worker.nested import repeats_keys
 from backfill_assets.worker.violations import shown_row
+from resources.files import stores
 from resources.spark.chunk_work import ChunkWork
 
 REPEATED_KEY, NO_UUID = "a map has a key twice", "a UUID has not 16 bytes"
@@ -52,39 +53,40 @@ class Finished:
 
 def finish(schema: Schema, key: tuple[str, ...], task: FinishTask) -> Finished:
     """Write a file again as a schema has it, whole or not at all: every field id, UUIDs, and map entries in the order of their keys."""
-    filesystem, name = pafs.FileSystem.from_uri(task.path) if "://" in task.path else (None, task.path)
-    filesystem = filesystem or pafs.LocalFileSystem()
-    partial_name, rows = f"{name}.{uuid4().hex}.partial", 0
-    with filesystem.open_input_file(name) as stream:
-        file = pq.ParquetFile(stream)
-        with pq.ParquetWriter(
-            partial_name, schema_to_pyarrow(schema), filesystem=filesystem, compression="zstd"
-        ) as writer:
-            for number in range(file.num_row_groups):
-                frame = pl.from_arrow(file.read_row_group(number))
-                assert isinstance(frame, pl.DataFrame)
-                if (found := _wrong(schema, key, frame)) is not None:
-                    column, wrong, row = found
-                    break
-                writer.write_table(table_of(frame, schema))
-                rows += frame.height
-            else:
-                column, wrong, row = "", "", None
-    if wrong:
-        filesystem.delete_file(partial_name)
-        return Finished(task.chunk, task.path, 0, 0, column, wrong, row)
-    filesystem.move(partial_name, name)
-    folder, _, own = name.rpartition("/")
-    checksum = (
-        f"{folder}/.{own}.crc"  # of what Spark has written: a checksummed file system would refuse the new content
-    )
-    if filesystem.get_file_info(checksum).type is pafs.FileType.File:
-        filesystem.delete_file(checksum)
-    return Finished(task.chunk, task.path, rows, filesystem.get_file_info(name).size)
+    rows = 0
+    try:
+        with stores.opened_input(task.path) as stream, stores.output(task.path) as finished:
+            file = pq.ParquetFile(stream)
+            with pq.ParquetWriter(finished, schema_to_pyarrow(schema), compression="zstd") as writer:
+                for number in range(file.num_row_groups):
+                    frame = pl.from_arrow(file.read_row_group(number))
+                    assert isinstance(frame, pl.DataFrame)
+                    _require_right(schema, key, frame)
+                    writer.write_table(table_of(frame, schema))
+                    rows += frame.height
+    except _WrongValueError as found:
+        return Finished(task.chunk, task.path, 0, 0, found.column, found.wrong, found.row)
+    if stores.is_local(task.path):
+        # of what Spark has written: a checksummed file system would refuse the new content
+        place = Path(task.path)
+        place.with_name(f".{place.name}.crc").unlink(missing_ok=True)
+    return Finished(task.chunk, task.path, rows, stores.size_of(task.path))
 
 
-def _wrong(schema: Schema, key: tuple[str, ...], frame: pl.DataFrame) -> tuple[str, str, dict[str, Any]] | None:
-    """Return the first column with a value that its type has not, why, and the key of its row."""
+class _WrongValueError(Exception):
+    """A value that its column's type has not: which column, why, and the key of its row."""
+
+    def __init__(self, column: str, wrong: str, row: dict[str, Any]) -> None:
+        super().__init__(column, wrong)
+        self.column, self.wrong, self.row = column, wrong, row
+
+
+def _require_right(schema: Schema, key: tuple[str, ...], frame: pl.DataFrame) -> None:
+    """Look for the first column with a value that its type has not.
+
+    Raises:
+        _WrongValueError: naming it.
+    """
     for field in schema.fields:
         checks = [(REPEATED_KEY, repeats_keys(pl.col(field.name), frame.schema[field.name]))]
         if isinstance(field.field_type, UUIDType):
@@ -92,8 +94,7 @@ def _wrong(schema: Schema, key: tuple[str, ...], frame: pl.DataFrame) -> tuple[s
         for why, is_wrong in checks:
             rows = frame.filter(is_wrong)
             if rows.height:
-                return field.name, why, shown_row(rows.select(key).row(0, named=True))
-    return None
+                raise _WrongValueError(field.name, why, shown_row(rows.select(key).row(0, named=True)))
 
 
 def finishing(schema: str, key: tuple[str, ...]) -> ChunkWork[FinishTask, Finished]:

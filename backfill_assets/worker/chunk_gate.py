@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pandera.polars as pa
@@ -46,6 +45,7 @@ from backfill_assets.worker.tallying import Counted
 from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_unreadable, add_violation, shown_row
 from manifests.canonical import plain
 from manifests.text import words_of
+from resources.files import stores
 from resources.files.fingerprints import Fingerprint, fingerprint
 from resources.lakehouse.type_words import type_words
 from resources.spark.chunk_work import ChunkWork
@@ -295,18 +295,16 @@ def gating(spec: GateSpec) -> ChunkWork[GateTask, GateResult]:
 
 
 def _read(
-    path: str, violations: dict[str, Violation], hashes: dict[str, Fingerprint] | None = None, schema: str = ""
+    path: str, violations: dict[str, Violation], hashes: dict[str, Fingerprint], schema: str
 ) -> pl.DataFrame | None:
-    """Read a file, and hash the very bytes that are judged. What Polars reads by itself from elsewhere is not hashed.
+    """Read a file, and hash the very bytes that are judged, in whatever store it is.
 
-    Nor is what is read by a table's schema: those files were hashed when they were staged.
+    What is read by a table's schema is not hashed: those files were when they were staged.
     """
     try:
         if schema:
             return scan_file(path, schema).collect()
-        if hashes is None or "://" in path:
-            return pl.read_parquet(path, hive_partitioning=False, glob=False)
-        raw = Path(path).read_bytes()
+        raw = stores.content(path)
         frame = pl.read_parquet(BytesIO(raw), hive_partitioning=False)
         hashes[path] = fingerprint(raw)
     except UNREADABLE as error:
@@ -319,7 +317,10 @@ def _written(outlines: Sequence[pl.DataFrame], path: str) -> str:
     """Write the outline of a chunk, if there is any, and return where it is."""
     if not outlines:
         return ""
-    pl.concat(outlines).write_parquet(path, compression="zstd", mkdir="://" not in path)
+    written = BytesIO()
+    pl.concat(outlines).write_parquet(written, compression="zstd")
+    with stores.output(path) as stream:
+        stream.write(written.getbuffer())
     return path
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -32,6 +31,7 @@ from backfill_assets.worker.derived_files import (
     by_partition,
     misplaced,
     read,
+    read_whole,
     reading,
     rows_of,
     write,
@@ -45,7 +45,8 @@ from backfill_assets.worker.tallying import Counted
 from backfill_assets.worker.violations import Violation, shown_row
 from manifests.canonical import plain
 from manifests.model import OlderVersion
-from resources.files.fingerprints import Fingerprint, fingerprint
+from resources.files import stores
+from resources.files.fingerprints import Fingerprint
 from resources.spark.chunk_work import ChunkWork
 
 OLDER_RULE = (
@@ -265,12 +266,16 @@ def merge_violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[str]) -
     Raises:
         Unreadable: naming the first file that cannot be read.
     """
+    return _violations(spec, task, [read(path, spec.schema) for path in merged])
+
+
+def _violations(spec: MergeSpec, task: DeriveTask, merged: Sequence[pl.DataFrame]) -> dict[str, list[dict[str, Any]]]:
+    """Hold the rows that readers would see against what they were made of."""
     entities = read(task.entities)
     computed = rows_of(task.computed)
     computed = None if computed is None else in_one_form(computed)
     before = [in_one_form(read(path, spec.schema)) for path in task.base]
-    after = [in_one_form(read(path, spec.schema)) for path in merged]
-    return _broken(spec, entities, computed, before, after)
+    return _broken(spec, entities, computed, before, list(map(in_one_form, merged)))
 
 
 def _broken(
@@ -399,9 +404,11 @@ def deriving(spec: MergeSpec | CorrectionSpec) -> ChunkWork[DeriveTask, Derived 
 def _derive(spec: MergeSpec | CorrectionSpec, tasks: Iterable[DeriveTask]) -> Iterator[Derived | Violation]:
     for task in tasks:
         try:
-            yield merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
+            with stores.each_read_once():
+                found: Derived | Violation = merge(spec, task) if isinstance(spec, MergeSpec) else correct(spec, task)
         except Unreadable as error:
-            yield error.violation
+            found = error.violation
+        yield found
 
 
 def judging_merges(
@@ -411,12 +418,11 @@ def judging_merges(
     return ChunkWork(partial(_judge_merges, spec, measure, tuple(tallies)), MergedTask, JudgedMerge)
 
 
-def _in_several_partitions(spec: MergeSpec, own: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return which files of a merge have rows of several partitions, by the rule that each lies in one."""
+def _in_several_partitions(spec: MergeSpec, own: Iterable[pl.DataFrame]) -> dict[str, list[dict[str, Any]]]:
+    """Return which of the files of a merge have rows of several partitions, by the rule that each lies in one."""
     if not spec.by.parts:
         return {}
-    columns = [column for column, _ in spec.by.parts]
-    found = [one for path in own for one in misplaced(read(path, spec.schema, columns), spec.schema, spec.by)]
+    found = [one for rows in own for one in misplaced(rows, spec.schema, spec.by)]
     return {PARTITION_RULE: found[:_SAMPLE]} if found else {}
 
 
@@ -424,30 +430,40 @@ def _judge_merges(
     spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], tasks: Iterable[MergedTask]
 ) -> Iterator[JudgedMerge]:
     for task in tasks:
-        counted = Counted(tallies)
-        own: Sequence[str] = task.own
-        try:
-            broken = merge_violations(spec, task.derived, task.merged) | _in_several_partitions(spec, own)
-        except Unreadable as error:
-            broken, own = {error.violation.rule: error.violation.sample}, ()
-        slices: pl.DataFrame | None = None
-        sums: dict[str, Any] = {}
-        seen = 0
-        for path in () if broken else task.merged:
-            rows = scan_file(path, spec.schema).collect()
-            seen += rows.height
-            counted.add(rows)
-            sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key, spec.lineage))))
-            slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
-        yield JudgedMerge(
-            task.chunk,
-            broken,
-            [] if slices is None else plain(slices.to_dicts()),
-            {"rows": seen, "sums": as_text(sums)},
-            {path: fingerprint(Path(path).read_bytes()) for path in own if "://" not in path},
-            counted.as_record(),
-            [] if broken else _ambiguous(spec, task.derived),
-        )
+        with stores.each_read_once():
+            judged = _judge_merge(spec, measure, tallies, task)
+        yield judged
+
+
+def _judge_merge(spec: MergeSpec, measure: str | None, tallies: Sequence[Tally], task: MergedTask) -> JudgedMerge:
+    """Judge a chunk; each of its own files is read once, and its hash is that of the very bytes that are judged."""
+    counted = Counted(tallies)
+    after: dict[str, pl.DataFrame] = {}
+    hashes: dict[str, Fingerprint] = {}
+    try:
+        for path in task.own:
+            after[path], hashes[path] = read_whole(path, spec.schema)
+        merged = [after[path] if path in after else read(path, spec.schema) for path in task.merged]
+        broken = _violations(spec, task.derived, merged) | _in_several_partitions(spec, after.values())
+    except Unreadable as error:
+        broken, hashes, merged = {error.violation.rule: error.violation.sample}, {}, []
+    slices: pl.DataFrame | None = None
+    sums: dict[str, Any] = {}
+    seen = 0
+    for rows in () if broken else merged:
+        seen += rows.height
+        counted.add(rows)
+        sums = added(sums, sums_of(rows.lazy().select(value_columns(rows.columns, spec.key, spec.lineage))))
+        slices = None if measure is None else merged_measures(slices, imported_by_path(measure)(rows))
+    return JudgedMerge(
+        task.chunk,
+        broken,
+        [] if slices is None else plain(slices.to_dicts()),
+        {"rows": seen, "sums": as_text(sums)},
+        hashes,
+        counted.as_record(),
+        [] if broken else _ambiguous(spec, task.derived),
+    )
 
 
 def _ambiguous(spec: MergeSpec, task: DeriveTask) -> list[dict[str, Any]]:

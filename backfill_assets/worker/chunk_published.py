@@ -20,7 +20,8 @@ from backfill_assets.worker.gate_tasks import GateResult, GateSpec, GateTask
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.tallying import Counted
 from manifests.canonical import plain
-from resources.spark.chunk_work import ChunkWork, in_memory, tasks_of
+from resources.files.stores import StoreAccess
+from resources.spark.chunk_work import ChunkWork, at_work, tasks_of
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ def _measured(spec: GateSpec, task: GateTask) -> tuple[list[dict[str, Any]], dic
 
 
 def outline_batches(
-    outline: str, table: str, schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
+    access: StoreAccess, outline: str, table: str, schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
 ) -> Iterator[arrow.RecordBatch]:
     """Yield the outlines of the files of Arrow batches with a column `task` (JSON: OutlineTask), with the columns of `schema`.
 
-    `table` is the schema of the table (Iceberg JSON), by which its files are read.
+    `access` opens the files, and `table` is the schema of the table (Iceberg JSON), by which they are read.
     """
-    in_memory()
-    for task in tasks_of(OutlineTask, batches):
-        for path in task.paths:
-            rows = imported_by_path(outline)(scan_file(path, table).collect()).select(schema.names)
-            yield from rows.to_arrow().cast(schema).to_batches()
+    with at_work(access):
+        for task in tasks_of(OutlineTask, batches):
+            for path in task.paths:
+                rows = imported_by_path(outline)(scan_file(path, table).collect()).select(schema.names)
+                yield from rows.to_arrow().cast(schema).to_batches()

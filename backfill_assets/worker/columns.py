@@ -10,18 +10,17 @@ from functools import lru_cache
 
 import polars as pl
 import pyarrow as arrow
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.column_types import has_map
 from backfill_assets.declarations.schema import polars_type
 from backfill_assets.worker.nested import without_maps
+from resources.files import stores
 
 _FIELD_ID = b"PARQUET:field_id"
-UNREADABLE = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What Polars raises of a file that it cannot read: of a damaged footer it panics, with an exception of its own."""
+UNREADABLE = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException, arrow.ArrowInvalid)
+"""What is raised of a file that cannot be read: of a damaged footer Polars panics, with an exception of its own."""
 
 
 def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:
@@ -31,13 +30,18 @@ def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> p
     since it was written before the table had it. Its values have the table's type, which may be wider than the file's. Of a
     file without field ids, and without a schema, columns are taken by name.
     """
-    lazy = pl.scan_parquet(path, hive_partitioning=False, glob=False)
+    return scan(stores.source(path), schema, columns)
+
+
+def scan(source: str | bytes, schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:
+    """Return columns of a data file as `scan_file` does, by its local path, or of its bytes."""
+    lazy = pl.scan_parquet(source, hive_partitioning=False, glob=False)
     if not schema:
         return lazy if columns is None else lazy.select(columns)
     present = lazy.collect_schema()
     table = _schema(schema)
     wanted = [field.name for field in table.fields] if columns is None else columns
-    own = _by_field_id(path)
+    own = _by_field_id(source)
     found = []
     for column in wanted:
         kind = _type(schema, column)
@@ -77,23 +81,17 @@ def rows_of(path: str) -> int:
     """Return how many rows a data file says it has.
 
     Raises:
-        OSError: if it has no footer that could be read.
+        OSError: if it cannot be read.
+        arrow.ArrowInvalid: if what was read is no footer.
     """
-    try:
-        return int(_footer(path).num_rows)
-    except arrow.ArrowException as error:
-        raise OSError(str(error)) from error
+    return int(stores.footer(path).num_rows)
 
 
-def _footer(path: str) -> pq.FileMetaData:
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    with filesystem.open_input_file(name) as stream:
-        return pq.read_metadata(stream)
-
-
-def _by_field_id(path: str) -> dict[int, str]:
+def _by_field_id(source: str | bytes) -> dict[int, str]:
     """Return the names of a file's columns by field id; none of a file that has no such ids."""
-    columns = list(_footer(path).schema.to_arrow_schema())
+    found = stores.footer(source).schema
+    with stores.decoding():
+        columns = list(found.to_arrow_schema())
     ids = {one.name: (one.metadata or {}).get(_FIELD_ID) for one in columns}
     return {int(number): name for name, number in ids.items() if number is not None}
 

@@ -15,7 +15,6 @@ from typing import Any
 from uuid import uuid4
 
 import polars as pl
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -29,9 +28,11 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType
 
-from backfill_assets.worker.columns import UNREADABLE, scan_file, table_of
+from backfill_assets.worker.columns import UNREADABLE, scan, scan_file, table_of
 from backfill_assets.worker.partitions import internal, partition_values, several_partitions
 from backfill_assets.worker.violations import unreadable
+from resources.files import stores
+from resources.files.fingerprints import Fingerprint, fingerprint
 
 Partition = tuple[Any, ...]
 """What tells the partitions of a chunk's rows apart; `()` where a chunk has only one."""
@@ -82,6 +83,17 @@ def read(path: str, schema: str = "", columns: Sequence[str] | None = None) -> p
     """
     with reading(path):
         return scan_file(path, schema, columns).collect()
+
+
+def read_whole(path: str, schema: str = "") -> tuple[pl.DataFrame, Fingerprint]:
+    """Return the rows of a file as `read` does, and the hashes of the very bytes that they are decoded from.
+
+    Raises:
+        Unreadable: if it cannot be read.
+    """
+    with reading(path):
+        raw = stores.content(path)
+        return scan(raw, schema).collect(), fingerprint(raw)
 
 
 def rows_of(paths: Sequence[str], schema: str = "") -> pl.DataFrame | None:
@@ -143,10 +155,9 @@ def _label(partition: Partition) -> str:
 def _write(rows: pl.DataFrame, schema: str, folder: str) -> tuple[str, int, int]:
     table = table_of(rows, Schema.model_validate_json(schema))
     path = f"{folder}/part-{uuid4().hex}.parquet"
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    filesystem.create_dir(name.rsplit("/", 1)[0], recursive=True)
-    pq.write_table(table, name, filesystem=filesystem, compression="zstd")
-    return path, rows.height, filesystem.get_file_info(name).size
+    with stores.output(path) as stream:
+        pq.write_table(table, stream, compression="zstd")
+    return path, rows.height, stores.size_of(path)
 
 
 def misplaced(rows: pl.DataFrame, schema: str, by: PartitionedBy) -> list[dict[str, Any]]:

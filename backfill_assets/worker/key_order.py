@@ -12,6 +12,7 @@ import polars as pl
 
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.violations import Violation, add_unreadable
+from resources.files import stores
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
@@ -23,7 +24,9 @@ def in_key_order(paths: Sequence[str], key: Sequence[str], violations: dict[str,
     first_keys = []
     for path in paths:
         try:
-            head = pl.scan_parquet(path, hive_partitioning=False, glob=False).select(key).head(1).collect()
+            head = (
+                pl.scan_parquet(stores.source(path), hive_partitioning=False, glob=False).select(key).head(1).collect()
+            )
         except UNREADABLE as error:
             add_unreadable(violations, path, error)
             continue

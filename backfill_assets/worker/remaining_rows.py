@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as arrow
-import pyarrow.fs as pafs
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import MAGIC_BYTES, PuffinFile
 
 from backfill_assets.worker.columns import scan_file
-from resources.spark.chunk_work import in_memory, tasks_of
+from resources.files import stores
+from resources.files.stores import StoreAccess
+from resources.spark.chunk_work import at_work, tasks_of
 
 _PLACE = "__place"
 
@@ -38,29 +39,28 @@ class ReadTask:
 
 
 def remaining_rows(
-    table: str, columns: Sequence[str], schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
+    access: StoreAccess, table: str, columns: Sequence[str], schema: arrow.Schema, batches: Iterator[arrow.RecordBatch]
 ) -> Iterator[arrow.RecordBatch]:
     """Yield what is left of the files of Arrow batches with a column `task` (JSON: ReadTask); memory is one file's.
 
     Args:
+        access: what opens the files.
         table: the schema by which files are read (Iceberg JSON).
         columns: those that are wanted.
         schema: of what is yielded.
         batches: the tasks.
     """
-    in_memory()
-    for task in tasks_of(ReadTask, batches):
-        gone = pl.concat([pl.Series(dtype=pl.Int64), *(_positions(path, task.file) for path in task.deletes)])
-        rows = scan_file(task.path, table, columns).select(columns).with_row_index(_PLACE)
-        left = rows.filter(~pl.col(_PLACE).cast(pl.Int64).is_in(gone.implode())).drop(_PLACE).collect()
-        yield from left.to_arrow().select(schema.names).cast(schema).to_batches()
+    with at_work(access):
+        for task in tasks_of(ReadTask, batches):
+            gone = pl.concat([pl.Series(dtype=pl.Int64), *(_positions(path, task.file) for path in task.deletes)])
+            rows = scan_file(task.path, table, columns).select(columns).with_row_index(_PLACE)
+            left = rows.filter(~pl.col(_PLACE).cast(pl.Int64).is_in(gone.implode())).drop(_PLACE).collect()
+            yield from left.to_arrow().select(schema.names).cast(schema).to_batches()
 
 
 def _positions(path: str, file: str) -> pl.Series:
     """Return the positions of the rows of a data file that a file of deletes deletes."""
-    filesystem, name = pafs.FileSystem.from_uri(path) if "://" in path else (pafs.LocalFileSystem(), path)
-    with filesystem.open_input_file(name) as stream:
-        raw = stream.read()
+    raw = stores.content(path)
     if raw[: len(MAGIC_BYTES)] == MAGIC_BYTES:
         vectors = deletion_vectors_from_puffin_file(PuffinFile(raw))
         found = [one.to_vector() for one in vectors if one.referenced_data_file == file]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manifests.errors import EnvironmentRefused, Problem
+from resources.files import stores
 
 SAMPLE_ROWS = 5
 """Offending rows shown per rule."""
@@ -29,10 +30,18 @@ class Violation:
 
 
 def unreadable(path: str, error: Exception) -> Violation:
-    """Return that a file is missing or damaged; or, where the error does not prove that, that it could not be read just now."""
-    # an error of the operating system has a number; one about what was read has none. A store's could be either
-    of_the_system = isinstance(error, OSError) and error.errno is not None
-    proven = isinstance(error, FileNotFoundError) or not (of_the_system or "://" in path)
+    """Return that a file is missing or damaged; or, where the error does not prove that, that it could not be read just now.
+
+    Of a store nothing is damaged by one reading alone.
+    """
+    # an error of the operating system has a number; one about what was read has none. A store's own have none, either
+    of_reading = isinstance(error, OSError) and (error.errno is not None or not stores.is_local(path))
+    proven = isinstance(error, FileNotFoundError) or not of_reading
+    if not of_reading:
+        try:
+            stores.require_alike(path)
+        except OSError as other:
+            error, proven = other, False
     sample = {"file": path, "error": f"{type(error).__name__}: {error}"[:500]}
     return Violation(READ_RULE if proven else UNREAD_RULE, 1, [sample])
 

@@ -21,9 +21,10 @@ from sqlalchemy.engine import make_url
 
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.files.sqlite_files import require_files
+from resources.files.stores import StoreAccess
 from resources.lakehouse.catalog_errors import reachable, words
 from resources.lakehouse.declared_tables import require_as_declared
-from resources.lakehouse.file_access import TABLE_FILE_IO
+from resources.lakehouse.file_access import TABLE_FILE_IO, access_to
 from resources.lakehouse.metadata import readable_table, require_single_ids
 from resources.lakehouse.pyiceberg_private import open_as_the_catalog_says
 
@@ -35,6 +36,15 @@ class Tables:
         self._name = name
         self._properties = dict(properties)
         self._catalog: Catalog | None = None
+        self._handed_out: dict[str, Mapping[str, str]] = {}
+
+    @property
+    def access(self) -> StoreAccess:
+        """What opens the files of the tables, for whoever is sent their names: as the catalog says, and its server for single tables.
+
+        What a server hands out for a table ends some time: ask for the table, and then for this.
+        """
+        return access_to(self.catalog.properties, dict(self._handed_out))
 
     @property
     def catalog(self) -> Catalog:
@@ -119,11 +129,15 @@ class Tables:
             with reachable(self._name), readable_table(name):
                 table = self.catalog.load_table(name)
                 require_single_ids(table)
-                return table
         except NoSuchTableError as error:
             raise InputRefused(
                 Problem(f"table {name} does not exist", "tables are made by `backfill init`", "run it, then load data")
             ) from error
+        if table.io.properties == self.catalog.properties:
+            self._handed_out.pop(table.location(), None)
+        else:
+            self._handed_out[table.location()] = table.io.properties
+        return table
 
     def exists(self, name: str) -> bool:
         """Tell whether there is a table of a name.

@@ -13,11 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from resources.files.stores import is_local, require_seen
+from resources.lakehouse.storage import filesystem_of
+
 CONTENT_PROPERTY = "backfill.content-sha256"
 """Snapshot summary key of a load: the SHA-256 (hex) of each of its files by the file's name, as JSON."""
 _MOST = 1_000
 """The most files of a load that are named in its summary: a summary is part of every later metadata file."""
-_BLOCK = 1 << 20
+_BLOCK = 8 << 20
+"""Bytes that are read at once: of a store, by one request."""
+_OTHER_BLOCK, _OTHER_BLOCKS = 5 << 20, 3
 
 
 def content_property(table: Table, paths: Sequence[str]) -> dict[str, str]:
@@ -31,16 +36,24 @@ def content_property(table: Table, paths: Sequence[str]) -> dict[str, str]:
     return {CONTENT_PROPERTY: json.dumps({_name(path): sha256_at(table, path) for path in sorted(paths)})}
 
 
-def sha256_at(table: Table, path: str) -> str:
-    """Return the SHA-256 (hex) of a file of a table, a block at a time.
+def sha256_at(table: Table, path: str, *, otherwise: bool = False) -> str:
+    """Return the SHA-256 (hex) of a file of a table, a block at a time; with `otherwise` of blocks that are cut elsewhere.
 
     Raises:
         OSError: if it cannot be read; FileNotFoundError if it is not there.
     """
     found = hashlib.sha256()
-    with table.io.new_input(path).open() as stream:
-        while block := stream.read(_BLOCK):
-            found.update(block)
+    try:
+        given = table.io.new_input(path)
+        with given.open() as stream:
+            block_of = min(_OTHER_BLOCK, len(given) // _OTHER_BLOCKS + 1) if otherwise else _BLOCK
+            while block := stream.read(block_of):
+                found.update(block)
+    except FileNotFoundError as error:
+        if not is_local(path):
+            filesystem, name, _ = filesystem_of(table, path)
+            require_seen(filesystem, name, error)
+        raise
     return found.hexdigest()
 
 

@@ -9,6 +9,7 @@ asks for them elsewhere. How PyIceberg is kept from obeying those is in `pyicebe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import PyArrowLocalFileSystem
 
 from resources.files.local_files import require_file
+from resources.files.stores import StoreAccess
 from resources.lakehouse.pyiceberg_private import FileIOWithOwnDisk
 
 _OF_FILE_ACCESS = frozenset({PY_IO_IMPL, "DEFAULT_SCHEME", "DEFAULT_NETLOC"})
@@ -43,6 +45,18 @@ class TableFileIO(FileIOWithOwnDisk):
 
 TABLE_FILE_IO = f"{TableFileIO.__module__}.{TableFileIO.__qualname__}"
 """The value of PyIceberg's property `py-io-impl` that has a catalog open files by `TableFileIO`."""
+
+
+def access_to(properties: Mapping[str, str], single: Mapping[str, Mapping[str, str]] | None = None) -> StoreAccess:
+    """Return what opens files as a catalog's properties say, and nothing else of these: of a SQL catalog they have its password.
+
+    `single` are those that a server has given out for the tables in some places.
+    """
+    return StoreAccess.to(_only(properties), {place: _only(own) for place, own in (single or {}).items()})
+
+
+def _only(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: str(value) for name, value in properties.items() if says_how_files_are_opened(name)}
 
 
 def says_how_files_are_opened(name: str) -> bool:

@@ -7,7 +7,7 @@ that need no data file are `lookups`'s; how the files of a snapshot are listed i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyarrow import ArrowException, RecordBatch
@@ -20,6 +20,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField, PrimitiveType
 
 from manifests.errors import InputRefused, Problem
+from resources.files.stores import NO_STORE, StoreAccess
+from resources.lakehouse.file_access import access_to
 from resources.lakehouse.live_files import files_and_deletes, pinned_snapshot
 from resources.lakehouse.metadata import column_of, readable_metadata, readable_rows
 from resources.lakehouse.storage import ask_each
@@ -30,7 +32,7 @@ class PinnedRead:
     """The data files of one table at one snapshot that a read needs, and the schema they are read with.
 
     `rows` and `bytes` are those of the whole files: a read may leave some of their rows out. `deleted` are those of the files
-    of which rows are deleted, each with the files that say which, by position.
+    of which rows are deleted, each with the files that say which, by position; `access` opens those for who reads them by itself.
     """
 
     table: str
@@ -40,6 +42,7 @@ class PinnedRead:
     rows: int = 0
     bytes: int = 0
     deleted: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    access: StoreAccess = field(default=NO_STORE, compare=False)
 
 
 def pinned(
@@ -64,7 +67,8 @@ def pinned(
     paths = tuple(sorted(file.file_path for file, _ in found))
     rows, size = sum(file.record_count for file, _ in found), sum(file.file_size_in_bytes for file, _ in found)
     deleted = sorted((file.file_path, tuple(one.file_path for one in deletes)) for file, deletes in found if deletes)
-    return PinnedRead(name, snapshot.snapshot_id, schema, paths, rows, size, tuple(deleted))
+    access = access_to(table.io.properties)
+    return PinnedRead(name, snapshot.snapshot_id, schema, paths, rows, size, tuple(deleted), access)
 
 
 def _schema(table: Table, name: str, schema_id: int | None) -> Schema:
@@ -92,16 +96,17 @@ def pinned_since(
     """
     schema = _schema(table, name, schema_id)
     came, gone = _exchanged(table, since, until)
-    return _read_of(name, until, schema, came), _read_of(name, since, schema, gone)
+    access = access_to(table.io.properties)
+    return _read_of(name, until, schema, came, access), _read_of(name, since, schema, gone, access)
 
 
 _Files = dict[str, tuple[DataFile, tuple[str, ...]]]
 
 
-def _read_of(name: str, snapshot_id: int, schema: Schema, files: _Files) -> PinnedRead:
+def _read_of(name: str, snapshot_id: int, schema: Schema, files: _Files, access: StoreAccess) -> PinnedRead:
     deleted = tuple((path, deletes) for path, (_, deletes) in sorted(files.items()) if deletes)
     rows, size = (sum(of(file) for file, _ in files.values()) for of in (_rows, _bytes))
-    return PinnedRead(name, snapshot_id, schema, tuple(sorted(files)), rows, size, deleted)
+    return PinnedRead(name, snapshot_id, schema, tuple(sorted(files)), rows, size, deleted, access)
 
 
 def _rows(file: DataFile) -> int:

@@ -23,12 +23,12 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.files.fingerprints import read_footer
+from resources.files.stores import NAMED_HOSTS, local_path, place_of, require_seen, seen
 from resources.lakehouse.metadata import readable_place
 
+__all__ = ["FileFound", "Storage", "ask_each", "filesystem_of", "local_path", "place_of", "store_of"]
 _LOOK_AT_ONCE = 1_000
 _ASKED_TOGETHER = 8
-_NAMED_HOSTS = frozenset({"hdfs", "viewfs"})
-"""Schemes whose host is a part of the file system, and not of a file's place in it; as in PyIceberg."""
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb", "gcs": "gs"}
 """Schemes that name the same store as another one."""
 _Answer = TypeVar("_Answer")
@@ -43,23 +43,10 @@ class FileFound:
     modified_ns: int
 
 
-def local_path(uri: str) -> str:
-    """Return the path of a file: URI, and anything else unchanged."""
-    return uri.removeprefix("file://").removeprefix("file:")
-
-
-def place_of(uri: str) -> str:
-    """Return what the file system calls a URI: a local path, bucket and key, or on HDFS the path alone."""
-    parts = urlsplit(uri)
-    if parts.scheme in {"", "file"}:
-        return local_path(uri)
-    return parts.path if parts.scheme in _NAMED_HOSTS else parts.netloc + parts.path
-
-
 def store_of(uri: str) -> str:
     """Return which file system a URI is of: with `place_of` it says which file, and another spelling of both is the same."""
     parts = urlsplit(uri)
-    host = parts.netloc if parts.scheme in {*_NAMED_HOSTS, "file"} and parts.netloc != "localhost" else ""
+    host = parts.netloc if parts.scheme in {*NAMED_HOSTS, "file"} and parts.netloc != "localhost" else ""
     return f"{_SAME_STORE.get(parts.scheme, parts.scheme) or 'file'}://{host}"
 
 
@@ -79,7 +66,7 @@ def filesystem_of(table: Table, uri: str) -> tuple[pafs.FileSystem, str, str]:
         filesystem = io.fs_by_scheme(parts.scheme or "file", parts.netloc or None)
     if parts.scheme in {"", "file"}:
         return filesystem, place_of(uri), "file://" if parts.scheme else ""
-    host = parts.netloc if parts.scheme in _NAMED_HOSTS else ""
+    host = parts.netloc if parts.scheme in NAMED_HOSTS else ""
     return filesystem, place_of(uri), f"{parts.scheme}://{host}"
 
 
@@ -138,14 +125,37 @@ class Storage:
         return [info for info in found if not os.path.islink(info.path)]  # noqa: PTH114 - Arrow follows links
 
     def look(self, paths: Iterable[str]) -> dict[str, FileFound]:
-        """Return those of `paths` that are files now; what a manifest names that can be no place is none, nor is a link."""
+        """Return those of `paths` that are files now; what a manifest names that can be no place is none, nor is a link.
+
+        Raises:
+            EnvironmentRefused: if one is not found, nor its bucket.
+        """
         wanted = [path for path in paths if path and "\0" not in path and not self.through_link(path)]
         found: dict[str, FileFound] = {}
         for start in range(0, len(wanted), _LOOK_AT_ONCE):
             for info in self._filesystem.get_file_info(wanted[start : start + _LOOK_AT_ONCE]):
                 if info.is_file:
                     found[info.path] = _found(info)
+        if len(found) < len(set(wanted)):
+            self._require_seen()
         return found
+
+    def _require_seen(self) -> None:
+        """Require that the bucket is seen before a file of it is said to be gone.
+
+        Raises:
+            EnvironmentRefused: if it is not.
+        """
+        try:
+            require_seen(self._filesystem, self.location)
+        except OSError as error:
+            raise EnvironmentRefused(
+                Problem(
+                    str(error),
+                    "a file that is not found is gone only where its bucket is seen",
+                    "nothing has changed; see the properties of the catalog (`backfill config`), and run the same command again",
+                )
+            ) from error
 
     def rows(self, path: str) -> int:
         """Return the rows of a Parquet file, from its footer.
@@ -155,7 +165,7 @@ class Storage:
             OSError: if it cannot be read, or is reached by a link; FileNotFoundError if it is not there.
         """
         self._require_own(path)
-        with self._filesystem.open_input_file(path) as stream:
+        with seen(self._filesystem, path), self._filesystem.open_input_file(path) as stream:
             raw = read_footer(stream, stream.size())
         try:
             return int(pq.read_metadata(BufferReader(raw)).num_rows)
@@ -169,7 +179,7 @@ class Storage:
             OSError: if it cannot be read, or is reached by a link; FileNotFoundError if it is not there.
         """
         self._require_own(path)
-        with self._filesystem.open_input_file(path) as stream:
+        with seen(self._filesystem, path), self._filesystem.open_input_file(path) as stream:
             return bytes(stream.read())
 
     def _require_own(self, path: str) -> None:

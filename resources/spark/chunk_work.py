@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +18,8 @@ from pydantic import TypeAdapter
 
 from manifests.canonical import plain
 from manifests.model import Mode
+from resources.files import stores
+from resources.files.stores import StoreAccess
 
 
 class ChunkTask(Protocol):
@@ -58,15 +61,23 @@ class ChunkWork(Generic[Task, Result]):
         return [reads.validate_json(text) for text in texts]
 
 
-def in_worker(work: ChunkWork[Any, Any], batches: Iterable[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
+def in_worker(
+    work: ChunkWork[Any, Any], access: StoreAccess, batches: Iterable[arrow.RecordBatch]
+) -> Iterator[arrow.RecordBatch]:
     """Do work in a worker of Spark, of which there is one a core."""
-    in_memory()
-    yield from work.batches(batches)
+    with at_work(access):
+        yield from work.batches(batches)
 
 
-def in_memory() -> None:
-    """Have Polars hand nothing from thread to thread: frames are in memory already, and a worker has one core."""
+@contextmanager
+def at_work(access: StoreAccess) -> Iterator[None]:
+    """Have a worker of Spark, which has one core, open files by an access: in this work, and in none that the worker does later.
+
+    Polars hands nothing from thread to thread: frames are in memory already.
+    """
     pl.Config.set_engine_affinity("in-memory")
+    with stores.opened_by(access):
+        yield
 
 
 def task_text(task: ChunkTask) -> str:

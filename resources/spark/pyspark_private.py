@@ -65,13 +65,33 @@ def put_setting(session: SparkSession, name: str, value: str | None) -> None:
     settings.unsetConf(name) if value is None else settings.setConfString(name, value)
 
 
+def has_class(session: SparkSession, name: str) -> bool:
+    """Whether the JVM of a classic session finds a class, as Hadoop would look for it; True of a session that does not say."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415 - as above
+
+    jvm: Any = getattr(session, "_jvm", None)
+    if jvm is None:
+        return True
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(name, False, False)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def versions(session: SparkSession) -> tuple[str, str]:
+    """Return which Hadoop and which Spark a classic session is of."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    return jvm.org.apache.hadoop.util.VersionInfo.getVersion(), session.version
+
+
 def settings_of(session: SparkSession) -> dict[str, str]:
     """Return what `session.conf.getAll` does of a classic session, in a fifth of its time.
 
     PySpark asks the JVM for each name and value, and ends with an error that it makes a Python one of. A run asks many times.
     What was put past Spark into its settings, and cannot be written as a name and its text, PySpark is asked for.
     """
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415 - as above
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
 
     jvm: Any = session._jvm  # noqa: SLF001
     settings = session._jsparkSession.conf().getAllAsJava()  # noqa: SLF001

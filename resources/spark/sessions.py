@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +24,7 @@ from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
 from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE, Settings
-from resources.spark import class_archive, pyspark_private, surroundings, worker_daemon
+from resources.spark import class_archive, object_store, pyspark_private, surroundings, worker_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,39 +81,68 @@ _OTHERWISE = {
     _ADAPTIVE: "false",
 }
 """Settings by which a chunk is computed again in another way than before."""
-_HADOOP = ("fs.", "parquet.")
-_COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+_HADOOP = ("fs.", "parquet.", "mapreduce.")
+_OF_JVM, _OF_STORES = "spark.hadoop.", "spark.hadoop.fs."
+_S3 = ("fs.s3.", "fs.s3a.", "fs.s3n.")
+_COMMIT_PROTOCOL = object_store.COMMIT_PROTOCOL
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
 """What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
 fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
+_OF_A_SESSION = frozenset({_COMMIT_PROTOCOL, object_store.COMMITTER})
+"""Settings that the root session is not given: what only one mode may not do, and what takes classes that may be missing."""
+_NOWHERE = "/there-is-no-local-file-here"
 _OWN_CATALOG = "spark.sql.warehouse.dir"
 _JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
 _DENIED = {_JDBC: JDBC_PROVIDERS}
 _WITHOUT_SINKS = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
 """Modes that write to no sink."""
+_reached: list[tuple[SparkSession, Path, Mode, dict[str, str]]] = []
+"""Which sessions of which installation open S3 by which settings, with the root session of their JVM."""
 _confined: set[bool] = set()
 """Whether the sessions of this process are confined; both only where LIVE's reach nothing that others may not."""
 
 
 def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
     """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
-    merged = _STATIC | _RUNTIME | _DENIED | settings.spark | settings.spark_by_mode.get(mode, {})
+    merged = _writing_settings(settings, mode)
+    return merged | _WRITES_NOTHING if mode is Mode.RECONCILIATION else merged
+
+
+def _writing_settings(settings: Settings, mode: Mode) -> dict[str, str]:
+    """Return the settings of a mode as they are where files are written."""
+    own = _by_session(settings.spark) | _by_session(settings.spark_by_mode.get(mode, {}))
+    merged = _STATIC | _RUNTIME | _DENIED | object_store.s3_settings(settings.catalog, own) | own
     if mode is not Mode.LIVE:
         merged |= _DENIED | only_the_warehouse(settings)
-    if mode is Mode.RECONCILIATION:
-        merged |= _WRITES_NOTHING
     return merged | {MODE_KEY: mode.value}
+
+
+def of_the_jvm(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that Spark is started with."""
+    return {name: value for name, value in wanted.items() if not name.startswith(_HADOOP) and name not in _OF_A_SESSION}
+
+
+def _by_session(own: Mapping[str, str]) -> dict[str, str]:
+    """Return an installation's settings, those of file systems as a session has them: they may be credentials.
+
+    As `spark.hadoop.fs.*` they would be the JVM's, on its command line and in Spark's log of events.
+    """
+    moved = {name.removeprefix(_OF_JVM): value for name, value in own.items() if name.startswith(_OF_STORES)}
+    return moved | {name: value for name, value in own.items() if not name.startswith(_OF_STORES)}
 
 
 def only_the_warehouse(settings: Settings) -> dict[str, str]:
     """Return the settings that leave a session no local path but the warehouse's, and those of tables beside it.
 
     Hadoop's view file system takes the place of the local one and has these mounts only, so that a path elsewhere does not
-    exist, for reading or writing. Where the warehouse is no local folder, its credentials are the limit instead.
+    exist, for reading or writing. Where the warehouse is in S3 no local path is left, and what the catalog's keys may do there is
+    the limit; where it is in another store, its credentials alone are.
     """
     warehouse = settings.catalog.get("warehouse", "")
-    if not warehouse.startswith("file:"):
+    if not warehouse.startswith("file:") and not object_store.is_in_s3(settings.catalog):
         return {}
+    # a view without any mount cannot be made
+    folders = settings.reachable_folders or [_NOWHERE]
     return {
         "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         # otherwise the file system that another session of this JVM opened would be handed out
@@ -121,7 +151,7 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
         "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
         # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
         "spark.sql.sources.ignoreDataLocality": "true",
-        **{f"fs.viewfs.mounttable.default.link.{one}": f"file://{one}" for one in settings.reachable_folders},
+        **{f"fs.viewfs.mounttable.default.link.{one}": f"file://{one}" for one in folders},
     }
 
 
@@ -147,17 +177,29 @@ class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
     `worker_modules` are what Python workers have imported when they begin; `sinks` those that other modes than LIVE may use.
+    `opened` returns the properties of the opened catalog, and is asked where the installation's own do not say where its tables are.
     """
 
     def __init__(
-        self, settings: Settings, worker_modules: Sequence[str] = (), sinks: Collection[str] = frozenset()
+        self,
+        settings: Settings,
+        worker_modules: Sequence[str] = (),
+        sinks: Collection[str] = frozenset(),
+        opened: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        self._settings, self._worker_modules, self._sinks = settings, worker_modules, sinks
+        self._as_set, self._worker_modules, self._sinks, self._opened = settings, worker_modules, sinks, opened
         self._workers = {
             "spark.python.daemon.module": worker_daemon.__name__,
             f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
         }
         self._sessions: dict[Mode, SparkSession] = {}
+
+    @cached_property
+    def _settings(self) -> Settings:
+        """The settings, with what the catalog's server says of the warehouse where they have its name alone."""
+        if self._opened is None or object_store.says_where(self._as_set.catalog):
+            return self._as_set
+        return self._as_set.model_copy(update={"catalog": self._as_set.catalog | dict(self._opened())})
 
     def session(self, mode: Mode) -> SparkSession:
         """Return the session of a mode.
@@ -190,7 +232,7 @@ class ModeSpark:
         if mode is not Mode.RECONCILIATION:
             yield session
             return
-        session.conf.unset(_COMMIT_PROTOCOL)
+        _set_or_unset(session, _COMMIT_PROTOCOL, _writing_settings(self._settings, mode).get(_COMMIT_PROTOCOL))
         try:
             yield session
         finally:
@@ -241,12 +283,8 @@ class ModeSpark:
         wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
         try:
-            # what only one mode may not do is its session's own: the root session's settings are every session's
-            static = {
-                key: value
-                for key, value in wanted.items()
-                if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
-            }
+            # those have credentials as well: what is static is on the command line of the JVM, for everybody to read
+            static = of_the_jvm(wanted)
             pyspark_private.root_is_default()
             root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
             pyspark_private.keep_root(root)
@@ -261,7 +299,11 @@ class ModeSpark:
         for name in _TELL_TWICE:
             PySparkLogger.getLogger(name).disabled = True
         session = root.newSession()
-        _set_runtime(session, wanted)
+        s3 = {name: value for name, value in wanted.items() if name.startswith(_S3)}
+        _require_one_store(root, self._settings.home, mode, s3)
+        object_store.require_classes(session, self._settings.catalog, _writing_settings(self._settings, mode))
+        _set_runtime(session, wanted)  # Spark refuses the name of a class that is missing
+        _reached.append((root, self._settings.home, mode, s3))
         return session
 
 
@@ -317,9 +359,7 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        session.conf.unset(_COMMIT_PROTOCOL)
-        if before is not None:
-            session.conf.set(_COMMIT_PROTOCOL, before)
+        _set_or_unset(session, _COMMIT_PROTOCOL, before)
 
 
 def released_settings(session: SparkSession) -> list[str]:
@@ -361,7 +401,7 @@ def computing_otherwise(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         for name, old in before.items():
-            session.conf.unset(name) if old is None else session.conf.set(name, old)
+            _set_or_unset(session, name, old)
 
 
 def _credentials() -> list[str]:
@@ -399,6 +439,29 @@ def _require_one_reach(settings: Settings, mode: Mode, sinks: Collection[str]) -
     _confined.add(confined)
 
 
+def _require_one_store(root: SparkSession, home: Path, mode: Mode, s3: Mapping[str, str]) -> None:
+    """Refuse a session that opens S3 by other settings than another one of the same JVM.
+
+    Hadoop keeps what it has opened by address and user alone: the second session would be handed the first one's keys. That
+    cannot be switched off: an S3A of its own for each look at a file would not be closed by anybody.
+
+    Raises:
+        EnvironmentRefused: naming the settings.
+    """
+    _reached[:] = [one for one in _reached if one[0] is root]
+    for _, other_home, other, reached in _reached:
+        if reached == s3 or (other_home != home and not (reached and s3)):
+            continue
+        differ = sorted(name for name in reached.keys() | s3.keys() if reached.get(name) != s3.get(name))
+        raise EnvironmentRefused(
+            Problem(
+                f"a session of {mode} would open S3 by other settings than {other} has in this process: {', '.join(differ)}",
+                "a JVM hands each of its sessions what it has opened in S3 before, with the keys of whoever was first",
+                "launch it in a process of its own, or give both modes the same settings (`spark`, `spark_by_mode`)",
+            )
+        )
+
+
 def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
     """Start a session in a thread of its own, so that Ctrl-C ends the waiting at once, while the JVM starts.
 
@@ -420,6 +483,10 @@ def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
     if failed:
         raise failed[0]
     return done[0]
+
+
+def _set_or_unset(session: SparkSession, name: str, value: str | None) -> None:
+    session.conf.unset(name) if value is None else session.conf.set(name, value)
 
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:

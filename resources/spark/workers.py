@@ -6,13 +6,14 @@ Put here nothing about what the work is.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from manifests.model import Mode
+from resources.files.stores import StoreAccess
 from resources.spark.chunk_work import ChunkTask, ChunkWork, Result, Task, Weighed, in_worker, task_text
 from resources.spark.sessions import ModeSpark
 
@@ -21,16 +22,21 @@ _TASKS_A_CORE = 2
 
 
 class SparkWorkers:
-    """Has work done by the Python workers of a mode's session, one Spark job for all chunks."""
+    """Has work done by the Python workers of a mode's session, one Spark job for all chunks.
 
-    def __init__(self, spark: ModeSpark) -> None:
-        self._spark = spark
+    `access` is asked for each job, and says what opens the files that it is about. It travels inside the pickled function, of
+    which Spark shows the name alone, and is in no setting, environment or task.
+    """
+
+    def __init__(self, spark: ModeSpark, access: Callable[[], StoreAccess]) -> None:
+        self._spark, self._access = spark, access
 
     def do(
         self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]], at_once: int = 0
     ) -> list[Result]:
         """Have the workers do the tasks; what comes back is a result a chunk, and never its rows."""
-        done = self.spread(mode, tasks, at_once).mapInArrow(partial(in_worker, work), "result string").collect()
+        function = partial(in_worker, work, self._access())
+        done = self.spread(mode, tasks, at_once).mapInArrow(function, "result string").collect()
         return work.results(row["result"] for row in done)
 
     def spread(self, mode: Mode, tasks: Sequence[Weighed[ChunkTask]], at_once: int = 0) -> DataFrame:

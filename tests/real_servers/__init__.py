@@ -1,4 +1,4 @@
-"""Real servers that tests of logs start: a Kafka broker, a PostgreSQL that decodes its log, Debezium's engine that reads it.
+"""Real servers that tests start: a Kafka broker, a PostgreSQL that decodes its log, Debezium's engine that reads it, S3.
 
 Put here how a server is had, started, stopped, killed and started again, and what is asked of it that no client library does;
 what is tested with it is the tests'. `servers.py`, a module beside this package, has the servers that need nothing fetched.
@@ -6,6 +6,7 @@ what is tested with it is the tests'. `servers.py`, a module beside this package
 - `kafka.py`: `kafka_broker()`, Apache Kafka in KRaft mode, its jars from Maven;
 - `postgresql.py`: `logical_postgres()`, with `wal_level=logical`, by the PostgreSQL of the machine or of the Python package;
 - `debezium.py`: `Debezium`, the embedded engine as a process in an environment of its own, which writes what it captures as files;
+- `s3.py`: `moto()` and `store_on_disk()`, S3 in memory and on disk, and the jars with which Spark reaches one;
 - `fixtures.py`: the fixtures of `conftest.py` that tests ask for, which skip where a server cannot be had and say why.
 
 What is fetched is kept in `~/.cache/backfill-assets-tests` (or the folder that `BACKFILL_TEST_CACHE` names), once for all

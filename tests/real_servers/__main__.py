@@ -12,6 +12,7 @@ from real_servers.debezium import environment
 from real_servers.kafka import jars
 from real_servers.postgresql import binaries
 from real_servers.processes import MissingServerError
+from real_servers.s3 import gateway, moto_environment, spark_jars
 
 
 def main() -> None:
@@ -21,6 +22,9 @@ def main() -> None:
         "PostgreSQL": binaries,
         "Debezium": environment,
         "Iceberg's REST catalog": rest_catalog.jars,
+        "S3 (moto)": moto_environment,
+        "S3 (Versity gateway)": gateway,
+        "Spark's S3A": spark_jars,
     }
     for name, had in servers.items():
         try:

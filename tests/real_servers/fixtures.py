@@ -15,6 +15,7 @@ from real_servers.kafka import Broker, kafka_broker
 from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.processes import MissingServerError
 from real_servers.rest_catalog import RestCatalog, rest_catalog
+from real_servers.s3 import Store, moto, store_on_disk
 
 _Server = TypeVar("_Server")
 
@@ -56,3 +57,25 @@ def debezium_environment() -> None:
         environment()
     except MissingServerError as reason:
         pytest.skip(f"nothing is tested with Debezium: {reason}")
+
+
+@pytest.fixture(scope="session")
+def moto_store() -> Iterator[Store]:
+    """A moto server of this test process: buckets are a test's own."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(moto())
+        except MissingServerError as reason:
+            pytest.skip(f"nothing is tested on moto: {reason}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def disk_store() -> Iterator[Store]:
+    """A server of S3 of this test process that keeps its objects on disk: buckets are a test's own."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(store_on_disk())
+        except MissingServerError as reason:
+            pytest.skip(f"nothing is tested on a store that keeps its objects on disk: {reason}")
+        yield server

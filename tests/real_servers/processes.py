@@ -66,8 +66,8 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def fetch_by(command: Sequence[str | Path], package: str) -> None:
-    """Run an ordinary client that fetches a package.
+def fetch_by(command: Sequence[str | Path], package: str, environment: dict[str, str] | None = None) -> None:
+    """Run an ordinary client that fetches a package, in this environment or another.
 
     Raises:
         MissingServerError: if it cannot be run or fails, with the package and what the client said last.
@@ -75,6 +75,7 @@ def fetch_by(command: Sequence[str | Path], package: str) -> None:
     try:
         done = subprocess.run(
             command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
