@@ -18,6 +18,8 @@ from manifests.limits import Hours
 
 WINDOW = timedelta(minutes=10)
 """Over which rates are measured."""
+MARGIN = timedelta(seconds=1)
+"""How much longer a batch counts: an attempt is on record as begun just before it was admitted, and as ended just after it was."""
 _MINUTES = 10
 _TURNS = 200
 """Openings of windows that are looked at until all of them are open at once."""
@@ -171,7 +173,7 @@ def _rate(
     if most is None:
         return
     allowed = most * _MINUTES
-    counting = [(one, count) for one, count in admitted if one.ended is None or one.ended >= at - WINDOW]
+    counting = [(one, count) for one, count in admitted if one.ended is None or one.ended >= at - WINDOW - MARGIN]
     used = sum(count for _, count in counting)
     if used + wanted <= allowed:
         return
@@ -180,7 +182,7 @@ def _rate(
     for ended, count in leaving:
         used -= count
         if used + wanted <= allowed:
-            until = ended + WINDOW + timedelta(microseconds=1)  # its last row counts for 10 minutes, both ends included
+            until = ended + WINDOW + MARGIN + timedelta(microseconds=1)  # both ends included
             break
     yield Wait(f"{name} is {most:,}, over any 10 minutes", until)
 

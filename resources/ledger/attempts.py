@@ -114,6 +114,7 @@ class Attempts(Part):
                 sa.select(sa.func.max(attempts.c.attempt)).where(attempts.c.run_id == run_id)
             ).scalar()
             number = (last or 0) + 1
+            started = instants.now(connection)  # before it is admitted: what it takes is never less than what it says
             if asked is not None:
                 admit(connection, run_id, number, asked)
             prefix = f"{location}/run={run_id}/attempt-{number}"
@@ -128,7 +129,7 @@ class Attempts(Part):
                     host=socket.gethostname(),
                     pid=os.getpid(),
                     process=this_process(),
-                    started_at=instants.now(connection),
+                    started_at=started,
                 )
             )
         return number, prefix

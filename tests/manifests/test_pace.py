@@ -13,7 +13,19 @@ from support import a_manifest, a_plan
 
 from manifests.errors import ManifestRefused, PlanRefused
 from manifests.limits import Hours
-from manifests.pace import WINDOW, Admitted, PlannedPace, Wait, Work, never, opens_at, over_budget, soonest, waits
+from manifests.pace import (
+    MARGIN,
+    WINDOW,
+    Admitted,
+    PlannedPace,
+    Wait,
+    Work,
+    never,
+    opens_at,
+    over_budget,
+    soonest,
+    waits,
+)
 from manifests.plan import Plan, plan_from_json
 from manifests.policy import parse_policy
 
@@ -196,11 +208,13 @@ def test_a_rate_counts_whole_what_was_under_way_in_the_last_ten_minutes() -> Non
     pace = PlannedPace(rows_per_minute=100)
     assert waits(pace, Work(1, 400, 1), [ran(600, 9.9)], AT) == []
     (wait,) = waits(pace, Work(1, 401, 1), [ran(600, 9.9), ran(600, 10.1)], AT)
-    assert wait.until == AT + timedelta(minutes=0.1, microseconds=1)
+    assert wait.until == AT + timedelta(minutes=0.1, microseconds=1) + MARGIN
     assert waits(pace, Work(1, 401, 1), [ran(600, 9.9)], wait.until) == []
     assert waits(pace, Work(1, 401, 1), [ran(600, None)], AT)[0].until is None, "nobody knows when that ends"
     (wait,) = waits(PlannedPace(bytes_per_minute=100), Work(1, 1, 401), [ran(60, 0)], AT)
-    assert wait == Wait("limits.maxBytesPerMinute is 100, over any 10 minutes", AT + WINDOW + timedelta(microseconds=1))
+    assert wait == Wait(
+        "limits.maxBytesPerMinute is 100, over any 10 minutes", AT + WINDOW + MARGIN + timedelta(microseconds=1)
+    )
 
 
 def test_a_batch_waits_for_all_that_holds_it_and_until_the_last_of_it() -> None:
