@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from manifests.breaker import PlannedBreaker
 from manifests.errors import Problem
 from manifests.estimates import Estimate
-from manifests.limits import Hours, Pace
+from manifests.limits import Breaker, Hours, Pace
 from manifests.model import Mode, RunManifest
 from manifests.pace import PlannedPace, Work, never
 from manifests.plan import PlannedChunk
@@ -70,6 +71,21 @@ def pace_of(manifest: RunManifest, policy: Policy | None) -> PlannedPace | None:
         cost_usd=safety.max_cost_usd,
     )
     return None if found == PlannedPace() else found
+
+
+def breaker_of(manifest: RunManifest) -> PlannedBreaker | None:
+    """Return past which thresholds a run is paused, and its canary; None where its manifest says neither."""
+    asked, canary = manifest.safety.breaker or Breaker(), manifest.safety.canary
+    found = PlannedBreaker(
+        rejected_percent=asked.max_rejected_percent,
+        drift_percent=asked.max_drift_percent,
+        failed_attempts=asked.max_failed_attempts,
+        live_delay_seconds=asked.max_live_delay_seconds,
+        free_memory_mb=asked.min_free_memory_mb,
+        canary_chunks=0 if canary is None else canary.chunks,
+        canary_waits=canary is not None and canary.waits,
+    )
+    return None if found == PlannedBreaker() or manifest.execution_mode is Mode.RECONCILIATION else found
 
 
 def limit_problems(manifest: RunManifest, policy: Policy | None) -> list[Problem]:

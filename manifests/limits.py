@@ -20,10 +20,41 @@ _MOST = 10**15
 _HOUR = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]")
 
 
+def _percent(meant: str) -> Any:
+    return Field(
+        ge=0,
+        le=10_000,
+        strict=True,
+        allow_inf_nan=False,
+        description=f"{meant}: a number from 0 to 10,000, without quotes",
+    )
+
+
+class Breaker(Part):
+    """Past which threshold the run is paused, with its state kept."""
+
+    max_rejected_percent: Annotated[float, _percent("how many of the gated rows may break a rule")] | None = None
+    max_drift_percent: (
+        Annotated[float, _percent("how far rows and sums of the gated chunks may be from those accepted today")] | None
+    ) = None
+    max_failed_attempts: Annotated[int, whole_number(0, 10_000, "how many attempts may fail")] | None = None
+    max_live_delay_seconds: (
+        Annotated[int, whole_number(1, 604_800, "for how long a live run of the table may not be published")] | None
+    ) = None
+    min_free_memory_mb: Annotated[int, whole_number(1, 10_000_000, "how many MB of memory stay free")] | None = None
+
+
+class Canary(Part):
+    """How many chunks are computed and gated before the others, and whether somebody looks at them first."""
+
+    chunks: Annotated[int, whole_number(1, 10_000, "how many chunks come first")]
+    waits: bool = False
+
+
 class Safety(Part):
     """What the run must not exceed."""
 
-    _later = frozenset({"max_duration_minutes", "max_cost_usd"})
+    _later = frozenset({"max_duration_minutes", "max_cost_usd", "breaker", "canary"})
 
     side_effects_allowed: bool = False
     sinks: tuple[Name, ...] = ()
@@ -52,6 +83,8 @@ class Safety(Part):
         | None
     ) = None
     requires_manual_publish: bool = False
+    breaker: Breaker | None = None
+    canary: Canary | None = None
 
     @field_validator("sinks")
     @classmethod

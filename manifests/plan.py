@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from manifests.breaker import PlannedBreaker
 from manifests.canonical import LATER, canonical_json, sha256_of
 from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
@@ -225,6 +226,8 @@ class Plan:
     """Of the sources that are targets themselves, the breaks of the changelogs that they are computed from."""
     pace: PlannedPace | None = field(default=None, metadata=LATER)
     """How fast and when it may go, and how much it may take in all; None: without a limit."""
+    breaker: PlannedBreaker | None = field(default=None, metadata=LATER)
+    """Past which thresholds it is paused, and its canary."""
     costs: RunCosts | None = field(default=None, metadata=LATER)
     """What it is estimated to take; None where nothing is on record to learn from, and nothing costs or is limited."""
 

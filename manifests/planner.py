@@ -25,7 +25,7 @@ from manifests.expected_problems import expected_problems
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
 from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
-from manifests.limit_problems import limit_problems, pace_of, pace_problems, row_limit_problems
+from manifests.limit_problems import breaker_of, limit_problems, pace_of, pace_problems, row_limit_problems
 from manifests.live_problems import live_problems
 from manifests.log_breaks import InheritedBreaks
 from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs
@@ -339,6 +339,7 @@ def _limits(given: _Given) -> dict[str, Any]:
         "max_runs_in_parallel": manifest.limits.max_runs_in_parallel,
         "max_rows_expected": manifest.safety.max_rows_expected,
         "pace": pace_of(manifest, given.policy),
+        "breaker": breaker_of(manifest),
     }
 
 

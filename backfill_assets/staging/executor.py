@@ -69,6 +69,12 @@ class Staged:
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
+    def add(self, other: Staged) -> None:
+        """Take over what another call did."""
+        self.computed += other.computed
+        self.skipped += other.skipped
+        self.failed |= other.failed
+
 
 Listener = Callable[[str, Sequence[str], str], None]
 """Told what happens: an event (`stage`, `attempt`, `staged`, `failed`, `gating`, `gated`), the chunks, and a folder or text."""
@@ -381,6 +387,7 @@ def _failed(
     ended = run.platform.ledger.fail_attempt(run.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
     _refuse_obsolete(run.plan, batch, attempt, ended, error)
     _say_attempt(run.plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
+    pacing.pause_if_tripped(run)
     if len(batch) == 1:
         launch.outcome.failed[keys[0]] = why
         launch.tell("failed", keys, why)

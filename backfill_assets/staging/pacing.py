@@ -15,6 +15,7 @@ from time import sleep
 
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
+from backfill_assets.staging.breaker_checks import trips_before_a_batch
 from backfill_assets.staging.compute import scans_of
 from manifests.errors import Problem, TransitionRefused
 from manifests.estimates import Estimate
@@ -82,6 +83,7 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
         TransitionRefused: if the batch takes more than the limits ever allow.
     """
     pace = run.plan.pace
+    pause_if_tripped(run)
     if pace is None:
         return start()
     reads = reads_of(run, batch)
@@ -114,6 +116,12 @@ def within_time(run: RunContext) -> Iterator[None]:
     why = f"{left.why} when the batch began, and it has taken the rest"
     with stopping.within(run.run_id, max(0.0, left.seconds), partial(pause, run, BUDGET, why)):
         yield
+
+
+def pause_if_tripped(run: RunContext) -> None:
+    """Pause a run whose circuit breaker trips: between two batches, and once an attempt has failed, which may be its last."""
+    for trip in trips_before_a_batch(run):
+        pause(run, trip.cause, trip.why)
 
 
 def pause(run: RunContext, cause: str, why: str) -> Stop:

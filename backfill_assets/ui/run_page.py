@@ -115,6 +115,11 @@ def _plan_parts(
         ),
         *(() if plan.costs is None else ((name, escape(said)) for name, said in plan.costs.describe())),
         *(() if took is None else (("took", escape(str(took))),)),
+        *(
+            (("circuit breaker", "<br>".join(map(escape, plan.breaker.describe()))),)
+            if plan.breaker is not None
+            else ()
+        ),
         *((("limits", "<br>".join(map(escape, plan.pace.describe()))),) if plan.pace is not None else ()),
         ("plan", f"<code>{record.plan_hash}</code>"),
         *([] if stages_of is None else [("stages", _stages(stages_of, plan))]),

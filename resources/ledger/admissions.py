@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from manifests.costs import RunCosts
 from manifests.errors import Problem, PublicationDeferred
-from manifests.lifecycle import AttemptState, PublicationState
+from manifests.lifecycle import AttemptState, PublicationState, RunState
 from manifests.model import Mode
 from manifests.pace import Admitted, PlannedPace, Wait, Work, over_budget, soonest, waits
 from resources.ledger import instants
@@ -270,6 +270,18 @@ class Admissions(Part):
         with self.engine.connect() as connection:
             read = sa.select(sa.func.sum(admissions.c.bytes)).where(admissions.c.run_id == run_id)
             return left_of(connection, run_id, pace, costs, int(connection.execute(read).scalar() or 0))
+
+    def live_delay(self, target: str) -> tuple[str, float] | None:
+        """Return the live run of a target that waits longest for its publication, and for how many seconds; None if there is none."""
+        states = [RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED]
+        query = sa.select(runs.c.run_id, runs.c.created_at).where(
+            runs.c.target == target, runs.c.mode == Mode.LIVE.value, runs.c.state.in_(states)
+        )
+        with self.engine.connect() as connection:
+            row = connection.execute(query.order_by(runs.c.created_at)).first()
+            if row is None:
+                return None
+            return row.run_id, (instants.now(connection) - row.created_at).total_seconds()
 
     def wait_no_more(self, run_id: str) -> None:
         """End on record what this process waits for on behalf of a run, and what processes did that are no more."""

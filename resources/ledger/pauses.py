@@ -38,7 +38,7 @@ class Pauses(Part):
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
-            if state not in STOPPABLE:
+            if state not in STOPPABLE and not (cause and state == RunState.FAILED):
                 raise _nothing_to_pause(run_id, state)
             holding = _holding(connection, run_id)
             if same := [one for one in holding if one.cause == cause]:
