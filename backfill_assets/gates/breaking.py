@@ -87,7 +87,7 @@ def gated_of(platform: Platform, plan: Plan, chunks: Sequence[ChunkRecord]) -> l
             one.chunk,
             one.rows or 0,
             broken.get(one.chunk, 0),
-            _figures(one.measures[VISIBLE]),
+            _figures(one.measures[VISIBLE]) or {},
             _figures(held.get(one.chunk)),
         )
         for one in judged
