@@ -11,14 +11,18 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from backfill_assets.gates.breaking import look, portions
 from backfill_assets.gates.judging import gate_chunks, gate_run
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.topic_publishing import publish_events
+from backfill_assets.run_context import RunContext
+from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Listener, Staged, ignore_progress, stage_chunks
 from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, PublishEvents, RunGates, Stage, Step
+from resources.ledger.facade import STAGED
 
 Handler = Callable[[Sequence[Any]], None]
 """Executes stages of one class that follow one another."""
@@ -89,9 +93,20 @@ class Execution:
     def _compute(self, batches: Sequence[ComputeBatch]) -> None:
         """Compute the batches: those of their chunks that were asked for and are not staged, a Spark job a batch."""
         chunks = [key for batch in batches for key in batch.chunks] if self._chunks is None else self._chunks
-        self.staged = stage_chunks(
-            self._platform, self._run_id, chunks, dagster_run_id=self._dagster_run_id, tell=self._tell
+        record = self._platform.ledger.run(self._run_id)
+        looks = record.plan.breaker is not None and record.plan.breaker.looks_at_verdicts
+        staged = (
+            [one.chunk for one in self._platform.ledger.chunks(self._run_id) if one.state in STAGED] if looks else []
         )
+        for portion in portions(record.plan, chunks, staged):
+            done = stage_chunks(
+                self._platform, self._run_id, portion, dagster_run_id=self._dagster_run_id, tell=self._tell
+            )
+            self.staged.add(done)
+            if looks:
+                gate_chunks(self._platform, self._run_id, tell=self._tell)
+                look(RunContext(self._platform, self._platform.products.target(record.target), record.plan))
+                stopping.going_on(self._run_id)()
 
     def _gate(self, _passes: Sequence[GateChunks]) -> None:
         """Gate every chunk that is staged by now."""

@@ -402,8 +402,8 @@ MENDS = (
         (
             Edit(
                 BASE,
-                "made_by = {key: plans[run_id].get(key, records[run_id].plan) for key, run_id in holders.items()}",
-                "made_by = {key: records[run_id].plan for key, run_id in holders.items()}",
+                "made_by = {key: terms[run_id].of(key) for key, run_id in holders.items()}",
+                "made_by = {key: terms[run_id].approved for key, run_id in holders.items()}",
             ),
         ),
     ),

@@ -2,7 +2,7 @@
 
 Models are Polars', and every command, every worker and every page that looks at a declaration imports pandera. It can be installed
 without pandas, and is imported here as it is then; what it would have from pandas is fetched when somebody asks for it, so that a
-product whose own code validates pandas' frames with it notices nothing. Put here nothing but this; it imports nothing that takes time.
+product whose own code validates pandas' frames with it notices nothing (but for `from pandera import *`, which has the names for Polars). Put here nothing but this; it imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -23,10 +24,13 @@ _OF_PANDAS = {_PANDERA: "pandera.pandas", "pandera.typing": "pandera.typing.pand
 
 
 class _Hidden(MetaPathFinder):
-    """Finds no pandas."""
+    """Finds no pandas for the thread that imports pandera; other threads find it."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> None:
-        if name == _HIDDEN:
+        if name == _HIDDEN and get_ident() == self._thread:
             raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
 
@@ -78,7 +82,10 @@ def _fetch_late(module: ModuleType, source: str) -> None:
 
     def fetched(name: str) -> Any:
         if not name.startswith("__"):
-            there = vars(import_module(source))
+            try:
+                there = vars(import_module(source))
+            except ImportError:  # there is no pandas
+                there = {}
             missing = there.keys() - vars(module).keys()
             vars(module).update((own, there[own]) for own in missing if not own.startswith("_"))
             if name in there:

@@ -32,7 +32,7 @@ from backfill_assets.defs.staging import (
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
-from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for
+from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for, waits_for_commit
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
@@ -260,11 +260,14 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
 
 
 def _waiting(platform: Platform, target: TargetTable, failed: Sequence[str]) -> dict[str, str]:
-    """Return why validated runs of a target are not asked for: a freeze, a stop, or that asking for them has failed."""
+    """Return why validated runs of a target are not asked for: a freeze, a stop, a limit, or that asking for them has failed."""
     waiting = platform.ledger.freezes.waiting(target.name)
     validated = platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])
     waiting |= {
         run_id: str(stop) for run_id, stop in platform.ledger.stops.all_held([one.run_id for one in validated]).items()
+    }
+    waiting |= {
+        one.run_id: why for one in validated if one.run_id not in waiting and (why := waits_for_commit(platform, one))
     }
     often = [*failed, *(one.run_id for one in validated if tried(platform.ledger, one.run_id) >= ATTEMPTS)]
     return waiting | {

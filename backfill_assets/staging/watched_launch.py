@@ -90,6 +90,7 @@ class Launch:
         self._shields = self._signals = 0
         self._work = -1  # the whole launch counts as one, and is no work that may be ended anywhere
         self._noticed: float | None = None
+        self._deadline: tuple[float, Callable[[], Stop]] | None = None
         self._nudging = False
         self._read = self._write = -1
         self._heard_before: int | None = None
@@ -97,7 +98,7 @@ class Launch:
     # --- what the work asks ---------------------------------------------------------------------------------------
 
     def require_going_on(self) -> None:
-        """End the work here if its run was stopped.
+        """End the work here if its run was stopped or is paused.
 
         Raises:
             RunStopped: saying by whom and when.
@@ -105,6 +106,7 @@ class Launch:
         self._drain(0)
         if self.stop is not None:
             raise self._refusal(self.stop)
+        self._refuse_paused()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -129,10 +131,22 @@ class Launch:
         self._drain(0)
         if self._work < 0:
             self._look()  # a stop that came since the last look is one of this launch, too
+            if self.stop is None and self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
+                self._refuse_paused()
         if self.stop is None or (self.stop.note and is_being_published(self._platform, self.run_id)):
             return  # it goes on, in whatever process
         if self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
             raise self._refusal(self.stop)
+
+    @contextmanager
+    def within(self, seconds: float, pause: Callable[[], Stop]) -> Iterator[None]:
+        """Interrupt the body as a stop does if it goes on for longer; `pause` pauses the run then, and returns that."""
+        self._deadline = time.monotonic() + seconds, pause
+        try:
+            yield
+        finally:
+            with self._lock:  # a pause that is being put on record counts
+                self._deadline = None
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
@@ -142,6 +156,15 @@ class Launch:
             yield
         finally:
             self._shields -= 1
+
+    def _refuse_paused(self) -> None:
+        """End the work between two steps if the run is paused: nothing is interrupted for that.
+
+        Raises:
+            RunStopped: saying by whom and when.
+        """
+        if (found := self._platform.ledger.pauses.held(self.run_id)) is not None:
+            raise self._refusal(found)
 
     def _refusal(self, found: Stop) -> RunStopped:
         refusal = _process_ended(found) if self.ended else stops.refusal(found)
@@ -242,6 +265,7 @@ class Launch:
             try:
                 self._drain(_CANCEL_SECONDS)
                 if self.stop is None:
+                    self._pause_if_overdue()
                     if time.monotonic() >= due:
                         self._look()
                         due = time.monotonic() + LOOK_SECONDS
@@ -321,6 +345,13 @@ class Launch:
             if found is not None:
                 self._note(found)
 
+    def _pause_if_overdue(self) -> None:
+        """Pause the run, and end what is under way of it here, if that goes on for longer than it may."""
+        with self._lock:
+            if self._deadline is not None and time.monotonic() >= self._deadline[0]:
+                pause, self._deadline = self._deadline[1], None
+                self._note(pause())
+
     def _note(self, found: Stop) -> None:
         self.stop, self._noticed = found, time.monotonic()
         what = f"the process of '{self.run_id}' was ended" if self.ended else f"'{self.run_id}' was {found}"
@@ -346,6 +377,9 @@ class Launch:
 
 class WatchedCommand(Launch):
     """A command that computes without being a launch of a run: a signal ends it, and that is all."""
+
+    def _refuse_paused(self) -> None:
+        """Ask nobody: it is of no run."""
 
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform, "this command", 0, "")

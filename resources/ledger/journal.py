@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from resources.evidence.chain import Chain, Link
 from resources.ledger.journal_entries import (
     Entry,
+    ReadEntry,
     Unexplained,
     is_count,
     own_hash,
@@ -170,19 +171,14 @@ def explain(
     """Read the journal and hold each entry against the one before it and the links of the chain.
 
     With `first`, from that entry on: of what came before, only the hash of the entry before it is asked. From the first one on,
-    what has a number that comes before it is named as well. With `run_id`, of that run: of other runs' entries that a link vouches
-    for, before them or for themselves, the rows are not looked at.
+    what has a number that comes before it is named as well. With `run_id`, what the entries say of other runs' rows is not kept.
     """
-    found, links = Explained(), list(links)
-    vouched_for = max((number for one in links if isinstance(number := one.content.get("entry"), int)), default=0)
+    found = Explained()
     previous, follows = _hash_of_entry(connection, first - 1), first
     asked = sa.true() if first <= 1 else journal.c.number >= first
     query = sa.select(journal).where(asked).order_by(journal.c.number)
     with unforgiving(connection):
-        entries = [
-            read_entry(row, with_rows=run_id in {None, row.run_id} or not _is_up_to(vouched_for, row.number))
-            for row in connection.execute(query).yield_per(_BATCH)
-        ]
+        entries = [_kept(read_entry(row), run_id) for row in connection.execute(query).yield_per(_BATCH)]
     told = _told(links, found, {one.number: one.follows for one in entries if isinstance(one.number, int)})
     for row in entries:
         where = f"ledger journal {row.number}"
@@ -275,8 +271,11 @@ def newest(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(journal.c.number)).where(OF_THIS_PROJECT)).scalar() or 0
 
 
-def _is_up_to(last: int, number: Any) -> bool:
-    return isinstance(number, int) and number <= last
+def _kept(entry: ReadEntry, run_id: str | None) -> ReadEntry:
+    """Return an entry without what it says of rows, if it is another run's than is asked for: that may be very much."""
+    if run_id in {None, entry.run_id}:
+        return entry
+    return replace(entry, said={name: said for name, said in entry.said.items() if name != "rows"})
 
 
 def _told(links: Iterable[Link], found: Explained, written: Mapping[int, int]) -> dict[int, tuple[int, str]]:

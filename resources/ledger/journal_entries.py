@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.canonical import canonical_json_of_plain
 from resources.ledger.journaled_rows import INSTALLATION, JOURNALED
 from resources.ledger.rows import is_id
 
-_HEAD = re.compile(
-    r'\{(?:"adopted":true,)?"at":"[^"\\]*","follows":([0-9]{1,18}),"number":([0-9]{1,18}),"previous":"([0-9a-f]{64})","rows":\{'
-)
-"""How the text of an entry begins; canonical as it is, it ends with its run."""
+_KINDS = frozenset({str, type(None)})
+"""What the hash of a row is: a text, or nothing where there was, or is, no row."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class ReadEntry:
     Attributes:
         number: its cell of the number; `run_id` that of the run, `hash` that of the hash.
         own: the hash of its text.
-        said: what the text says; without the rows where nobody has asked for them.
+        said: what the text says.
         wrong: why it explains nothing; None if it does.
     """
 
@@ -83,24 +80,10 @@ class ReadEntry:
         return said if isinstance(said, int) and is_count(said) else 0
 
 
-def read_entry(row: sa.Row[Any], *, with_rows: bool = True) -> ReadEntry:
-    """Read an entry; without its rows a thousandth of it is parsed, and their form is not looked at."""
-    said = None if with_rows else _envelope(row.said, row.run_id)
-    if said is None:
-        said = said_by(row.said)
-        wrong = wrong_in(row, said)
-    else:
-        wrong = _changed(row, said)
-    return ReadEntry(row.number, row.run_id, row.hash, own_hash(row.said), said, wrong)
-
-
-def _envelope(text: Any, run_id: Any) -> Mapping[str, Any] | None:
-    """Return what the text of an entry of a run says but for its rows; None if it is not as this project writes it."""
-    head = _HEAD.match(text) if isinstance(text, str) and isinstance(run_id, str) else None
-    if head is None or not text.endswith(f'}},"run":{canonical_json_of_plain(run_id)}}}'):
-        return None
-    follows, number, previous = head.groups()
-    return {"follows": int(follows), "number": int(number), "previous": previous, "run": run_id}
+def read_entry(row: sa.Row[Any]) -> ReadEntry:
+    """Read an entry, and look whether a transaction of this project can have written it."""
+    said = said_by(row.said)
+    return ReadEntry(row.number, row.run_id, row.hash, own_hash(row.said), said, wrong_in(row, said))
 
 
 def said_by(text: Any) -> Mapping[str, Any]:
@@ -119,18 +102,11 @@ def own_hash(said: Any) -> str:
 
 def wrong_in(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
     """Say that an entry has another hash, number or run than it says, or what no transaction of this project writes."""
-    if (changed := _changed(row, said)) is not None:
-        return changed
+    own, where = own_hash(row.said), f"ledger journal {row.number}"
+    if own != row.hash or (said.get("number"), said.get("run")) != (row.number, row.run_id):
+        return Unexplained(where, "was changed after it was written", expected=str(row.hash), found=own)
     wrong = _of_no_form(said)
-    return Unexplained(f"ledger journal {row.number}", wrong, found=str(row.said)) if wrong else None
-
-
-def _changed(row: sa.Row[Any], said: Mapping[str, Any]) -> Unexplained | None:
-    own = own_hash(row.said)
-    if own == row.hash and (said.get("number"), said.get("run")) == (row.number, row.run_id):
-        return None
-    what = "was changed after it was written"
-    return Unexplained(f"ledger journal {row.number}", what, expected=str(row.hash), found=own)
+    return Unexplained(where, wrong, found=str(row.said)) if wrong else None
 
 
 def _of_no_form(said: Mapping[str, Any]) -> str:
@@ -162,9 +138,14 @@ def _are_changes(changed: Any) -> bool:
         isinstance(columns, list)
         and bool(pairs)
         and all(isinstance(column, str) for column in columns)
-        and all(isinstance(pair, list) and [*map(_is_hash, pair)] == [True, True] for pair in pairs)
+        and _are_hashes(pairs)
     )
 
 
-def _is_hash(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def _are_hashes(pairs: Collection[Any]) -> bool:
+    """Whether each is a list of two hashes; an entry may have very many."""
+    return (
+        set(map(type, pairs)) == {list}
+        and set(map(len, pairs)) == {2}
+        and set(map(type, chain.from_iterable(pairs))) <= _KINDS
+    )
