@@ -25,7 +25,7 @@ APRIL = ("2020-04-01", "2020-04-30")
 @pytest.fixture
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """Return an installation whose draft is planned anew the moment somebody who has looked at it asks for its plan."""
-    fetch, todo = plans.fetch, ["draft"]
+    fetch, terms, todo = plans.fetch, plans.terms, ["draft"]
     with small_table.declared():
         platform = small_table.opened(tmp_path / "home")
         small_table.initialise(platform)
@@ -34,13 +34,23 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
         publication.publish(platform, "history")
         plan_run(platform, small_table.manifest("draft", "REPLACE_PARTITIONS", APRIL))
 
-        def late(engine: Any, run_id: str, plan_hash: str) -> Any:
-            if run_id in todo:
-                todo.remove(run_id)
+        def planned_anew() -> None:
+            if todo:
+                todo.clear()
                 plan_run(platform, small_table.manifest("draft", "REPLACE_PARTITIONS", APRIL, computed_by="1"))
+
+        def late(engine: Any, run_id: str, plan_hash: str) -> Any:
+            if run_id == "draft":
+                planned_anew()
             return fetch(engine, run_id, plan_hash)
 
+        def late_terms(engine: Any, run_ids: Any = None) -> Any:
+            if run_ids is None or "draft" in run_ids:
+                planned_anew()
+            return terms(engine, run_ids)
+
         monkeypatch.setattr(plans, "fetch", late)
+        monkeypatch.setattr(plans, "terms", late_terms)
         yield platform
         small_table.closed(platform)
     assert not todo, "nobody has asked for the plan"

@@ -71,3 +71,23 @@ def test_pandera_is_left_as_it_is_where_pandas_is_there_already() -> None:
     script = "import pandas, backfill_assets, pandera, sys; print('pandera.engines.pandas_engine' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_pandas_is_hidden_from_the_thread_alone_that_imports_pandera() -> None:
+    script = """
+import threading
+from importlib.util import find_spec
+from backfill_assets.declarations import light_pandera
+found = []
+with light_pandera._without_pandas():
+    thread = threading.Thread(target=lambda: found.append(find_spec("pandas") is not None))
+    thread.start()
+    thread.join()
+    try:
+        find_spec("pandas")
+    except ModuleNotFoundError:
+        found.append("hidden")
+print(found)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[True, 'hidden']"

@@ -199,6 +199,49 @@ def test_topics_that_were_taken_back_stay_so_where_the_history_is_cut(tmp_path: 
     assert platform.lakehouse.other_changes(CLICKS, platform.lakehouse.snapshot_id(CLICKS) or 0) == []
 
 
+def test_a_load_whose_range_is_counted_with_those_before_the_cut_is_taken_back_all_the_same(tmp_path: Path) -> None:
+    platform = clicked(tmp_path / "home")
+    later(platform, 40, 50)
+    later(platform, 50, 60, "third")
+    undo_load(platform, CLICKS, "second", **WHY)
+    expire(platform.lakehouse.table(CLICKS), 2)
+    undo_load(platform, CLICKS, "third", **WHY)
+    table = platform.lakehouse.table(CLICKS)
+    assert taken_back(table) == (LogRange(0, 40, 60),)
+    assert platform.lakehouse.other_changes(CLICKS, platform.lakehouse.snapshot_id(CLICKS) or 0) == []
+    later(platform, 40, 60, "again")
+    assert taken_back(platform.lakehouse.table(CLICKS)) == ()
+    assert platform.lakehouse.other_changes(CLICKS, platform.lakehouse.snapshot_id(CLICKS) or 0) == []
+
+
+def test_changes_whose_range_is_counted_with_those_before_the_cut_are_taken_back_all_the_same(
+    accounts: Accounts,
+) -> None:
+    units = units_of(a_bank(7))
+    accounts.land(part(units, 0, 6), "one")
+    two, three = accounts.land(part(units, 6, 12), "two"), accounts.land(part(units, 12, 18), "three")
+    undo_load(accounts.platform, CHANGES, two.loads[0].load_id, **WHY)
+    expire(accounts.platform.lakehouse.table(CHANGES), 2)
+    undo_load(accounts.platform, CHANGES, three.loads[0].load_id, **WHY)
+    with pytest.raises(InputRefused, match="missing"):
+        accounts.land(part(units, 18), "later")
+    assert accounts.land(part(units, 6), "again").loads
+    assert accounts.table(CHANGES).height == _changes(units)
+
+
+def test_offsets_of_a_topic_that_was_made_anew_are_not_those_that_were_taken_back_before(tmp_path: Path) -> None:
+    platform = clicked(tmp_path / "home")
+    for one in platform.lakehouse.landed_loads(CLICKS):
+        undo_load(platform, CLICKS, one.load_id, **WHY)
+    anew = replace(clicks.LOG, incarnation="made-anew")
+    later(platform, 0, 30, "anew", log=anew)
+    table = platform.lakehouse.table(CLICKS)
+    assert taken_back(table) == ()
+    assert LogRange(0, 0, 40) in taken_back(table, log=clicks.LOG)
+    expire(table, len(table.snapshots()) - 1)
+    assert taken_back(platform.lakehouse.table(CLICKS)) == ()
+
+
 def _changes(units: list[list[Message]]) -> int:
     """How many messages are changes: the others say where a transaction begins and ends, or are tombstones."""
     return sum("op" in (message.value or {}) for message in part(units, 0))

@@ -97,7 +97,7 @@ def commit_landed(
         LeaseLost: if this process stood still for so long that somebody else has taken the table over.
     """
     landed = going_on(landed, before)
-    gone = taken_back(platform.lakehouse.table(table))
+    gone = taken_back(platform.lakehouse.table(table), log=landed.log)
     landed = replace(landed, taken_back=without(gone, [one.range for one in landed.ranges]))
     properties = {
         LOAD_PROPERTY: load_id,

@@ -102,7 +102,7 @@ def land(
             loads,
             brokers.first_since,
             accepts_gap=accept_gap is not None,
-            taken_back=taken_back(table),
+            taken_back=taken_back(table, log=state.log),
         )
         if problems := [*other_rows(platform, topic.table), *resolved.problems]:
             raise InputRefused(problems)

@@ -15,7 +15,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import EnvironmentRefused, Problem
-from manifests.log_ranges import LandedLog, LogRange, going_on, known_from, landed_from_json, without
+from manifests.log_ranges import (
+    LandedLog,
+    LogIdentity,
+    LogKind,
+    LogRange,
+    going_on,
+    known_from,
+    landed_from_json,
+    taken_out,
+    without,
+)
 from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.live_files import pinned_snapshot
 from resources.lakehouse.loads import (
@@ -29,6 +39,9 @@ from resources.lakehouse.loads import (
 )
 from resources.lakehouse.metadata import committed_at, count_said
 from resources.lakehouse.summaries import summary_of
+
+BEFORE = "before "
+"""How the name of what stands for the loads before another one begins: no load's id does."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ def landed_loads(table: Table, snapshot_id: int | None = None) -> list[LandedLoa
             # a load that was taken back is of a history that is cut: what stood after the last one was is what that says
             standing = _landed(table, taken_back, said[STANDING_PROPERTY])
             at = committed_at(table, snapshot)
-            return [LandedLoad(f"before {taken_back}", snapshot.snapshot_id, at, standing), *found[::-1]]
+            return [LandedLoad(f"{BEFORE}{taken_back}", snapshot.snapshot_id, at, standing), *found[::-1]]
         if taken_back is not None:
             undone.add(taken_back)
         if LOG_PROPERTY not in said:
@@ -84,7 +97,7 @@ def landed_loads(table: Table, snapshot_id: int | None = None) -> list[LandedLoa
             found.append(oldest)
     if oldest is not None and (oldest.landed.so_far or oldest.landed.lost_so_far):
         earlier = known_from(oldest.landed)
-        found.append(LandedLoad(f"before {oldest.load_id}", oldest.snapshot_id, oldest.at, earlier))
+        found.append(LandedLoad(f"{BEFORE}{oldest.load_id}", oldest.snapshot_id, oldest.at, earlier))
     return found[::-1]
 
 
@@ -100,11 +113,12 @@ def _lacks_undone(history: Sequence[tuple[Snapshot, Mapping[str, str]]]) -> bool
     return False
 
 
-def taken_back(table: Table, snapshot_id: int | None = None) -> tuple[LogRange, ...]:
-    """Return the positions that loads have brought which were taken back, and that no load has brought again.
+def taken_back(table: Table, snapshot_id: int | None = None, *, log: LogIdentity | None = None) -> tuple[LogRange, ...]:
+    """Return the positions of a log that loads have brought which were taken back, and that no load has brought again.
 
     They are missing, also before the first that is landed. Of a load whose snapshot has expired, what took it back says them, and
-    every later load.
+    every later load. Without a `log` it is the one of the newest load; offsets of a topic that was made anew are others than those of
+    the topic before it, and timelines of one server have the same positions.
     """
     undone: set[str] = set()
     ranges: list[LogRange] = []
@@ -113,14 +127,26 @@ def taken_back(table: Table, snapshot_id: int | None = None) -> tuple[LogRange, 
         if (load_id := said.get(UNDOES_PROPERTY)) is not None:
             undone.add(load_id)
             if STANDING_PROPERTY in said:
-                ranges += _landed(table, load_id, said[STANDING_PROPERTY]).taken_back
+                standing = _landed(table, load_id, said[STANDING_PROPERTY])
+                log = standing.log if log is None else log
+                ranges += standing.taken_back if _has_positions_of(standing.log, log) else ()
         if LOG_PROPERTY not in said:
             continue
         landed = _load(table, snapshot, said[LOG_PROPERTY]).landed
+        log = landed.log if log is None else log
+        if not _has_positions_of(landed.log, log):
+            continue
         ranges += landed.taken_back
         if said.get(LOAD_PROPERTY) in undone:
             ranges += [one.range for one in landed.ranges]
-    return without(ranges, [one.range for load in landed_loads(table, snapshot_id) for one in load.landed.ranges])
+    there = [load.landed for load in landed_loads(table, snapshot_id)]
+    mine = [landed for landed in there if log is not None and _has_positions_of(landed.log, log)]
+    return without(ranges, [one.range for landed in mine for one in landed.ranges])
+
+
+def _has_positions_of(one: LogIdentity, other: LogIdentity) -> bool:
+    """Whether the positions of two logs can be held against one another."""
+    return one == other or (one.kind is LogKind.CHANGELOG and other.kind is LogKind.CHANGELOG)
 
 
 def standing_without(table: Table, load_id: str) -> dict[str, str]:
@@ -131,17 +157,29 @@ def standing_without(table: Table, load_id: str) -> dict[str, str]:
     loads = landed_loads(table)
     if not loads:
         return {}
+    own = _brought(table, load_id)
     left = [one for one in loads if one.load_id != load_id]
-    log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
     stays = [one.landed for one in left]
-    gone = [one.range for load in loads if load.load_id == load_id for one in load.landed.ranges]
-    missing = without([*taken_back(table), *gone], [one.range for load in stays for one in load.ranges])
+    if own is not None and len(left) == len(loads):  # what stands for it and others, since the history was cut
+        stays = [taken_out(one.landed, own) if one.load_id.startswith(BEFORE) else one.landed for one in left]
+    log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
+    gone = [*taken_back(table, log=log), *(one.range for one in (() if own is None else own.ranges))]
+    missing = without(gone, [one.range for landed in stays for one in landed.ranges])
     standing = replace(known_from(going_on(LandedLog(log, ()), stays)), taken_back=missing)
     newest = table.snapshot_by_id(left[-1].snapshot_id) if left else None
     is_open = {} if newest is None else summary_of(newest)
     return {STANDING_PROPERTY: standing.to_json()} | {
         name: said for name, said in is_open.items() if name == OPEN_PROPERTY
     }
+
+
+def _brought(table: Table, load_id: str) -> LandedLog | None:
+    """Return what a load has brought, taken back or not; None if its snapshot has expired."""
+    for snapshot in _history(table, None):
+        said = summary_of(snapshot)
+        if LOG_PROPERTY in said and said.get(LOAD_PROPERTY) == load_id:
+            return _load(table, snapshot, said[LOG_PROPERTY]).landed
+    return None
 
 
 def other_changes(table: Table, snapshot_id: int) -> list[str]:
