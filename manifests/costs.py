@@ -15,6 +15,8 @@ _HOUR, _MINUTE, _GB = 3_600.0, 60.0, 1e9
 _FEW = 3
 """Recorded runs from which on time is split into what each run takes and what each row does, if their sizes differ by `_APART`."""
 _APART = 2
+_MOST = 1e6
+"""The highest price that is taken for one."""
 
 
 class Prices(BaseModel):
@@ -22,9 +24,9 @@ class Prices(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    usd_per_core_hour: float = Field(0.0, ge=0, allow_inf_nan=False)
-    usd_per_gb_read: float = Field(0.0, ge=0, allow_inf_nan=False)
-    usd_per_gb_written: float = Field(0.0, ge=0, allow_inf_nan=False)
+    usd_per_core_hour: float = Field(0.0, ge=0, le=_MOST, allow_inf_nan=False)
+    usd_per_gb_read: float = Field(0.0, ge=0, le=_MOST, allow_inf_nan=False)
+    usd_per_gb_written: float = Field(0.0, ge=0, le=_MOST, allow_inf_nan=False)
 
     @property
     def are_given(self) -> bool:

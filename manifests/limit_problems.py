@@ -6,16 +6,20 @@ Put here what is judged of them from what is planned, and the pace that a plan k
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
 
 from manifests.breaker import PlannedBreaker
 from manifests.errors import Problem
 from manifests.estimates import Estimate
+from manifests.further_sources import PinnedSource
 from manifests.limits import Breaker, Hours, Pace
 from manifests.model import Mode, RunManifest
-from manifests.pace import PlannedPace, Work, never
+from manifests.pace import PlannedPace, Work, never, opens_at
 from manifests.plan import PlannedChunk
 from manifests.policy import Policy
 
+_SEASONS = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 7, 1, tzinfo=UTC))
+"""From when on it is looked whether hours are ever open: zones put their clocks forward in one of them."""
 _AT_MOST = {
     "max_chunks_in_parallel": "limits.maxChunksInParallel",
     "max_rows_per_minute": "limits.maxRowsPerMinute",
@@ -62,7 +66,8 @@ def pace_of(manifest: RunManifest, policy: Policy | None) -> PlannedPace | None:
         chunks_in_parallel=least("max_chunks_in_parallel"),
         rows_per_minute=least("max_rows_per_minute"),
         bytes_per_minute=least("max_bytes_per_minute"),
-        commits_per_hour=least("max_commits_per_hour"),
+        # LIVE never waits for the commits of others
+        commits_per_hour=None if manifest.execution_mode is Mode.LIVE else least("max_commits_per_hour"),
         pause_seconds=longest or None,
         windows=tuple(dict.fromkeys(windows)),
         budget_rows=least("rows", "budget"),
@@ -126,15 +131,21 @@ def _compared(own: Pace, most: Pace) -> Iterator[tuple[str, int, int]]:
 
 
 def pace_problems(
-    pace: PlannedPace | None, chunks: Sequence[PlannedChunk], look_back: Estimate | None, reads: Estimate
+    pace: PlannedPace | None,
+    chunks: Sequence[PlannedChunk],
+    look_back: Estimate | None,
+    reads: Estimate,
+    further: Sequence[PinnedSource] = (),
 ) -> list[Problem]:
-    """Return why a run could not keep its pace: a chunk that no 10 minutes have room for, or a budget that is less than one reading."""
+    """Return why a run could not keep its pace.
+
+    That is a chunk that no 10 minutes have room for, a budget that is less than one reading, or hours that are never open at once.
+    """
     if pace is None:
         return []
-    before = look_back or Estimate(0, 0, 0)
-    found: list[Problem] = []
-    for chunk in chunks:
-        work = Work(1, chunk.reads.rows + before.rows, chunk.reads.bytes + before.bytes)
+    given = [one for one in further if not one.for_gates]
+    found = _window_problems(pace)
+    for chunk, work in zip(chunks, _works(chunks, look_back, reads, given), strict=True):
         if why := never(pace, work):
             found.append(
                 Problem(
@@ -144,9 +155,10 @@ def pace_problems(
                 )
             )
             break
+    parts = [reads, look_back or Estimate(0, 0, 0), *(one.reads for one in given)]
     for name, of_what, most, least in (
-        ("limits.budget.rows", "rows", pace.budget_rows, reads.rows + before.rows),
-        ("limits.budget.bytes", "bytes", pace.budget_bytes, reads.bytes + before.bytes),
+        ("limits.budget.rows", "rows", pace.budget_rows, sum(one.rows for one in parts)),
+        ("limits.budget.bytes", "bytes", pace.budget_bytes, sum(one.bytes for one in parts)),
     ):
         if most is not None and least > most:
             found.append(
@@ -157,3 +169,48 @@ def pace_problems(
                 )
             )
     return found
+
+
+def _works(
+    chunks: Sequence[PlannedChunk], look_back: Estimate | None, reads: Estimate, further: Sequence[PinnedSource]
+) -> Iterator[Work]:
+    """Yield what each chunk is given to read by itself: its own part, all that is earlier where the transform looks back, and the rest.
+
+    A file that several chunks share is in each of their parts, and is read once.
+    """
+    parts: dict[tuple[date, int], list[Estimate]] = {}
+    for chunk in chunks:
+        parts.setdefault((chunk.start, chunk.hour or 0), []).append(chunk.reads)
+    rows = size = 0
+    earlier = {}
+    for begins, found in sorted(parts.items(), key=lambda one: one[0]):
+        earlier[begins] = min(rows, reads.rows), min(size, reads.bytes)
+        rows, size = rows + sum(one.rows for one in found), size + sum(one.bytes for one in found)
+    for chunk in chunks:
+        more = [_of_chunk(one, chunk, chunks) for one in further]
+        if look_back is not None:
+            more += [(look_back.rows, look_back.bytes), earlier[chunk.start, chunk.hour or 0]]
+        yield Work(1, chunk.reads.rows + sum(one for one, _ in more), chunk.reads.bytes + sum(one for _, one in more))
+
+
+def _of_chunk(source: PinnedSource, chunk: PlannedChunk, chunks: Sequence[PlannedChunk]) -> tuple[int, int]:
+    """Return rows and bytes that a chunk reads of a further source: all of a state, or of what has no beginning; else its days' share."""
+    share = 1.0
+    if source.day is None and source.days_before is not None:
+        around = 1 + source.days_before + source.days_after
+        whole = (max(one.end for one in chunks) - min(one.start for one in chunks)).days + around
+        share = ((chunk.end - chunk.start).days + around) / whole
+    return round(source.reads.rows * share), round(source.reads.bytes * share)
+
+
+def _window_problems(pace: PlannedPace) -> list[Problem]:
+    """Return that hours of the manifest and of the policy have no instant in common, in summer and in winter."""
+    if any(opens_at(pace.windows, at) is not None for at in _SEASONS):
+        return []
+    return [
+        Problem(
+            f"batches would never begin: {' and '.join(' or '.join(map(str, hours)) for hours in pace.windows)}",
+            "limits.windows of the manifest and of the policy are open at once at some time",
+            "give hours that lie in the policy's, or have the policy changed (`limits` of the rule)",
+        )
+    ]

@@ -94,9 +94,13 @@ class Safety(Part):
         return value
 
 
+_OF_A_MACHINE = frozenset({"localtime", "Factory", "posixrules"})
+"""What a machine may have beside the zones, and no other machine means the same by."""
+
+
 @cache
 def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+    return frozenset(available_timezones()) - _OF_A_MACHINE
 
 
 def _hour_of_day(value: Any) -> Any:
@@ -141,8 +145,10 @@ class Hours(Part):
         zone = ZoneInfo(self.zone)
         day, opens = at.astimezone(zone).date(), time.fromisoformat(self.opens)
         # the day before: where clocks are put forward, the hour that is left out begins later than it says
-        found = (datetime.combine(day + timedelta(days=days), opens, zone).astimezone(UTC) for days in range(-1, 3))
-        return next(one for one in found if one > at)
+        local = [datetime.combine(day + timedelta(days=days), opens, zone) for days in range(-1, 3)]
+        again = [one.replace(fold=1).astimezone(UTC) for one in local]  # where clocks are put back, an hour comes twice
+        found = [one.astimezone(UTC) for one in local] + [one for one in again if self.is_open(one)]
+        return min(one for one in found if one > at)
 
     def __str__(self) -> str:
         return f"{self.opens} to {self.closes} ({self.zone})"

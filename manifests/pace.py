@@ -86,13 +86,16 @@ class Wait:
     until: datetime | None
 
 
-def waits(pace: PlannedPace, work: Work, admitted: Sequence[Admitted], at: datetime) -> list[Wait]:
+def waits(
+    pace: PlannedPace, work: Work, admitted: Sequence[Admitted], at: datetime, present: datetime | None = None
+) -> list[Wait]:
     """Return all that a batch has to wait for at an instant; nothing, if it may begin.
 
     `admitted` has every batch of the run that is under way, or has ended within the last 10 minutes and within its pause.
+    `present` is what the clock says, where that was set back since the newest of them: hours of the day are those of the clock.
     """
     found = [
-        *_window(pace, at),
+        *_window(pace, at if present is None else present),
         *_rate(
             "limits.maxRowsPerMinute", pace.rows_per_minute, work.rows, [(one, one.work.rows) for one in admitted], at
         ),

@@ -104,9 +104,9 @@ def make_plan(
     problems += [*source_range_problems(manifest, scope.inputs, source), *given.pinned_references[1], *sample_problems]
     problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
     problems += [*row_limit_problems(manifest, source.table, scope.reads), *_policy_problems(given)]
-    problems += pace_problems(pace_of(manifest, policy), chunks, _look_back(given, scope), scope.reads)
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)
+    problems += pace_problems(pace_of(manifest, policy), chunks, _look_back(given, scope), scope.reads, further)
     days = [(one.key, one.start, one.end) for one in chunks] if given.logs or given.inherited_breaks else []
     source_problems += log_problems(manifest, contract, given.logs, days, given.inherited_breaks)
     if problems := [*problems, *data_problems, *source_problems]:

@@ -62,11 +62,12 @@ def cores_of(settings: Settings, mode: Mode) -> int | None:
     local = _LOCAL.fullmatch(spark.get("spark.master", DEFAULT_MASTER))
     if local is not None:
         cores = local["cores"] or "1"
-        return os.cpu_count() if cores == "*" else int(cores)
-    if (most := spark.get("spark.cores.max", "")).isdigit():
+        return os.cpu_count() if cores == "*" else int(cores) or None
+    if (most := spark.get("spark.cores.max", "")).isdigit() and int(most):
         return int(most)
     executors, each = spark.get("spark.executor.instances", ""), spark.get("spark.executor.cores", "")
-    return int(executors) * int(each) if executors.isdigit() and each.isdigit() else None
+    # none at all says nothing: it would make computing free
+    return int(executors) * int(each) or None if executors.isdigit() and each.isdigit() else None
 
 
 def _problems(plan: Plan, costs: RunCosts) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support import a_plan
 
 from manifests.costs import Measured, Prices, RunCosts, error_of, estimate, in_time, seconds_for
@@ -89,3 +90,10 @@ def test_a_plan_reads_its_estimate_back_and_says_nothing_where_there_is_none() -
 @pytest.mark.parametrize(("seconds", "said"), [(90, "90 s"), (600, "10 min"), (9_000, "2.5 h")])
 def test_a_duration_is_said_as_people_say_it(seconds: float, said: str) -> None:
     assert in_time(seconds) == said
+
+
+@pytest.mark.parametrize("price", [-1.0, 1e7, 1e308, float("nan"), float("inf")])
+def test_a_price_is_none_that_no_cost_could_be_reckoned_from(price: float) -> None:
+    with pytest.raises(ValidationError):
+        Prices(usd_per_core_hour=price)
+    assert Prices(usd_per_core_hour=1e6).are_given

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support import a_manifest, a_plan
 
+from manifests import limits
 from manifests.errors import ManifestRefused, PlanRefused
+from manifests.estimates import Estimate
+from manifests.further_sources import PinnedSource
+from manifests.limit_problems import pace_of, pace_problems
 from manifests.limits import Hours
 from manifests.pace import (
     MARGIN,
@@ -26,7 +31,7 @@ from manifests.pace import (
     soonest,
     waits,
 )
-from manifests.plan import Plan, plan_from_json
+from manifests.plan import Plan, PlannedChunk, plan_from_json
 from manifests.policy import parse_policy
 
 AT = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -153,6 +158,48 @@ def test_a_chunk_that_no_ten_minutes_have_room_for_and_a_budget_below_one_readin
     assert planned(budget={"rows": reads}).pace is not None
 
 
+def chunks_of(*rows: int) -> list[PlannedChunk]:
+    return [
+        PlannedChunk(f"2012-{number:02}", number, date(2012, number, 1), date(2012, number, 28), Estimate(1, count, 1))
+        for number, count in enumerate(rows, 1)
+    ]
+
+
+def test_a_chunk_reads_what_is_earlier_in_the_range_as_well_where_the_transform_looks_back() -> None:
+    """Else the plan is taken, and a launch refused for good in the middle."""
+    chunks, pace, reads = chunks_of(100, 100, 100), PlannedPace(rows_per_minute=29), Estimate(3, 300, 3)
+    assert pace_problems(pace, chunks, None, reads) == []
+    (found,) = pace_problems(pace, chunks, Estimate(0, 0, 0), reads)
+    assert "chunk 2012-03 reads 300 rows" in found.what
+    assert pace_problems(PlannedPace(rows_per_minute=30), chunks, Estimate(0, 0, 0), reads) == []
+    shared = Estimate(1, 100, 1)  # one file that all of them lie in
+    assert pace_problems(pace, chunks, Estimate(0, 0, 0), shared) == []
+
+
+def further(rows: int, days_before: int | None, *, for_gates: bool = False) -> PinnedSource:
+    return PinnedSource("other", "day", True, 1, None, days_before, 0, Estimate(1, rows, 1), for_gates=for_gates)
+
+
+def test_a_chunk_reads_its_part_of_further_sources_and_all_of_what_has_no_beginning() -> None:
+    chunks, pace, reads = chunks_of(100, 100, 100), PlannedPace(rows_per_minute=29), Estimate(3, 300, 3)
+    (found,) = pace_problems(pace, chunks, None, reads, [further(191, None)])
+    assert "chunk 2012-01 reads 291 rows" in found.what
+    assert pace_problems(pace, chunks, None, reads, [further(191, None, for_gates=True), further(300, 0)]) == []
+    (found,) = pace_problems(PlannedPace(budget_rows=400), chunks, None, reads, [further(191, 0)])
+    assert "would read 491 rows" in found.what
+
+
+def test_live_waits_for_no_commits_of_others() -> None:
+    manifest = a_manifest(kind="LIVE", limits={"maxCommitsPerHour": 1, "pauseBetweenBatchesSeconds": 1})
+    assert pace_of(manifest, None) == PlannedPace(pause_seconds=1)
+
+
+def test_hours_that_have_no_instant_in_common_with_the_policys_are_refused_when_planning() -> None:
+    day, policy = {"opens": "08:00", "closes": "10:00"}, {"windows": [{"opens": "22:00", "closes": "06:00"}]}
+    assert "batches would never begin: 08:00 to 10:00 (UTC) and 22:00 to 06:00 (UTC)" in why(policy, windows=[day])
+    assert planned(policy, windows=[day, {"opens": "05:00", "closes": "07:00"}]).pace is not None
+
+
 # --- windows ------------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +240,34 @@ def test_several_windows_are_open_at_once_or_never() -> None:
     both = [[hours("08:00", "12:00")], [hours("11:00", "15:00")]]
     assert opens_at(both, AT.replace(hour=13)) == AT.replace(day=11, hour=11)
     assert opens_at([[hours("08:00", "09:00")], [hours("10:00", "11:00")]], AT) is None
+
+
+def test_an_hour_that_comes_twice_opens_twice() -> None:
+    back = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # 02:30 in Rome, for the first time
+    window = hours("02:30", "03:00", "Europe/Rome")
+    assert window.opens_after(back - timedelta(hours=1)) == back
+    assert window.opens_after(back + timedelta(minutes=40)) == back + timedelta(hours=1)
+    forward = datetime(2026, 3, 29, 0, 0, tzinfo=UTC)
+    assert window.opens_after(forward) == forward + timedelta(minutes=90), "what is left out begins later than it says"
+
+
+@pytest.mark.parametrize("zone", ["localtime", "Factory", "posixrules", "Europe/Nowhere"])
+def test_a_zone_that_each_machine_has_of_its_own_is_none(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "available_timezones", lambda: {"UTC", "localtime", "Factory", "posixrules"})
+    limits._zones.cache_clear()
+    try:
+        with pytest.raises(ValidationError, match="IANA"):
+            hours("01:00", "02:00", zone)
+    finally:
+        limits._zones.cache_clear()
+
+
+def test_hours_are_those_of_the_clock_also_where_it_was_set_back() -> None:
+    pace = PlannedPace(windows=((hours("22:00", "23:30"),),))
+    night = AT.replace(hour=23)
+    assert waits(pace, Work(1, 1, 1), [], night) == []
+    (found,) = waits(pace, Work(1, 1, 1), [], night, AT)
+    assert found.until == AT.replace(hour=22)
 
 
 # --- what a batch waits for ---------------------------------------------------------------------------------------------
