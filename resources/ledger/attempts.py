@@ -22,10 +22,11 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
 from manifests.staged_file import StagedFile
 from resources.ledger import instants, plans, stops
-from resources.ledger.admissions import Asked, admit
+from resources.ledger.admissions import Asked, admit, end_admissions
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
 from resources.ledger.chunks import STAGED, DerivedFiles
+from resources.ledger.measured import LOST
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
 from resources.ledger.tables import attempts, chunks
@@ -100,6 +101,11 @@ class Attempts(Part):
             RunStopped: if somebody has stopped the run.
             StateMoved: if one of the chunks was planned anew since its plan was read.
         """
+        if (
+            asked is not None
+        ):  # by itself: who has to wait writes nothing else, and an end counts from when it was found
+            with self.engine.begin() as connection:
+                end_admissions(connection, run_id)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             waiting = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
@@ -172,6 +178,7 @@ class Attempts(Part):
                 "suppressed_rows": sum(file.rows for chunk in suppressed for file in files[chunk]),
             }
             _end_staged(connection, run_id, attempt, measures, at)
+            end_admissions(connection, run_id)
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""
@@ -181,14 +188,17 @@ class Attempts(Part):
     def fail_attempts_of_dead_processes(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
         gone = [one.attempt for one in self.attempts(run_id) if one.is_running and has_ended(one)]
+        if not gone:
+            return
         with self.engine.begin() as connection:
             connection.execute(
                 attempts.update()
                 .where(
                     attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == AttemptState.RUNNING
                 )
-                .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error="its process ended")
+                .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error=LOST)
             )
+            end_admissions(connection, run_id)
 
     def fail_attempt(
         self,
@@ -219,6 +229,7 @@ class Attempts(Part):
                 )
                 .values(state=ended, ended_at=at, error=error)
             )
+            end_admissions(connection, run_id)
             if failed.rowcount != 1:
                 return state_of_attempt(connection, run_id, attempt)
             if chunk is not None:

@@ -65,6 +65,7 @@ _MOVES: Mapping[str, _Moves] = {
     "watermarks": _Moves(_ENDS.cells, "ended_at", grows=True),
     "waits": _Moves(_ENDS.cells | {"until_at"}, "ended_at", grows=True),
     "freezes": _ENDS,
+    "admissions": _ENDS,
     "launches": _Moves(grows=True),
     "topic_publications": _Moves(
         frozenset({"state", "events", "written", "note", "ended_at"}), "state", PublicationState.INTENT, grows=True

@@ -15,13 +15,16 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, RunStopped, TransitionRefused
-from manifests.lifecycle import AttemptState, PublicationState, RunState
+from manifests.lifecycle import WAS_PUBLISHED, AttemptState, PublicationState, RunState
 from manifests.text import visible
 from resources import actors
 from resources.ledger import instants
+from resources.ledger.admissions import end_admissions
 from resources.ledger.locks import lock_run
+from resources.ledger.measured import LOST
 from resources.ledger.part import Part
 from resources.ledger.tables import attempts, launches, publications, runs, stops
+from resources.processes import has_ended
 
 STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
 """States in which something of a run may be under way, or be done next without anybody saying so."""
@@ -113,11 +116,15 @@ class Stops(Part):
                 )
             )
             found = [one for one in _holding(connection, run_id) if not one.is_pause][-1]
-            connection.execute(
-                attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
-                .values(state=STOPPED, ended_at=at, error=str(found))
-            )
+            running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+            rows = connection.execute(sa.select(attempts).where(*running)).all()
+            gone = attempts.c.id.in_([row.id for row in rows if has_ended(row)])
+            said = ((gone, f"{LOST}; {found}"), (sa.not_(gone), str(found)))
+            for which, error in said:
+                connection.execute(
+                    attempts.update().where(*running, which).values(state=STOPPED, ended_at=at, error=error)
+                )
+            end_admissions(connection, run_id)
         return found
 
     def launched(
@@ -291,7 +298,15 @@ def _held(connection: sa.Connection, run_id: str) -> Stop | None:
 
 def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
     """Return the stops that hold a run, in order; the next launch ends them all."""
-    query = sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id)
+    still_holds = sa.or_(
+        stops.c.kind != PAUSE, runs.c.state.not_in(WAS_PUBLISHED)
+    )  # a pause came too late for that one
+    query = (
+        sa.select(stops)
+        .join(runs, runs.c.run_id == stops.c.run_id)
+        .where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None), still_holds)
+        .order_by(stops.c.id)
+    )
     return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
 
 

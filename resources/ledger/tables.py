@@ -259,6 +259,7 @@ admissions = sa.Table(
     sa.Column("rows", BigInteger, nullable=False),
     sa.Column("bytes", BigInteger, nullable=False),
     sa.Column("at", Utc, nullable=False),
+    sa.Column("ended_at", Utc, nullable=True),
     sa.Index("admissions_by_run", "run_id", "id"),
 )
 stops = sa.Table(

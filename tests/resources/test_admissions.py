@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -14,14 +15,16 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import REQUESTER, approved
+from support import APPROVER, REQUESTER, approved, planned
 
+from manifests.costs import Prices, RunCosts
 from manifests.errors import PublicationDeferred
-from manifests.pace import MARGIN, WINDOW, PlannedPace, Work
+from manifests.model import Mode
+from manifests.pace import MARGIN, WINDOW, PlannedPace, Wait, Work
 from resources.ledger import admissions
 from resources.ledger.admissions import Asked, BudgetSpent, MustWait
 from resources.ledger.facade import Ledger
-from resources.ledger.tables import attempts
+from resources.ledger.tables import attempts, runs, waits
 
 BEGIN = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 
@@ -216,6 +219,50 @@ def test_a_batch_has_ended_by_the_shared_clock_however_wrong_that_of_its_machine
             connection.execute(attempts.update().values(started_at=at, ended_at=at))
 
 
+def granted(ledger: Ledger, clock: SimulatedClock, key: str, pace: PlannedPace) -> timedelta:
+    """Return after how long a launch is let begin that asks again whenever it was told to."""
+    since = clock.at
+    while clock.at < since + timedelta(minutes=75):
+        found = tried(ledger, key, pace, Work(1, 600, 1))
+        if isinstance(found, int):
+            return clock.at - since
+        clock.at = max(clock.at, found.until or clock.at + timedelta(seconds=60))
+    raise AssertionError("it waits for ever")
+
+
+@pytest.mark.parametrize(
+    ("pace", "longest"), [(PlannedPace(pause_seconds=60), 70), (PlannedPace(rows_per_minute=100), 610)]
+)
+@pytest.mark.parametrize(
+    "how", ["a stop by a clock behind", "a clock set back", "killed", "killed, and another looked"]
+)
+def test_a_batch_ends_once_however_often_somebody_asks(
+    pace: PlannedPace, longest: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end that moved on with each ask would keep everybody waiting for good."""
+    clock = SimulatedClock()
+    with in_memory(clock) as ledger:
+        key = approved(ledger, "run").plan.chunks[0].key
+        number = start(ledger, key, pace, Work(1, 600, 1))
+        clock.on(30)
+        match how:
+            case "a stop by a clock behind":
+                Ledger(ledger.url, SimulatedClock(clock.at - timedelta(hours=1))).stops.stop(
+                    "run", by="olga", through="backfill stop"
+                )
+                ledger.stops.launched("run", by="ada")
+            case "a clock set back":
+                clock.at -= timedelta(minutes=2)
+                longest += 120
+                ledger.fail_attempt("run", number, "done")
+            case _:
+                monkeypatch.setattr(admissions, "has_ended", lambda row: row.started_at < BEGIN + timedelta(seconds=1))
+                monkeypatch.setattr("resources.ledger.attempts.has_ended", admissions.has_ended)
+                if how != "killed":
+                    ledger.fail_attempts_of_dead_processes("run")
+        assert granted(ledger, clock, key, pace) <= timedelta(seconds=longest)
+
+
 def test_places_are_counted_over_all_machines_and_not_those_of_a_process_that_is_no_more(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +277,83 @@ def test_places_are_counted_over_all_machines_and_not_those_of_a_process_that_is
     assert wait.value.until is None
     monkeypatch.setattr(admissions, "has_ended", lambda row: row.host == "another-machine")
     assert start(ledger, other, pace, Work(1, 1, 1)) == 2
+
+
+def asked(ledger: Ledger, key: str, pace: PlannedPace, work: Work, costs: RunCosts | None = None) -> int:
+    found = ledger.start_attempt(
+        "run", [key], edition=0, actor=REQUESTER, location="/staging", asked=Asked(pace, work, costs)
+    )
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("how", ["launched again", "stopped"])
+def test_time_in_which_nobody_computed_is_neither_of_the_budget_nor_learned_from(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock()
+    with in_memory(clock) as ledger:
+        keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
+        pace = PlannedPace(duration_minutes=120)
+        for place in (admissions, "resources.ledger.attempts", "resources.ledger.stops", "resources.ledger.measured"):
+            name = place if isinstance(place, str) else place.__name__
+            monkeypatch.setattr(
+                f"{name}.has_ended", lambda row: row.started_at < BEGIN + timedelta(hours=1), raising=False
+            )
+        start(ledger, keys[0], pace, Work(1, 1, 1))
+        clock.on(14 * 3_600)  # it was killed in the evening
+        if how == "stopped":
+            ledger.stops.stop("run", by="olga", through="backfill stop")
+            ledger.stops.launched("run", by="olga")
+        ledger.fail_attempts_of_dead_processes("run")
+        assert ledger.taken("run").seconds == 0
+        start(ledger, keys[1], pace, Work(1, 1, 1))
+        clock.on(600)
+        left = ledger.admissions.left("run", pace, None)
+    assert left is not None
+    assert left.seconds == pytest.approx(110 * 60, abs=1)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_time_is_that_of_the_shared_clock_whatever_that_of_a_machine_says(hours: int) -> None:
+    clock = SimulatedClock()
+    with in_memory(clock) as ledger:
+        key = approved(ledger, "run").plan.chunks[0].key
+        pace = PlannedPace(duration_minutes=30)
+        start(ledger, key, pace, Work(1, 1, 1))
+        with ledger.engine.begin() as connection:
+            connection.execute(attempts.update().values(started_at=BEGIN + timedelta(hours=hours)))
+        clock.on(60)
+        left = ledger.admissions.left("run", pace, None)
+    assert left is not None
+    assert left.seconds == pytest.approx(29 * 60, abs=1)
+
+
+def test_money_for_reading_alone_is_spent_by_what_the_next_batch_reads(ledger: Ledger) -> None:
+    keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
+    pace, gigabyte = PlannedPace(cost_usd=2.0), 10**9
+    costs = RunCosts(10, 10, None, None, 4, Prices(usd_per_gb_read=1.0), (), None)
+    number = asked(ledger, keys[0], pace, Work(1, 1, gigabyte), costs)
+    left = ledger.admissions.left("run", pace, costs)
+    assert left is not None
+    assert left.seconds == math.inf
+    ledger.fail_attempt("run", number, "again")
+    with pytest.raises(BudgetSpent, match=r"maxCostUsd is 2.00: \$501.00 are spent once the next batch has read"):
+        asked(ledger, keys[1], pace, Work(1, 1, 500 * gigabyte), costs)
+    number = asked(ledger, keys[1], pace, Work(1, 1, gigabyte), costs)
+    ledger.fail_attempt("run", number, "again")
+    spent = ledger.admissions.left("run", replace(pace, cost_usd=1.0), costs)
+    assert spent is not None
+    assert spent.seconds == 0
+
+
+def test_what_is_spent_to_the_cent_is_spent(ledger: Ledger) -> None:
+    key = approved(ledger, "run").plan.chunks[0].key
+    costs = RunCosts(10, 10, None, None, 4, Prices(usd_per_gb_read=1.0), (), None)
+    asked(ledger, key, PlannedPace(cost_usd=2.0), Work(1, 1, 10**9), costs)
+    left = ledger.admissions.left("run", PlannedPace(cost_usd=1.0), costs)
+    assert left is not None
+    assert left.seconds == 0
 
 
 def test_a_budget_counts_what_was_tried_again_and_admits_nothing_beyond_it(ledger: Ledger) -> None:
@@ -275,6 +399,16 @@ def test_what_a_process_waited_for_that_is_no_more_is_not_shown(
     assert ledger.admissions.waiting() == {}
 
 
+def test_a_process_ends_what_it_waited_for_itself(ledger: Ledger) -> None:
+    """Another machine may have the same name and number its processes alike: containers do."""
+    record = approved(ledger, "run")
+    ledger.admissions.wait("run", record.target, MustWait([Wait("its turn", None)], BEGIN))
+    with ledger.engine.begin() as connection:
+        connection.execute(waits.update().values(process="h/other-machine/b/pid:[1]/1/1"))
+    ledger.admissions.wait_no_more("run")
+    assert [str(one) for one in ledger.admissions.waiting().values()] == ["its turn"]
+
+
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 
@@ -295,3 +429,48 @@ def test_a_table_takes_no_more_commits_an_hour_whichever_run_asks(ledger: Ledger
     ledger.close_refused(ledger.publications("run-1")[0].id, "it has changed nothing")
     ledger.close_refused(ledger.publications("run-2")[0].id, "it has changed nothing")
     assert ledger.open_publication("run-3", "publish", None, "", "ada", commits_per_hour=2)
+
+
+def test_live_publishes_whatever_others_have(ledger: Ledger) -> None:
+    approved(ledger, "back")
+    approved(ledger, "live", "2012-04-01", "2012-04-30")
+    with ledger.engine.begin() as connection:
+        connection.execute(runs.update().where(runs.c.run_id == "live").values(mode=Mode.LIVE.value))
+    ledger.open_publication("back", "publish", None, "", "ada", commits_per_hour=1)
+    ledger.admissions.require_commit("live", "any", 1)
+    assert ledger.open_publication("live", "publish", None, "", "ada", commits_per_hour=1)
+
+
+def test_room_is_what_the_hour_has_left_and_says_when_more_was_made() -> None:
+    clock = SimulatedClock()
+    with in_memory(clock) as ledger:
+        target = approved(ledger, "run-1").target
+        approved(ledger, "run-2", "2012-04-01", "2012-04-30")
+        assert ledger.admissions.room("run-2", target, 1) == (1, 0)
+        ledger.open_publication("run-1", "publish", None, "", "ada", commits_per_hour=1)
+        assert ledger.admissions.room("run-2", target, 1) == (0, 0)
+        clock.on(3_601)
+        assert ledger.admissions.room("run-2", target, 1) == (1, 1)
+
+
+# --- what is live -----------------------------------------------------------------------------------------------------
+
+
+def live(ledger: Ledger, run_id: str) -> None:
+    record = planned(ledger, run_id, "2012-01-01", "2012-03-31", kind="LIVE")
+    ledger.decide(run_id, approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=record.plan_hash)
+
+
+def test_a_live_run_is_late_from_its_approval_on_and_not_for_what_it_waits_for_itself(ledger: Ledger) -> None:
+    live(ledger, "live")
+    target, at = ledger.run("live").target, ledger.approvals("live")[-1].at
+    with ledger.engine.begin() as connection:
+        connection.execute(runs.update().values(created_at=at - timedelta(days=1)))
+    found = ledger.admissions.live_delay(target)
+    assert found is not None
+    assert (found[0], found[1] < 60) == ("live", True), "it was planned a day ago, and approved now"
+    assert ledger.admissions.live_delay(target, "live") is None, "a run does not make way for itself"
+    frozen = planned(ledger, "back", "2012-03-01", "2012-04-30", freeze={"hours": 2})
+    ledger.decide("back", approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=frozen.plan_hash)
+    assert ledger.admissions.live_delay(target, "back") is None, "it is what the live run waits for"
+    assert ledger.admissions.live_delay(target, "another") is not None

@@ -20,6 +20,7 @@ def upgrade() -> None:
         sa.Column("rows", sa.BigInteger(), nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Index("admissions_by_run", "run_id", "id"),
     )
     op.add_column("waits", sa.Column("until_at", sa.DateTime(timezone=True), nullable=True))
