@@ -20,6 +20,7 @@ from backfill_assets.defs.run_queue import AT_ONCE
 from backfill_assets.installation import Platform
 from backfill_assets.operations import pausing
 from backfill_assets.operations.runbook import steps
+from backfill_assets.publication import publisher
 from backfill_assets.publication.publisher import publish
 from backfill_assets.staging import executor, stopping
 from benchmarks import kills, small_table
@@ -156,6 +157,44 @@ def test_the_commands_pause_and_resume_a_run(platform: Platform, monkeypatch: py
     told = json.loads(run.invoke(cli, ["decisions", RUN, "--json"]).output)
     found = [(one["decision"], one["by"], one["comment"]) for one in told if one["decision"] in {"PAUSED", "RESUMED"}]
     assert sorted(found) == [("PAUSED", "olga", WHY), ("RESUMED", "ada", CLOSED)]
+
+
+def test_a_pause_that_comes_while_the_run_is_published_says_so_and_holds_nothing_afterwards(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    staged(platform, RUN)
+    usual, told = publisher._commit, list[str]()
+
+    def commit(*arguments: Any, **named: Any) -> Any:
+        told.append(said(CliRunner(), 0, "pause", RUN, "--by", "olga", "--reason", WHY))
+        return usual(*arguments, **named)
+
+    monkeypatch.setattr(publisher, "_commit", commit)
+    assert publish(platform, RUN).new
+    assert "was under way and is not interrupted" in told[0]
+    assert platform.ledger.run(RUN).state is RunState.PUBLISHED
+    assert platform.ledger.pauses.held(RUN) is None
+    assert "olga" not in page(platform, "/backfill")
+
+
+def test_what_has_paused_a_run_since_somebody_looked_is_not_resumed_with_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause(platform)
+    pauses = type(platform.ledger.pauses)
+    usual = pauses.holding
+
+    def meanwhile(self: Any, run_id: str) -> Any:
+        found = usual(self, run_id)
+        self.pause(run_id, by="the platform", through="limits", reason="a budget is spent", cause="BUDGET")
+        return found
+
+    monkeypatch.setattr(pauses, "holding", meanwhile)
+    with pytest.raises(TransitionRefused, match="was meanwhile paused by the platform"):
+        pausing.resume(platform, RUN, by="ada", reason=CLOSED)
+    assert len(usual(platform.ledger.pauses, RUN)) == 2
 
 
 def said(run: CliRunner, code: int, *arguments: str) -> str:

@@ -65,5 +65,8 @@ def pause(run_id: str, by: str, reason: str, as_json: bool) -> None:
         say({"runId": run_id, "state": record.state, "pause": done, "attemptsUnderWay": under_way})
         return
     tell(f"{run_id}: {done}")
+    if done.note:
+        tell(f"  {done.note}; it is {record.state}")
+        return
     ends = f"attempt {', '.join(map(str, under_way))} is let finish; " if under_way else ""
     tell(f"  {ends}what is staged stays; `backfill resume {run_id} --by NAME --reason TEXT` goes on")

@@ -218,7 +218,7 @@ def pause(context: OpExecutionContext, platform: dg.ResourceParam[Platform], con
         done, record = pausing.pause(
             platform, config.run_id, by=config.by, reason=config.comment, through="the job pause_run"
         )
-    context.log.info("%s: %s; the run is %s", config.run_id, done, record.state)
+    context.log.info("%s: %s; the run is %s. %s", config.run_id, done, record.state, done.note)
 
 
 @dg.op

@@ -42,11 +42,12 @@ def resume(platform: Platform, run_id: str, *, by: str | None, reason: str) -> l
     """
     with in_the_name_of(platform, run_id, by, reason) as person:
         problems = _reason_problems(reason, "who resumes a run says why")
-        if any(one.cause for one in platform.ledger.pauses.holding(run_id)):
+        holding = platform.ledger.pauses.holding(run_id)
+        if any(one.cause for one in holding):
             record, policy, rule = run_and_rule(platform, run_id)
             problems += role_problems(policy, rule, Role.APPROVER, person, record.target)
         require_none(problems)
-        return platform.ledger.pauses.resume(run_id, by=person, reason=reason)
+        return platform.ledger.pauses.resume(run_id, by=person, reason=reason, seen={one.id for one in holding})
 
 
 def _reason_problems(reason: str, rule: str) -> list[Problem]:

@@ -6,16 +6,18 @@ whoever launches the run, until somebody resumes it. It is a row of `stops`, so 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import ENDED, WAS_PUBLISHED, PublicationState, RunState
 from resources import actors
 from resources.ledger import instants
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.stops import PAUSE, STOPPABLE, Stop
-from resources.ledger.tables import runs, stops
+from resources.ledger.tables import publications, runs, stops
 
 
 class Pauses(Part):
@@ -24,7 +26,8 @@ class Pauses(Part):
     def pause(self, run_id: str, *, by: str, through: str, reason: str, cause: str = "") -> Stop:
         """Pause a run; of one that is paused for the same cause already, return that pause.
 
-        `cause` names what pauses it where no person does: who resumes it then answers for that.
+        `cause` names what pauses it where no person does: who resumes it then answers for that. A publication that is under way is not
+        interrupted: `note` says so, and once it has landed there is nothing left to hold.
 
         Raises:
             TransitionRefused: if nothing of the run could be under way, it is unknown, a person has paused it already, or no name
@@ -45,13 +48,19 @@ class Pauses(Part):
                 if cause:
                     return same[-1]
                 raise _paused_already(same[-1])
+            entry = connection.execute(
+                sa.select(publications.c.actor).where(
+                    publications.c.run_id == run_id, publications.c.state == PublicationState.INTENT
+                )
+            ).first()
+            note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
             connection.execute(
                 stops.insert().values(
                     run_id=run_id,
                     stopped_by=by,
                     through=through,
                     reason=reason,
-                    note="",
+                    note=note,
                     at=instants.now(connection),
                     kind=PAUSE,
                     cause=cause,
@@ -60,11 +69,13 @@ class Pauses(Part):
             )
             return _holding(connection, run_id)[-1]
 
-    def resume(self, run_id: str, *, by: str, reason: str) -> list[Stop]:
+    def resume(self, run_id: str, *, by: str, reason: str, seen: Collection[int] | None = None) -> list[Stop]:
         """End every pause of a run, and say who has decided so and why; return them as they are then.
 
+        `seen` are the pauses that were looked at when it was decided; None: all of them.
+
         Raises:
-            TransitionRefused: if it is not paused, or no name or no reason is given.
+            TransitionRefused: if it is not paused, or over, no name or no reason is given, or others hold it than were seen.
         """
         problems = actors.no_name(by) + actors.no_reason(reason)
         if not reason.strip():
@@ -74,14 +85,7 @@ class Pauses(Part):
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             holding = _holding(connection, run_id)
-            if not holding:
-                raise TransitionRefused(
-                    Problem(
-                        f"run '{run_id}' is not paused",
-                        "a run is resumed that somebody has paused",
-                        f"`backfill run {run_id}` launches it",
-                    )
-                )
+            _require_resumable(connection, run_id, holding, seen)
             who = {f"resumed_{name}": value for name, value in actors.columns(by).items()}
             ids = [one.id for one in holding]
             connection.execute(
@@ -93,7 +97,7 @@ class Pauses(Part):
             return [Stop(**row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
 
     def held(self, run_id: str) -> Stop | None:
-        """Return the newest pause that holds a run, or None."""
+        """Return the newest pause that holds a run, or None; nothing holds one that was published all the same."""
         with self.engine.connect() as connection:
             holding = _holding(connection, run_id)
         return holding[-1] if holding else None
@@ -105,9 +109,43 @@ class Pauses(Part):
 
 
 def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
-    query = sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None), stops.c.kind == PAUSE)
+    query = (
+        sa.select(stops)
+        .join(runs, runs.c.run_id == stops.c.run_id)
+        .where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None), stops.c.kind == PAUSE)
+        .where(runs.c.state.not_in(WAS_PUBLISHED))
+    )
     rows = connection.execute(query.order_by(stops.c.id))
     return [Stop(**row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _require_resumable(
+    connection: sa.Connection, run_id: str, holding: Sequence[Stop], seen: Collection[int] | None
+) -> None:
+    """Refuse to resume a run that no pause holds, that is over, or that something else has paused since somebody looked.
+
+    Raises:
+        TransitionRefused: saying which, and what to do.
+    """
+    state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
+    open_stop = (stops.c.run_id == run_id, stops.c.resumed_at.is_(None), stops.c.kind != PAUSE)
+    stop = connection.execute(sa.select(stops.c.stopped_by).where(*open_stop).order_by(stops.c.id.desc())).first()
+    later = [] if seen is None else [one for one in holding if one.id not in seen]
+    what, rule, fix = "", "", ""
+    if state in ENDED or state in WAS_PUBLISHED:
+        what, rule = f"run '{run_id}' is {state}", "a run goes on that is not over"
+        fix = f"there is nothing to do: `backfill status {run_id}`"
+    elif not holding and stop is not None:
+        what, rule = f"run '{run_id}' is not paused: it was stopped by {stop.stopped_by}", "a launch ends a stop"
+        fix = f"`backfill resume {run_id}` without --no-launch, or `backfill run {run_id}`"
+    elif not holding:
+        what, rule = f"run '{run_id}' is not paused", "a run is resumed that somebody has paused"
+        fix = f"`backfill run {run_id}` launches it"
+    elif later:
+        what, rule = f"run '{run_id}' was meanwhile {later[-1]}", "who resumes a run decides about each of its pauses"
+        fix = f"see `backfill status {run_id}`, and decide again"
+    if what:
+        raise TransitionRefused(Problem(what, rule, fix))
 
 
 def _nothing_to_pause(run_id: str, state: RunState | None) -> TransitionRefused:

@@ -115,3 +115,39 @@ def test_what_is_not_paused_is_not_resumed_and_what_is_over_is_not_paused(ledger
     ledger.move("run", RunState.CANCELLED, REQUESTER, expected=RunState.APPROVED)
     with pytest.raises(TransitionRefused, match="is CANCELLED"):
         pause(ledger)
+
+
+def test_who_resumes_a_run_has_seen_what_paused_it(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    seen = pause(ledger)
+    ledger.pauses.pause("run", by="the platform", through="its limits", reason="a budget is spent", cause="BUDGET")
+    with pytest.raises(TransitionRefused, match="was meanwhile paused by the platform"):
+        ledger.pauses.resume("run", by="ada", reason="the month is closed", seen={seen.id})
+    assert len(ledger.pauses.holding("run")) == 2
+    both = {one.id for one in ledger.pauses.holding("run")}
+    assert len(ledger.pauses.resume("run", by="ada", reason="the month is closed", seen=both)) == 2
+
+
+def test_a_publication_that_has_begun_is_let_finish_and_leaves_nothing_to_hold(ledger: Ledger) -> None:
+    record = approved(ledger, "run")
+    pass_all(ledger, record, stage_all(ledger, record))
+    ledger.move("run", RunState.VALIDATED, REQUESTER, expected=RunState.STAGED)
+    entry = ledger.open_publication("run", "publish", 7, "root", "ada")
+    assert pause(ledger).note == "its publication by ada was under way and is not interrupted"
+    assert ledger.pauses.held("run") is not None
+    ledger.accept("run", entry, snapshot_id=100, added=3, removed=2, actor=REQUESTER)
+    assert ledger.pauses.held("run") is None
+    assert ledger.stops.held("run") is None
+    with pytest.raises(TransitionRefused, match="'run' is PUBLISHED"):
+        ledger.pauses.resume("run", by="ada", reason="the month is closed")
+
+
+def test_a_run_that_is_only_stopped_or_over_is_not_resumed_and_that_is_said(ledger: Ledger) -> None:
+    approved(ledger, "run")
+    ledger.stops.stop("run", by="olga", through="backfill stop")
+    with pytest.raises(TransitionRefused, match=r"is not paused: it was stopped by olga(.|\n)*without --no-launch"):
+        ledger.pauses.resume("run", by="ada", reason="the month is closed")
+    pause(ledger)
+    ledger.move("run", RunState.CANCELLED, REQUESTER, expected=RunState.APPROVED)
+    with pytest.raises(TransitionRefused, match="'run' is CANCELLED"):
+        ledger.pauses.resume("run", by="ada", reason="the month is closed")
