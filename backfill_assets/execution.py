@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from backfill_assets.gates.breaking import look, portions
+from backfill_assets.gates.breaking import look, portions, require_canary
 from backfill_assets.gates.judging import gate_chunks, gate_run
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
@@ -21,8 +21,8 @@ from backfill_assets.publication.topic_publishing import publish_events
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Listener, Staged, ignore_progress, stage_chunks
+from manifests.lifecycle import ChunkState
 from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, PublishEvents, RunGates, Stage, Step
-from resources.ledger.facade import STAGED
 
 Handler = Callable[[Sequence[Any]], None]
 """Executes stages of one class that follow one another."""
@@ -95,18 +95,19 @@ class Execution:
         chunks = [key for batch in batches for key in batch.chunks] if self._chunks is None else self._chunks
         record = self._platform.ledger.run(self._run_id)
         looks = record.plan.breaker is not None and record.plan.breaker.looks_at_verdicts
-        staged = (
-            [one.chunk for one in self._platform.ledger.chunks(self._run_id) if one.state in STAGED] if looks else []
-        )
-        for portion in portions(record.plan, chunks, staged):
+        states = {one.chunk: one.state for one in self._platform.ledger.chunks(self._run_id)} if looks else {}
+        passed = [key for key, state in states.items() if state is ChunkState.PASSED]
+        run = RunContext(self._platform, self._platform.products.target(record.target), record.plan)
+        for portion in portions(record.plan, chunks, passed):
             done = stage_chunks(
                 self._platform, self._run_id, portion, dagster_run_id=self._dagster_run_id, tell=self._tell
             )
             self.staged.add(done)
             if looks:
                 gate_chunks(self._platform, self._run_id, tell=self._tell)
-                look(RunContext(self._platform, self._platform.products.target(record.target), record.plan))
+                look(run)
                 stopping.going_on(self._run_id)()
+                require_canary(run, chunks)
 
     def _gate(self, _passes: Sequence[GateChunks]) -> None:
         """Gate every chunk that is staged by now."""

@@ -105,23 +105,26 @@ def _drift(breaker: PlannedBreaker, gated: Sequence[Gated]) -> Iterator[Trip]:
     if most is None or not held:
         return
     for figure in dict.fromkeys(name for one in held for name in one.accepted or {} if name in one.now):
-        now, then = (_sum(one, figure, held) for one in ("now", "accepted"))
-        if now is None or then is None or now == then:
+        both = [pair for one in held if (pair := _pair(one, figure)) is not None]
+        now, then = sum((one for one, _ in both), Decimal(0)), sum((other for _, other in both), Decimal(0))
+        if now == then:
             continue
         percent = abs(now - then) * 100 / abs(then) if then else Decimal("Infinity")
         if percent > Decimal(str(most)):
             yield Trip(
                 DRIFT,
-                f"safety.breaker.maxDriftPercent is {most:g}: {figure} of {len(held)} gated chunk(s) is {now:,}, and {then:,} is "
+                f"safety.breaker.maxDriftPercent is {most:g}: {figure} of {len(both)} gated chunk(s) is {now:,}, and {then:,} is "
                 f"accepted ({percent:.3g}%)",
             )
 
 
-def _sum(side: str, figure: str, held: Sequence[Gated]) -> Decimal | None:
+def _pair(one: Gated, figure: str) -> tuple[Decimal, Decimal] | None:
+    """Return a figure of a chunk, and what is accepted; None unless both are numbers: a chunk without one says nothing of the others."""
     try:
-        return sum((Decimal((getattr(one, side) or {})[figure]) for one in held), Decimal(0))
+        now, then = Decimal(one.now[figure]), Decimal((one.accepted or {})[figure])
     except (KeyError, InvalidOperation, TypeError):
         return None
+    return (now, then) if now.is_finite() and then.is_finite() else None
 
 
 def failure_trips(breaker: PlannedBreaker, failed: int) -> list[Trip]:

@@ -14,11 +14,12 @@ from backfill_assets.execution import Execution
 from backfill_assets.installation import Platform
 from backfill_assets.operations import pausing
 from backfill_assets.publication.publisher import publish
-from backfill_assets.staging import breaker_checks, executor, stopping
+from backfill_assets.run_context import RunContext
+from backfill_assets.staging import breaker_checks, executor, pacing, stopping
 from benchmarks import kills, small_table
 from benchmarks.small_table import closed, declared, manifest_data, planned
 from manifests.breaker import Gated, PlannedBreaker, surroundings_trips, trips
-from manifests.errors import ManifestRefused, RunStopped
+from manifests.errors import ManifestRefused, RunStopped, TransitionRefused
 from manifests.lifecycle import ChunkState, RunState
 from manifests.reading import manifest_from
 from manifests.stages import Step
@@ -159,9 +160,12 @@ def test_no_clean_run_is_paused(platform: Platform, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(platform.ledger.admissions), "live_delay", lambda *_: ("live-1", 30.0 * seed))
     monkeypatch.setattr(breaker_checks, "free_memory_mb", lambda: 512 + 100 * seed)
     planned(platform, contract(breaker=BREAKER, canary={"chunks": 1 + seed % 3}))
-    state = launched(platform)
+    if seed % 2:  # a chunk of the canary has failed: the others wait for the next launch
+        with pytest.raises(TransitionRefused, match="have not passed"):
+            launched(platform)
+        assert platform.ledger.run(RUN).state is RunState.FAILED
+    assert launched(platform) is RunState.VALIDATED
     assert platform.ledger.stops.of_run(RUN) == []
-    assert state is (RunState.FAILED if seed % 2 else RunState.VALIDATED)
 
 
 # --- the canary -------------------------------------------------------------------------------------------------------
@@ -177,6 +181,90 @@ def test_the_first_chunks_are_computed_gated_and_waited_on_and_the_others_follow
     pausing.resume(platform, RUN, by="grace", reason=ENOUGH)
     assert launched(platform) is RunState.VALIDATED
     assert publish(platform, RUN).new
+
+
+def states(platform: Platform) -> list[str]:
+    return [one.state for one in platform.ledger.chunks(RUN)]
+
+
+def test_a_launch_of_other_chunks_computes_the_canary_before_them(platform: Platform) -> None:
+    record = planned(platform, contract(canary={"chunks": 2, "waits": True}))
+    others = [chunk.key for chunk in record.plan.chunks[2:]]
+    with pytest.raises(RunStopped, match="the others wait until somebody has looked"), stopping.launched(platform, RUN):
+        Execution(platform, RUN, chunks=others).run(Step.COMPUTE)
+    assert states(platform) == ["PASSED", "PASSED", "PLANNED", "PLANNED"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_canary_that_fails_its_gate_stops_the_others_however_often_it_is_launched(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "compute_batch", of_rows(doubled, 0))
+        planned(platform, contract(canary={"chunks": 1, "waits": waits}))
+        for _ in range(2):
+            with pytest.raises(TransitionRefused, match=r"1 of the first 1 chunk\(s\) have not passed"):
+                launched(platform)
+            assert states(platform) == ["FAILED", "PLANNED", "PLANNED", "PLANNED"]
+            assert platform.ledger.run(RUN).state is RunState.FAILED
+            assert platform.ledger.stops.of_run(RUN) == [], "nobody is told that it has passed"
+    if not waits:
+        assert launched(platform) is RunState.VALIDATED, "once it has passed, the others follow"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_canary_that_cannot_be_computed_stops_the_others(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("a machine was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "compute_batch", fail)
+        planned(platform, contract(canary={"chunks": 1, "waits": waits}))
+        with pytest.raises(TransitionRefused, match="have not passed"):
+            launched(platform)
+    assert states(platform) == ["FAILED", "PLANNED", "PLANNED", "PLANNED"]
+    assert platform.ledger.stops.of_run(RUN) == []
+
+
+def test_a_canary_of_all_chunks_waits_for_nobody(platform: Platform) -> None:
+    planned(platform, contract(canary={"chunks": 10, "waits": True}))
+    assert launched(platform) is RunState.VALIDATED
+
+
+def test_a_run_that_was_cancelled_meanwhile_ends_by_what_it_failed_of(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        platform.ledger.move(RUN, RunState.CANCELLED, "ada", "no longer wanted", expected=RunState.RUNNING)
+        raise ValueError("a machine was lost")
+
+    monkeypatch.setattr(executor, "compute_batch", fail)
+    record = planned(platform, contract(breaker={"maxFailedAttempts": 0}))
+    outcome = executor.stage_chunks(platform, RUN, [record.plan.chunks[0].key])
+    assert "a machine was lost" in outcome.failed[record.plan.chunks[0].key]
+    assert platform.ledger.stops.of_run(RUN) == []
+
+
+def test_failures_count_from_the_pause_that_was_decided_about(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("a machine was lost")
+
+    record = planned(platform, contract(breaker={"maxFailedAttempts": 0}))
+    run = RunContext(platform, platform.products.target(record.target), record.plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "compute_batch", fail)
+        patch.setattr(executor.pacing, "pause_if_tripped", lambda _: None)  # as by launches side by side
+        for chunk in record.plan.chunks[:3]:
+            executor.stage_chunks(platform, RUN, [chunk.key])
+    (trip,) = breaker_checks.trips_before_a_batch(run)
+    assert "3 attempts have failed" in trip.why
+    pacing.pause(run, trip.cause, trip.why)
+    pausing.resume(platform, RUN, by="grace", reason=ENOUGH)
+    assert breaker_checks.trips_before_a_batch(run) == [], "one decision was about all three"
 
 
 def test_an_anomaly_is_found_in_the_canary_and_not_after_the_last_chunk(
@@ -215,6 +303,17 @@ def test_what_is_at_a_threshold_is_within_it() -> None:
     assert [one.cause for one in trips(breaker, [replace(at, accepted={"rows": "0"})])] == ["DRIFT"]
     assert surroundings_trips(PlannedBreaker(live_delay_seconds=10), ("live", 10.0), None) == []
     assert surroundings_trips(PlannedBreaker(free_memory_mb=10), None, None) == [], "what is not known trips nothing"
+
+
+def test_a_figure_that_is_no_number_in_one_chunk_hides_none_of_the_others() -> None:
+    breaker = PlannedBreaker(drift_percent=10.0)
+    drifted = Gated("2020-01", 10, 0, {"rows": "10", "sum": "900"}, {"rows": "10", "sum": "1"})
+    for text in ("None", "NaN", "Infinity", "-Infinity", ""):
+        odd = Gated("2020-02", 10, 0, {"rows": "10", "sum": text}, {"rows": "10", "sum": "1"})
+        assert [one.cause for one in trips(breaker, [drifted, odd])] == ["DRIFT"], text
+        assert trips(breaker, [odd]) == []
+    without = Gated("2020-02", 10, 0, {"rows": "10"}, {"rows": "10"})
+    assert [one.cause for one in trips(breaker, [without, drifted])] == ["DRIFT"]
 
 
 def test_a_live_run_that_waits_is_found_with_how_long(platform: Platform) -> None:

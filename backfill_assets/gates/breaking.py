@@ -6,13 +6,15 @@ Put here who looks, at what, and the pause. What is past which threshold is `man
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from backfill_assets.gates.chunk_changes import VISIBLE
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import pacing
 from manifests.breaker import CANARY, Gated, PlannedBreaker, Trip, trips
+from manifests.chunks import in_words
+from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import ChunkState
 from manifests.plan import Plan
 from resources.ledger.facade import STAGED, ChunkRecord
@@ -20,20 +22,25 @@ from resources.ledger.facade import STAGED, ChunkRecord
 _JUDGED = frozenset({ChunkState.PASSED, ChunkState.FAILED})
 
 
-def portions(plan: Plan, keys: Sequence[str], staged: Sequence[str]) -> Iterator[list[str]]:
+def portions(plan: Plan, keys: Sequence[str], passed: Collection[str]) -> Iterator[list[str]]:
     """Yield chunks in the portions after which what is gated is looked at: the canary, then a batch at a time.
 
-    `staged` are those that are computed already: the canary are the first chunks of the plan, whichever launch computes them.
+    `passed` are those that have passed their gate. The canary are the first chunks of the plan: a launch that asks for others computes
+    all of it before, whether it asks for that or not.
     """
     breaker = plan.breaker
     if breaker is None or not breaker.looks_at_verdicts:
         yield list(keys)
         return
-    canary = {chunk.key for chunk in plan.chunks[: breaker.canary_chunks]}
-    first = [key for key in keys if key in canary]
-    if first and not canary <= set(staged):
-        yield first
-    rest = [key for key in keys if key not in set(first) or canary <= set(staged)]
+    canary = canary_of(plan)
+    is_open = not set(canary) <= set(passed)
+    rest = [key for key in keys if key not in canary]
+    if is_open:
+        first = canary if rest else [key for key in keys if key in canary]
+        if first:
+            yield first
+    else:
+        rest = list(keys)
     if breaker.rejected_percent is None and breaker.drift_percent is None:
         if rest:
             yield rest
@@ -54,16 +61,44 @@ def look(run: RunContext) -> None:
         found = list(_canary(breaker, run.plan, chunks))
     for one in found:
         if one.cause not in decided:
-            pacing.pause(run, one.cause, one.why)
+            pacing.pause_for(run, one)
+
+
+def canary_of(plan: Plan) -> list[str]:
+    """Return the chunks that come before all others."""
+    return [] if plan.breaker is None else [chunk.key for chunk in plan.chunks[: plan.breaker.canary_chunks]]
+
+
+def require_canary(run: RunContext, keys: Sequence[str]) -> None:
+    """End a launch that asks for more than the canary, unless each chunk of that has passed its gate.
+
+    Raises:
+        TransitionRefused: naming those that have not.
+    """
+    canary, states = canary_of(run.plan), {one.chunk: one.state for one in run.platform.ledger.chunks(run.run_id)}
+    others = [key for key in keys if key not in canary and states[key] not in STAGED]
+    failed = [key for key in canary if states[key] is not ChunkState.PASSED]
+    if not (failed and others):
+        return
+    raise TransitionRefused(
+        Problem(
+            f"{len(failed)} of the first {len(canary)} chunk(s) have not passed: {in_words(failed)}",
+            f"safety.canary: the others are computed once each of them has; {len(others)} wait for that",
+            f"`backfill status {run.run_id}` says what failed, and why: `backfill run {run.run_id}` tries again, or reject the run, "
+            "and plan the change under a new run id",
+        )
+    )
 
 
 def _canary(breaker: PlannedBreaker, plan: Plan, chunks: Sequence[ChunkRecord]) -> Iterator[Trip]:
-    first = {chunk.key for chunk in plan.chunks[: breaker.canary_chunks]}
-    judged = {one.chunk for one in chunks if one.state in _JUDGED}
-    if breaker.canary_waits and first and first <= judged and any(one.state not in STAGED for one in chunks):
+    first = set(canary_of(plan))
+    passed = {one.chunk for one in chunks if one.state is ChunkState.PASSED}
+    waiting = any(one.state not in STAGED for one in chunks if one.chunk not in first)
+    if breaker.canary_waits and first and first <= passed and waiting:
         yield Trip(
             CANARY,
-            f"safety.canary: the first {len(first)} chunk(s) are computed and gated, and the others wait until somebody has looked at them",
+            f"safety.canary: the first {len(first)} chunk(s) are computed and have passed, and the others wait until somebody has "
+            "looked at them",
         )
 
 

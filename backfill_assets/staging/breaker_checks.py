@@ -21,12 +21,15 @@ def trips_before_a_batch(run: RunContext) -> list[Trip]:
         return []
     found: list[Trip] = []
     if breaker.failed_attempts is not None:
-        failed = sum(one.state is AttemptState.FAILED for one in ledger.attempts(run.run_id))
-        again = [one for one in ledger.stops.of_run(run.run_id) if one.cause == FAILURES and one.resumed_at is not None]
-        # whoever has resumed the run allows as many once more
-        found += failure_trips(breaker, failed - len(again) * (breaker.failed_attempts + 1))
+        again = [one.at for one in ledger.stops.of_run(run.run_id) if one.cause == FAILURES and one.resumed_at]
+        # whoever has resumed the run allows as many once more, counted from when it was paused
+        failed = [one for one in ledger.attempts(run.run_id) if one.state is AttemptState.FAILED]
+        since = [one for one in failed if not again or one.ended_at is None or one.ended_at > max(again)]
+        found += failure_trips(breaker, len(since))
     if breaker.live_delay_seconds is not None or breaker.free_memory_mb is not None:
-        found += surroundings_trips(breaker, ledger.admissions.live_delay(run.target.name), free_memory_mb())
+        found += surroundings_trips(
+            breaker, ledger.admissions.live_delay(run.target.name, run.run_id), free_memory_mb()
+        )
     return found
 
 

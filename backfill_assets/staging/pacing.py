@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from math import isinf
+from math import inf, isinf
 from time import sleep
 
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.breaker_checks import trips_before_a_batch
 from backfill_assets.staging.compute import scans_of
+from manifests.breaker import Trip
 from manifests.errors import Problem, TransitionRefused
 from manifests.estimates import Estimate
 from manifests.pace import PlannedPace, Work, never, portion
@@ -93,6 +94,7 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
     try:
         while True:
             stopping.going_on(run.run_id)()
+            run.platform.ledger.fail_attempts_of_dead_processes(run.run_id)  # nobody waits for those
             try:
                 return start(asked=asked)
             except MustWait as found:
@@ -109,19 +111,34 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
 def within_time(run: RunContext) -> Iterator[None]:
     """Let the body take no more time, and money, than the run has left of either: it is paused then, and the body interrupted."""
     pace = run.plan.pace
-    left = None if pace is None else run.platform.ledger.admissions.left(run.run_id, pace, run.plan.costs)
-    if left is None or isinf(left.seconds):
+    ask = partial(run.platform.ledger.admissions.left, run.run_id)
+    left = None if pace is None else ask(pace, run.plan.costs)
+    if pace is None or left is None or isinf(left.seconds):
         yield
         return
     why = f"{left.why} when the batch began, and it has taken the rest"
-    with stopping.within(run.run_id, max(0.0, left.seconds), partial(pause, run, BUDGET, why)):
+
+    def seconds() -> float:
+        found = ask(pace, run.plan.costs)
+        return inf if found is None else found.seconds
+
+    with stopping.within(run.run_id, seconds, partial(pause, run, BUDGET, why)):
         yield
 
 
 def pause_if_tripped(run: RunContext) -> None:
     """Pause a run whose circuit breaker trips: between two batches, and once an attempt has failed, which may be its last."""
     for trip in trips_before_a_batch(run):
+        pause_for(run, trip)
+
+
+def pause_for(run: RunContext, trip: Trip) -> None:
+    """Pause a run for what its circuit breaker has found; one that is over by now is paused for nothing, and goes on to say why it ended."""
+    try:
         pause(run, trip.cause, trip.why)
+    except TransitionRefused as refusal:
+        text = f"{trip.why}; {refusal.problems[0].what}"
+        logs.event(_log, logging.WARNING, "run_not_paused", text, told=True, cause=trip.cause)
 
 
 def pause(run: RunContext, cause: str, why: str) -> Stop:

@@ -119,13 +119,13 @@ def ending(run_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def within(run_id: str, seconds: float, pause: Callable[[], Stop]) -> Iterator[None]:
-    """Have the run paused, and the body interrupted, if it goes on for longer; where nobody watches, nothing does that."""
+def within(run_id: str, left: Callable[[], float], pause: Callable[[], Stop]) -> Iterator[None]:
+    """Have the run paused, and the body interrupted, once no time is `left`; where nobody watches, nothing does that."""
     launch = _active.get(run_id)
     if launch is None:
         yield
         return
-    with launch.within(seconds, pause):
+    with launch.within(left, pause):
         yield
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How often a process asks the ledger, and Dagster, whether its run was stopped."""
+_ASK_SECONDS = 10.0
+"""After how long at most a process asks again how much time its run has left."""
 _CANCEL_SECONDS = 0.25
 _PATIENCE_SECONDS = 0.5
 """How long work outside the JVM may go on after a stop, before it is interrupted."""
@@ -90,7 +92,7 @@ class Launch:
         self._shields = self._signals = 0
         self._work = -1  # the whole launch counts as one, and is no work that may be ended anywhere
         self._noticed: float | None = None
-        self._deadline: tuple[float, Callable[[], Stop]] | None = None
+        self._deadline: tuple[float, Callable[[], float], Callable[[], Stop]] | None = None
         self._nudging = False
         self._read = self._write = -1
         self._heard_before: int | None = None
@@ -139,9 +141,12 @@ class Launch:
             raise self._refusal(self.stop)
 
     @contextmanager
-    def within(self, seconds: float, pause: Callable[[], Stop]) -> Iterator[None]:
-        """Interrupt the body as a stop does if it goes on for longer; `pause` pauses the run then, and returns that."""
-        self._deadline = time.monotonic() + seconds, pause
+    def within(self, left: Callable[[], float], pause: Callable[[], Stop]) -> Iterator[None]:
+        """Interrupt the body as a stop does once no time is left; `pause` pauses the run then, and returns that.
+
+        `left` says for how many seconds it may go on. It is asked again and again: other launches of the run take of the same.
+        """
+        self._deadline = time.monotonic() + _soon(left()), left, pause
         try:
             yield
         finally:
@@ -348,9 +353,18 @@ class Launch:
     def _pause_if_overdue(self) -> None:
         """Pause the run, and end what is under way of it here, if that goes on for longer than it may."""
         with self._lock:
-            if self._deadline is not None and time.monotonic() >= self._deadline[0]:
-                pause, self._deadline = self._deadline[1], None
+            if self._deadline is None or time.monotonic() < self._deadline[0]:
+                return
+            _, left, pause = self._deadline
+            if (seconds := left()) > 0:
+                self._deadline = time.monotonic() + _soon(seconds), left, pause
+                return
+            try:
                 self._note(pause())
+            except Refused:  # nothing of the run can be paused any more; anything else is tried again
+                self._deadline = None
+                raise
+            self._deadline = None
 
     def _note(self, found: Stop) -> None:
         self.stop, self._noticed = found, time.monotonic()
@@ -398,6 +412,11 @@ class WatchedCommand(Launch):
 
     def _waits(self, frame: FrameType | None) -> bool:
         return self._signals == 1 and _in_py4j(frame)
+
+
+def _soon(seconds: float) -> float:
+    """Return in how many seconds it is asked again how many are left."""
+    return min(max(seconds, 0.0), _ASK_SECONDS)
 
 
 def is_being_published(platform: Platform, run_id: str) -> bool:
