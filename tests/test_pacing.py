@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy.exc import OperationalError
 from support import put_in_force
 from test_pages import page
 from worlds import World
@@ -29,7 +30,7 @@ from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.planning.run_costs import cores_of
 from backfill_assets.publication.publisher import publish
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging import executor, pacing, stopping
+from backfill_assets.staging import executor, pacing, stopping, watched_launch
 from backfill_assets.staging.compute import scans_of
 from benchmarks import kills, small_table
 from benchmarks.small_table import closed, declared, manifest_data, planned, staged
@@ -38,7 +39,10 @@ from manifests.errors import PlanRefused, PublicationDeferred, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.reading import manifest_from
+from resources.ledger import measured
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Ledger
+from resources.ledger.tables import attempts
 from resources.settings import load_settings
 
 RUN = "paced"
@@ -240,6 +244,31 @@ def test_a_run_is_published_when_the_hour_of_its_table_has_room_again(
     assert publish(platform, RUN).new
 
 
+def test_no_more_publications_are_asked_for_than_the_hour_has_room_for_and_no_run_is_stranded(
+    platform: Platform, clock: SimulatedClock
+) -> None:
+    months = (("2020-01-01", "2020-01-31"), ("2020-02-01", "2020-02-29"), ("2020-03-01", "2020-03-31"))
+    for number, scope in enumerate(months):
+        planned(platform, contract(f"run-{number}", scope, limits={"maxCommitsPerHour": 1}))
+        launched(platform, f"run-{number}")
+    requests = [*publication_requests(platform, small_table.TARGET)]
+    assert len(requests) == 1
+    assert [one.run_key for one in publication_requests(platform, small_table.TARGET)] == [requests[0].run_key], (
+        "the same one, until it is published"
+    )
+    (first,) = [str(one.partition_key) for one in requests]
+    assert publish(platform, first).new
+    assert [*publication_requests(platform, small_table.TARGET)] == []
+    clock.at += timedelta(hours=1)
+    (second,) = publication_requests(platform, small_table.TARGET)
+    by_hand = next(f"run-{number}" for number in range(3) if f"run-{number}" not in {first, second.partition_key})
+    assert publish(platform, by_hand).new, "somebody was faster: what was asked for fails"
+    clock.at += timedelta(hours=1)
+    (again,) = publication_requests(platform, small_table.TARGET)
+    assert again.partition_key == second.partition_key
+    assert again.run_key != second.run_key, "and is asked for anew"
+
+
 # --- budgets ----------------------------------------------------------------------------------------------------------
 
 
@@ -304,10 +333,64 @@ def test_a_batch_that_outlasts_what_the_run_has_left_is_interrupted_and_has_not_
     assert [one.error for one in platform.ledger.chunks(RUN) if one.error] == []
 
 
-def left_of(seconds: float) -> Callable[..., Any]:
+def test_a_pause_that_could_not_be_put_on_record_is_tried_again(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, tries = time.monotonic(), list[int]()
+    usual = pacing.pause
+
+    def for_long(*_: Any) -> Any:
+        while time.monotonic() - begun < 30:
+            time.sleep(0.05)
+        raise AssertionError("nobody has ended it")
+
+    def locked_once(*arguments: Any) -> Any:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("UPDATE", {}, Exception("database is locked"))
+        return usual(*arguments)
+
+    monkeypatch.setattr(executor, "compute_batch", for_long)
+    monkeypatch.setattr(type(platform.ledger.admissions), "left", left_of(0.3))
+    monkeypatch.setattr(pacing, "pause", locked_once)
+    planned(platform, contract(safety={"maxDurationMinutes": 1}))
+    with pytest.raises(RunStopped, match="paused by the platform"):
+        launched(platform)
+    assert len(tries) == 2
+
+
+def test_a_batch_goes_on_while_the_run_has_time_and_ends_when_others_have_taken_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is asked again: another launch of the run takes of the same, and an approver may allow more."""
     from resources.ledger.admissions import Left
 
-    return lambda *_: Left(seconds, "safety.maxDurationMinutes is 1: 0.9 minutes are computed")
+    begun, answers = time.monotonic(), [1_000.0, 0.2, 1_000.0, 0.0]
+
+    def for_long(*_: Any) -> Any:
+        while time.monotonic() - begun < 60:
+            time.sleep(0.05)
+        raise AssertionError("nobody has ended it")
+
+    def left(*_: Any) -> Left:
+        return Left(answers.pop(0) if answers else 0.0, "safety.maxDurationMinutes is 20: 19 minutes are computed")
+
+    monkeypatch.setattr(executor, "compute_batch", for_long)
+    monkeypatch.setattr(watched_launch, "_ASK_SECONDS", 0.3)
+    monkeypatch.setattr(type(platform.ledger.admissions), "left", left)
+    planned(platform, contract(safety={"maxDurationMinutes": 20}))
+    with pytest.raises(RunStopped, match="paused by the platform"):
+        launched(platform)
+    assert answers == []
+
+
+def left_of(seconds: float) -> Callable[..., Any]:
+    """Return what says that a run has so many seconds left, and less and less."""
+    from resources.ledger.admissions import Left
+
+    ends = time.monotonic() + seconds
+    why = "safety.maxDurationMinutes is 1: 0.9 minutes are computed"
+    return lambda *_: Left(ends - time.monotonic(), why)
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------
@@ -354,6 +437,26 @@ def test_a_plan_learns_from_recorded_runs_and_says_its_error_and_the_evidence_ha
     } <= samples
 
 
+def test_what_others_have_left_unreadable_or_computed_nothing_is_not_learned_from(
+    platform: Platform, clock: SimulatedClock
+) -> None:
+    for name in ("good", "bad", *(f"looked-{number}" for number in range(3))):
+        planned(platform, contract(name, ("2020-01-01", "2020-01-31")))
+        launched(platform, name)
+    version, ledger = platform.ledger.run("good").plan.transform_version, platform.ledger
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE runs SET mode = 'RECONCILIATION' WHERE run_id LIKE 'looked-%'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured, "_MOST", 2)
+        assert {one.run_id for one in ledger.recorded(small_table.READINGS, version)} == {"good", "bad"}
+        for text in ('{"range_rows": "many"}', "[]", "nonsense", '{"range_rows": null}', '{"range_rows": -5}'):
+            with ledger.engine.begin() as connection:
+                connection.execute(attempts.update().where(attempts.c.run_id == "bad").values(measures=text))
+            assert [one.run_id for one in ledger.recorded(small_table.READINGS, version)] == ["good"], text
+            with pytest.raises(IllegibleRow):
+                ledger.taken("bad")
+
+
 def test_an_estimate_beyond_the_limits_refuses_the_plan_with_every_reason(
     platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +489,7 @@ def test_a_run_that_has_cost_what_it_may_is_paused(
         ("local", {}, 1),
         ("spark://host:7077", {}, None),
         ("spark://host:7077", {"spark.cores.max": "8"}, 8),
+        ("spark://host:7077", {"spark.cores.max": "0"}, None),
         ("k8s://host", {"spark.executor.instances": "4", "spark.executor.cores": "2"}, 8),
     ],
 )
