@@ -295,11 +295,9 @@ def test_time_in_which_nobody_computed_is_neither_of_the_budget_nor_learned_from
     with in_memory(clock) as ledger:
         keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
         pace = PlannedPace(duration_minutes=120)
-        for place in (admissions, "resources.ledger.attempts", "resources.ledger.stops", "resources.ledger.measured"):
-            name = place if isinstance(place, str) else place.__name__
-            monkeypatch.setattr(
-                f"{name}.has_ended", lambda row: row.started_at < BEGIN + timedelta(hours=1), raising=False
-            )
+        for module in ("admissions", "attempts", "stops", "measured"):
+            place = f"resources.ledger.{module}.has_ended"
+            monkeypatch.setattr(place, lambda row: row.started_at < BEGIN + timedelta(hours=1), raising=False)
         start(ledger, keys[0], pace, Work(1, 1, 1))
         clock.on(14 * 3_600)  # it was killed in the evening
         if how == "stopped":
