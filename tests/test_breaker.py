@@ -228,8 +228,13 @@ def test_a_canary_that_cannot_be_computed_stops_the_others(
     assert platform.ledger.stops.of_run(RUN) == []
 
 
-def test_a_canary_of_all_chunks_waits_for_nobody(platform: Platform) -> None:
+def test_a_canary_of_all_chunks_waits_for_nobody(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(platform, contract(canary={"chunks": 10, "waits": True}))
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "compute_batch", of_rows(doubled, 0))
+        launched(platform)
+    assert states(platform) == ["FAILED"] * 4
+    assert platform.ledger.stops.of_run(RUN) == [], "there are no others"
     assert launched(platform) is RunState.VALIDATED
 
 

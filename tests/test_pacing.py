@@ -357,6 +357,7 @@ def test_a_pause_that_could_not_be_put_on_record_is_tried_again(
     with pytest.raises(RunStopped, match="paused by the platform"):
         launched(platform)
     assert len(tries) == 2
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STOPPED"], "it is the batch under way that ends"
 
 
 def test_a_batch_goes_on_while_the_run_has_time_and_ends_when_others_have_taken_it(

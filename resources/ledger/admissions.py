@@ -185,7 +185,8 @@ def _computed(connection: sa.Connection, run_id: str) -> float:
         .where(admissions.c.run_id == run_id)
     ).all()
     present = instants.shared(connection)
-    return sum(max(0.0, ((row.over_at or present) - row.at).total_seconds()) for row in rows if not is_lost(row))
+    lasted: list[float] = [((row.over_at or present) - row.at).total_seconds() for row in rows if not is_lost(row)]
+    return sum(max(0.0, one) for one in lasted)
 
 
 def _admitted(connection: sa.Connection, run_id: str) -> list[Admitted]:

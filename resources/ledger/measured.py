@@ -109,7 +109,7 @@ def is_lost(row: sa.Row[Any]) -> bool:
     """Whether the process of an attempt was, or is, no more when nobody had put its end on record."""
     if row.state == AttemptState.RUNNING:
         return has_ended(row)
-    return row.state != AttemptState.STAGED and row.error.startswith(_ALSO_LOST)
+    return row.state != AttemptState.STAGED and str(row.error).startswith(_ALSO_LOST)
 
 
 def _counts(row: sa.Row[Any]) -> dict[str, int]:
