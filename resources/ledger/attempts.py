@@ -101,11 +101,8 @@ class Attempts(Part):
             RunStopped: if somebody has stopped the run.
             StateMoved: if one of the chunks was planned anew since its plan was read.
         """
-        if (
-            asked is not None
-        ):  # by itself: who has to wait writes nothing else, and an end counts from when it was found
-            with self.engine.begin() as connection:
-                end_admissions(connection, run_id)
+        if asked is not None:
+            self._end_admissions(run_id)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             waiting = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
@@ -139,6 +136,11 @@ class Attempts(Part):
                 )
             )
         return number, prefix
+
+    def _end_admissions(self, run_id: str) -> None:
+        """Put on record which batches have ended, by itself: whoever has to wait writes nothing else, and an end counts once found."""
+        with self.engine.begin() as connection:
+            end_admissions(connection, run_id)
 
     def stage(
         self,
