@@ -208,23 +208,6 @@ def taken_out(of: LandedLog, gone: LandedLog) -> LandedLog:
     return replace(of, ranges=tuple(left), lost=without(of.lost, gone.lost), observed=observed)
 
 
-def taken_out(of: LandedLog, gone: LandedLog) -> LandedLog:
-    """Return what is left of several loads, which one stands for, without what one of them has brought.
-
-    Their rows are counted together: those of a range that falls apart count with its first part.
-    """
-    away = [one.range for one in gone.ranges]
-    left: list[LandedRange] = []
-    for one in of.ranges:
-        inside = [other for other in gone.ranges if without([other.range], [one.range]) == ()]
-        rows = one.rows - sum(other.rows for other in inside)
-        parts = without([one.range], away)
-        left += [replace(one, range=part, rows=0 if number else rows) for number, part in enumerate(parts)]
-    at = {one.position for one in gone.observed}
-    observed = tuple(one for one in of.observed if one.position not in at)
-    return replace(of, ranges=tuple(left), lost=without(of.lost, gone.lost), observed=observed)
-
-
 def joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:
     """Return the same positions in as few ranges as there can be, in order; empty ones are left out."""
     found: list[LogRange] = []
