@@ -11,13 +11,17 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from backfill_assets.gates.breaking import look, portions, require_canary
 from backfill_assets.gates.judging import gate_chunks, gate_run
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.publisher import prepare, publish
 from backfill_assets.publication.topic_publishing import publish_events
+from backfill_assets.run_context import RunContext
+from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Listener, Staged, ignore_progress, stage_chunks
+from manifests.lifecycle import ChunkState
 from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, PublishEvents, RunGates, Stage, Step
 
 Handler = Callable[[Sequence[Any]], None]
@@ -89,9 +93,21 @@ class Execution:
     def _compute(self, batches: Sequence[ComputeBatch]) -> None:
         """Compute the batches: those of their chunks that were asked for and are not staged, a Spark job a batch."""
         chunks = [key for batch in batches for key in batch.chunks] if self._chunks is None else self._chunks
-        self.staged = stage_chunks(
-            self._platform, self._run_id, chunks, dagster_run_id=self._dagster_run_id, tell=self._tell
-        )
+        record = self._platform.ledger.run(self._run_id)
+        looks = record.plan.breaker is not None and record.plan.breaker.looks_at_verdicts
+        states = {one.chunk: one.state for one in self._platform.ledger.chunks(self._run_id)} if looks else {}
+        passed = [key for key, state in states.items() if state is ChunkState.PASSED]
+        run = RunContext(self._platform, self._platform.products.target(record.target), record.plan)
+        for portion in portions(record.plan, chunks, passed):
+            done = stage_chunks(
+                self._platform, self._run_id, portion, dagster_run_id=self._dagster_run_id, tell=self._tell
+            )
+            self.staged.add(done)
+            if looks:
+                gate_chunks(self._platform, self._run_id, tell=self._tell)
+                look(run)
+                stopping.going_on(self._run_id)()
+                require_canary(run, chunks)
 
     def _gate(self, _passes: Sequence[GateChunks]) -> None:
         """Gate every chunk that is staged by now."""

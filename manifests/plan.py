@@ -13,9 +13,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from manifests.breaker import PlannedBreaker
 from manifests.canonical import LATER, canonical_pieces, reader_of, sha256_of_text
 from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
+from manifests.costs import RunCosts
 from manifests.data_terms import DataTerms
 from manifests.division import Division
 from manifests.estimates import Estimate
@@ -34,6 +36,7 @@ from manifests.model import (
     Semantics,
     scope_in_words,
 )
+from manifests.pace import PlannedPace
 from manifests.planned_topics import PlannedTopic
 from manifests.timeliness import newest_in_time
 
@@ -219,6 +222,12 @@ class Plan:
     """The topics that its published rows go to as events."""
     inherited_breaks: tuple[InheritedBreaks, ...] = field(default=(), metadata=LATER)
     """Of the sources that are targets themselves, the breaks of the changelogs that they are computed from."""
+    pace: PlannedPace | None = field(default=None, metadata=LATER)
+    """How fast and when it may go, and how much it may take in all; None: without a limit."""
+    breaker: PlannedBreaker | None = field(default=None, metadata=LATER)
+    """Past which thresholds it is paused, and its canary."""
+    costs: RunCosts | None = field(default=None, metadata=LATER)
+    """What it is estimated to take; None where nothing is on record to learn from, and nothing costs or is limited."""
 
     @cached_property
     def hash(self) -> str:
@@ -314,8 +323,10 @@ class Plan:
     def batches(self, keys: frozenset[str] | None = None) -> list[tuple[PlannedChunk, ...]]:
         """Return the chunks (only those of `keys`, if given) as batches of one Spark job each, in order."""
         wanted = iter([chunk for chunk in self.chunks if keys is None or chunk.key in keys])
+        places = None if self.pace is None else self.pace.chunks_in_parallel
+        most = self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job)
         batches = []
-        while batch := tuple(islice(wanted, self.max_chunks_per_job)):
+        while batch := tuple(islice(wanted, most)):
             batches.append(batch)
         return batches
 

@@ -25,6 +25,7 @@ from manifests.expected_problems import expected_problems
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
 from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
+from manifests.limit_problems import breaker_of, limit_problems, pace_of, pace_problems, row_limit_problems
 from manifests.live_problems import live_problems
 from manifests.log_breaks import InheritedBreaks
 from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs
@@ -102,9 +103,10 @@ def make_plan(
     chunks, sample_problems = _chunks(given, scope)
     problems += [*source_range_problems(manifest, scope.inputs, source), *given.pinned_references[1], *sample_problems]
     problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
-    problems += [*_row_limit_problems(given, scope), *_policy_problems(given)]
+    problems += [*row_limit_problems(manifest, source.table, scope.reads), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)
+    problems += pace_problems(pace_of(manifest, policy), chunks, _look_back(given, scope), scope.reads, further)
     days = [(one.key, one.start, one.end) for one in chunks] if given.logs or given.inherited_breaks else []
     source_problems += log_problems(manifest, contract, given.logs, days, given.inherited_breaks)
     if problems := [*problems, *data_problems, *source_problems]:
@@ -268,25 +270,12 @@ def _chunks(given: _Given, scope: _Scope) -> tuple[tuple[PlannedChunk, ...], lis
     return tuple(chunk for chunk in chunks if chunk.key in sample.chunks), []
 
 
-def _row_limit_problems(given: _Given, scope: _Scope) -> list[Problem]:
-    limit = given.manifest.safety.max_rows_expected
-    if limit is None or scope.reads.rows <= limit:
-        return []
-    return [
-        Problem(
-            f"the run would read {scope.reads.rows:,} rows of {given.source.table}",
-            f"safety.maxRowsExpected is {limit:,}",
-            "narrow the publish range, or raise the limit if the figure is right",
-        )
-    ]
-
-
 def _policy_problems(given: _Given) -> list[Problem]:
     """Return what the policy says against who asks, and against the kind that the manifest names."""
     policy, contract = given.policy, given.contract
     if policy is None:
         return []
-    problems = request_problems(policy, given.manifest)
+    problems = [*request_problems(policy, given.manifest), *limit_problems(given.manifest, policy)]
     if given.base is not None and given.base.present is not None:
         told_apart = any(
             policy.tells_apart(name, contract.table, Kind.RESTATEMENT, Kind.BACKFILL)
@@ -343,6 +332,18 @@ def _further_sources(given: _Given, scope: _Scope) -> tuple[tuple[PinnedSource, 
 # --- the plan's fields ------------------------------------------------------------------------------------------------
 
 
+def _limits(given: _Given) -> dict[str, Any]:
+    """Return the fields of a plan that say how fast it goes, and how much it takes at most."""
+    manifest = given.manifest
+    return {
+        "max_chunks_per_job": manifest.limits.max_chunks_per_job,
+        "max_runs_in_parallel": manifest.limits.max_runs_in_parallel,
+        "max_rows_expected": manifest.safety.max_rows_expected,
+        "pace": pace_of(manifest, given.policy),
+        "breaker": breaker_of(manifest),
+    }
+
+
 def _plan(
     given: _Given,
     scope: _Scope,
@@ -376,9 +377,6 @@ def _plan(
         gates=_gates(manifest, contract, (terms, *(one.data for one in further))),
         leaves_out_future=contract.timeliness.future is OnFuture.LEAVE_OUT,
         tolerances=_tolerances(manifest, contract),
-        max_chunks_per_job=manifest.limits.max_chunks_per_job,
-        max_runs_in_parallel=manifest.limits.max_runs_in_parallel,
-        max_rows_expected=manifest.safety.max_rows_expected,
         manual_publish=manifest.safety.requires_manual_publish or _needs_publisher(given),
         code=given.code,
         configuration_hash=given.configuration_hash,
@@ -402,6 +400,7 @@ def _plan(
         logs=given.pinned_logs,
         topics=tuple(PlannedTopic(one.sink, one.topic) for one in given.topics),
         inherited_breaks=given.inherited_breaks,
+        **_limits(given),
     )
 
 

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.fields import Day, Name, Part
+from manifests.limits import Pace
 from manifests.model import Kind, Mode
 from manifests.rules import problems_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, same_text
@@ -120,7 +121,7 @@ class Rule(Part):
     for is held to all of them: see `Policy.rule_for`.
     """
 
-    _later = frozenset({"authenticated", "proposals"})
+    _later = frozenset({"authenticated", "proposals", "limits"})
 
     tables: tuple[Glob, ...] = Field(default=("*",), min_length=1)
     kinds: tuple[Kind, ...] | None = None
@@ -140,6 +141,8 @@ class Rule(Part):
     """Decisions are made by people whom something else than their word shows: the UI's proxy, or what `identity` says."""
     proposals: Proposals | None = None
     """What of proposed restatements is approved by this rule, whoever the approvers are; None: nothing, a person approves them."""
+    limits: Pace = Pace()
+    """What each run may take at most, how fast and when; a manifest may ask for less."""
 
     def of(self, role: Role) -> tuple[str, ...] | None:
         """Return who may act in a role; None for anybody."""
@@ -294,6 +297,20 @@ class Policy(Part):
             return found
         return Rule() if Kind(kind) in _NAMED_ONLY else self.strictest(table)
 
+    def rules_for(self, table: str, kind: Kind | str) -> tuple[Rule, ...]:
+        """Return the rules that `rule_for` has its answer from: one, or all of a table where none names the kind."""
+        if (found := next((rule for rule in self.rules if rule.fits(table, Kind(kind))), None)) is not None:
+            return (found,)
+        return () if Kind(kind) in _NAMED_ONLY else tuple(self._of_people(table))
+
+    def _of_people(self, table: str) -> list[Rule]:
+        """Return every rule for runs of a table, but for rules of LIVE and RECONCILIATION alone."""
+        return [
+            rule
+            for rule in self.rules
+            if _any(rule.tables, table) and (rule.kinds is None or not set(rule.kinds) <= _NAMED_ONLY)
+        ]
+
     def rule_for_people(self, table: str, kind: Kind | str) -> Rule:
         """Return the rule for what people decide about a run: of LIVE, too, the strictest where none names the kind."""
         if Kind(kind) is Kind.LIVE and not any(rule.fits(table, Kind.LIVE) for rule in self.rules):
@@ -302,11 +319,7 @@ class Policy(Part):
 
     def strictest(self, table: str) -> Rule:
         """Return what satisfies every rule for runs of a table, but for rules of LIVE and RECONCILIATION alone."""
-        rules = [
-            rule
-            for rule in self.rules
-            if _any(rule.tables, table) and (rule.kinds is None or not set(rule.kinds) <= _NAMED_ONLY)
-        ]
+        rules = self._of_people(table)
         if len(rules) <= 1:
             return rules[0] if rules else Rule()
         people = {role: self._in_all([rule.of(role) for rule in rules]) for role in Role}

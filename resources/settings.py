@@ -24,6 +24,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from manifests.canonical import sha256_of
+from manifests.costs import Prices
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import TEXT_RULE, not_text
@@ -33,6 +34,8 @@ from resources.files.object_names import ambiguous
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
 DEFAULT_CONFIG_FILE = "backfill.toml"
+DEFAULT_MASTER = "local[2]"
+"""What Spark's sessions connect to, unless the settings say otherwise."""
 _POSTGRES_PORT = 5432
 _MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
 """A thousand years, and a month: more is a slip of the pen, and no calendar has it."""
@@ -89,6 +92,10 @@ class Settings(BaseSettings):
     )
     quarantine_limit: float = Field(
         0.05, ge=0, le=1, description="Share of a load's rows that may be quarantined before the load is refused."
+    )
+    prices: Prices = Field(
+        Prices(),
+        description="What a core-hour, a GB read and a GB written cost, in US dollars; without, runs cost nothing.",
     )
     lease_seconds: int = Field(
         120,

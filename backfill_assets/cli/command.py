@@ -54,7 +54,7 @@ from backfill_assets.cli.reproduction import reproduce
 from backfill_assets.cli.sinks import sinks
 from backfill_assets.cli.source_rows import compare_source
 from backfill_assets.cli.status import status
-from backfill_assets.cli.stopping import stop
+from backfill_assets.cli.stopping import pause, stop
 from backfill_assets.cli.ui import ui
 from backfill_assets.cli.upkeep import doctor, gc, split_files
 from manifests.errors import (
@@ -115,6 +115,7 @@ def cli() -> None:
       backfill decisions [RUN]         who decided what, when; `policy`: who may
       backfill run RUN                 compute chunks into staging and gate them
       backfill stop RUN --by NAME      end it at once; `resume` goes on
+      backfill pause RUN --by NAME     end it after its batch, until `resume`
       backfill status [RUN]            where every run and chunk stands
       backfill diff RUN                what it changes, row by row
       backfill accept-change RUN       an owner accepts what a gate asks about
@@ -254,6 +255,7 @@ for _command in (
     metrics,
     migration,
     new_product,
+    pause,
     plan,
     policy,
     propose,

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from backfill_assets.cli.cost_view import takes
 from backfill_assets.cli.terminal import Table
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.review.wording import failed_chunks, of_kind
@@ -22,7 +23,7 @@ from manifests.model import Freeze, Mode, days_in_words
 from manifests.plan import Plan
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
-from resources.ledger.launches import STOPPED
+from resources.ledger.launches import HELD
 
 if TYPE_CHECKING:  # a refusal is shown also where a product, which these import, cannot be imported
     from backfill_assets.audit.first_difference import RowDifference
@@ -172,6 +173,7 @@ def plan(
         *(planned.data.describe() if planned.data is not None else []),
         *((f"{one.table}: {name}", text) for one in planned.sources if one.data for name, text in one.data.describe()),
         *([("policy", planned.policy)] if planned.policy is not None else []),
+        *takes(planned),
         ("plan hash", planned.hash),
     ]
     return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), _stages(program))
@@ -218,8 +220,8 @@ def grid(chunks: Sequence[ChunkRecord]) -> RenderableType:
 
 
 def _waits(why: str) -> str:
-    """A stop, and what a run waits for a launch of, say themselves that it waits."""
-    return why if "waits for a launch" in why else f"waits: {why}"
+    """A stop or a pause, and what a run waits for a launch of, say themselves that it waits."""
+    return why if "waits for a launch" in why or "waits until somebody" in why else f"waits: {why}"
 
 
 def failures(chunks: Sequence[ChunkRecord]) -> Table:
@@ -260,7 +262,7 @@ def run_table(records: Sequence[RunRecord], waiting: Mapping[str, str]) -> Table
 
 
 def _stopped(why: str) -> str:
-    return f", {STOPPED}" if why.startswith(f"{STOPPED} ") else ""
+    return next((f", {word}" for word in HELD if why.startswith(f"{word} ")), "")
 
 
 def gates(verdicts: Sequence[Verdict], chunk_gate: str, accepted: Collection[str] = ()) -> RenderableType:
@@ -491,9 +493,3 @@ def runbook(record: RunRecord, why: str, steps: Sequence[Step]) -> RenderableTyp
     head.append(record.state, STATE_STYLE.get(record.state, ""))
     head.append(f" ({why})" if why else "")
     return Group(head, Text(), table)
-
-
-def chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:
-    """Return how many chunks are in each state."""
-    counts: dict[str, Any] = Counter(chunk.state.value for chunk in chunks)
-    return {state.value: counts.get(state.value, 0) for state in ChunkState}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
+from backfill_assets.cli.cost_view import takes
 from manifests.errors import InputRefused, Problem
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     if not record.plan.output_checked:
         tell("(what the transform returns was not checked when it was planned: staging refuses it if it does not fit)")
     show(entries((stage.describe() for stage in program), numbered=True))
+    for name, said in takes(record.plan):
+        tell(f"  {name}: {said}")
 
 
 @click.command()
@@ -213,7 +216,7 @@ def _of_runs(platform: Platform, run_id: str | None, *, break_glass: bool) -> li
 
 
 def _of_stops(platform: Platform, run_id: str | None) -> list[dict[str, Any]]:
-    """Return the stops of runs, and the launches that ended them, as decisions; they are about no plan, and take no role."""
+    """Return the stops and pauses of runs, and what ended them, as decisions; they are about no plan, and take no role."""
     found: list[dict[str, Any]] = []
     same = {
         "role": "",
@@ -226,11 +229,19 @@ def _of_stops(platform: Platform, run_id: str | None) -> list[dict[str, Any]]:
     }
     for one in platform.ledger.stops.all_of(run_id):
         why = ". ".join(text for text in (one.reason, one.note) if text)
-        stopped = {"decision": "STOPPED", "by": one.stopped_by, "at": one.at, "channel": one.through, "comment": why}
-        found.append({"runId": one.run_id, **stopped, **same, "void": False})
+        stopped = {
+            "decision": one.what.upper(),
+            "by": one.stopped_by,
+            "at": one.at,
+            "channel": one.through,
+            "comment": why,
+        }
+        found.append({"runId": one.run_id, **same, **stopped, "proof": one.proof, "void": False})
         if one.resumed_at is not None:
-            resumed = {"decision": "LAUNCHED AGAIN", "by": one.resumed_by, "at": one.resumed_at, "channel": ""}
-            found.append({"runId": one.run_id, **resumed, "comment": "", **same, "void": False})
+            what = "RESUMED" if one.is_pause else "LAUNCHED AGAIN"
+            resumed = {"decision": what, "by": one.resumed_by, "at": one.resumed_at, "channel": one.resumed_channel}
+            resumed |= {"comment": one.resume_reason, "proof": one.resumed_proof}
+            found.append({"runId": one.run_id, **same, **resumed, "void": False})
     return found
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from backfill_assets.installation import Platform
     from resources.ledger.facade import RunRecord
 from backfill_assets.cli.base import WHOLE_PROCESS, refuse, tell
+from backfill_assets.cli.decisions import by_option
 from backfill_assets.cli.status import show_run
 
 _DONE_COMPUTING = frozenset({RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED})
@@ -60,17 +62,38 @@ def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @click.argument("run_id")
+@by_option
+@click.option("--reason", "--comment", "comment", default="", help="Why; of a run that is paused it is asked for.")
+@click.option("--no-launch", is_flag=True, help="Only end the pause: somebody else launches the run.")
 @json_option
-def resume(run_id: str, as_json: bool) -> None:
-    """Launch RUN_ID again, which somebody has stopped (`backfill stop`, Ctrl-C, Terminate): what is staged is kept.
+def resume(run_id: str, by: str | None, comment: str, no_launch: bool, as_json: bool) -> None:
+    """Launch RUN_ID again, which somebody has stopped (`backfill stop`, Ctrl-C, Terminate) or paused: what is staged is kept.
 
-    The same as `backfill run RUN_ID`: any launch ends the stop before it.
+    A pause ends by this decision, which is on record with its reason. A stop ends with any launch, `backfill run RUN_ID` as well.
     """
-    _run(run_id, (), as_json)
+    _run(run_id, (), as_json, first=partial(_go_on, run_id, by, comment, no_launch=no_launch))
+    if no_launch and not as_json:
+        tell(f"  `backfill run {run_id}` launches it, or its chunks in Dagster")
 
 
-def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
-    """Launch a run, and show what came of it; why it did not succeed goes to stderr."""
+def _go_on(run_id: str, by: str | None, comment: str, platform: Platform, *, no_launch: bool) -> bool:
+    """Decide that a paused run goes on; return whether it is launched here.
+
+    Raises:
+        TransitionRefused: if nothing is to be launched, and it is not paused; or if it may not go on.
+    """
+    from backfill_assets.operations import pausing
+
+    if no_launch or platform.ledger.pauses.held(run_id) is not None:
+        for one in pausing.resume(platform, run_id, by=by, reason=comment):
+            tell(f"{run_id}: resumed by {one.resumed_by}; it was {one}", err=True)
+    return not no_launch
+
+
+def _run(
+    run_id: str, ranges: Sequence[str], as_json: bool, *, first: Callable[[Platform], bool] = lambda _: True
+) -> None:
+    """Launch a run, and show what came of it; why it did not succeed goes to stderr. `first` is asked whether to."""
     from backfill_assets.staging.watched_launch import is_being_published
     from resources.ledger import stops
 
@@ -79,6 +102,9 @@ def _run(run_id: str, ranges: Sequence[str], as_json: bool) -> None:
     # a stop that comes while Python starts is a stop of this launch
     asked_at = began_at() if click.get_current_context().find_root().obj is WHOLE_PROCESS else None
     with opened_platform() as platform, opened_instance(platform.settings) as instance:
+        if not first(platform):
+            show_run(platform, run_id, as_json)
+            return
         try:
             success = execute(
                 platform, instance, run_id, ranges, progress=not as_json, failed=failures.append, asked_at=asked_at

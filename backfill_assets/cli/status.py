@@ -6,6 +6,7 @@ Put here what is shown of a run, also at the end of its launch.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,14 +19,17 @@ from backfill_assets.cli.base import (
     show,
     tell,
 )
+from backfill_assets.cli.cost_view import as_data, took
 from manifests.errors import Refused
-from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, WAS_PUBLISHED, PublicationState, RunState
+from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, WAS_PUBLISHED, ChunkState, PublicationState, RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from backfill_assets.installation import Platform
-    from resources.ledger.facade import RunRecord
+    from resources.ledger import launches
+    from resources.ledger.admissions import Waiting as Paced
+    from resources.ledger.facade import ChunkRecord, RunRecord
 
 
 def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
@@ -38,12 +42,9 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
     record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
     verdicts = platform.ledger.verdicts(run_id)
     publications = platform.ledger.publications(run_id)
-    waiting = platform.ledger.freezes.waiting()
     launch = platform.ledger.launches.waits(record, chunks=chunks)
-    if launch is not None:
-        waiting[run_id] = str(launch)
-    if record.state is RunState.VALIDATED and run_id not in waiting and (why := _why_by_hand(record)):
-        waiting[run_id] = f"{why}: `backfill publish {run_id}`"
+    paced = platform.ledger.admissions.waiting(run_id).get(run_id)
+    waiting = _waits_of(platform, record, launch, paced)
     if as_json:
         say(
             {
@@ -52,7 +53,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "why": record.state_reason,
                 "target": record.target,
                 "planHash": record.plan_hash,
-                "chunkStates": console.chunk_counts(chunks),
+                "chunkStates": _chunk_counts(chunks),
                 "chunks": chunks,
                 "gates": [*(one for one in verdicts if not one.chunk), *wording.failed_chunks(verdicts)],
                 "approvals": platform.ledger.approvals(run_id),
@@ -62,9 +63,11 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
                 "waitsFor": waiting.get(run_id),
+                "waitsUntil": None if launch or paced is None else paced.until_at,
                 "waitsForLaunchOf": None if launch is None else launch.chunks,
                 "stops": platform.ledger.stops.of_run(run_id),
                 "supersededUpstream": _superseded(platform, record),
+                "costs": as_data(platform, record),
             }
         )
         return
@@ -90,9 +93,32 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
 
 
+def _chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:
+    """Return how many chunks are in each state."""
+    counts = Counter(chunk.state.value for chunk in chunks)
+    return {state.value: counts.get(state.value, 0) for state in ChunkState}
+
+
+def _waits_of(
+    platform: Platform, record: RunRecord, launch: launches.Waiting | None, paced: Paced | None
+) -> dict[str, str]:
+    """Return what a run waits for, and what all others do that wait for a freeze."""
+    run_id, waiting = record.run_id, platform.ledger.freezes.waiting()
+    if launch is not None:
+        waiting[run_id] = str(launch)
+    elif paced is not None:
+        waiting[run_id] = str(paced)
+    elif record.state is RunState.VALIDATED and (why := _waits_for_commit(platform, record)):
+        waiting[run_id] = why
+    if record.state is RunState.VALIDATED and run_id not in waiting and (why := _why_by_hand(record)):
+        waiting[run_id] = f"{why}: `backfill publish {run_id}`"
+    return waiting
+
+
 def _outcome(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:
-    """Return what a run tells and changes, each with its name."""
-    found: list[tuple[str, object]] = [("events", _in_words(one)) for one in _topics(platform, record)]
+    """Return what a run has taken, tells and changes, each with its name."""
+    found: list[tuple[str, object]] = took(platform, record)
+    found += [("events", _in_words(one)) for one in _topics(platform, record)]
     changes = _changes(platform, record.run_id)
     return [*found, ("changes", changes)] if changes else found
 
@@ -173,9 +199,19 @@ def _why_by_hand(record: RunRecord) -> str:
     return "its manifest requires a manual publish" if by_manifest else "the policy says who publishes it"
 
 
+def _waits_for_commit(platform: Platform, record: RunRecord) -> str:
+    """Say until when a validated run waits for its target's commits; only one that has such a limit is looked at."""
+    if record.plan.pace is None or record.plan.pace.commits_per_hour is None:
+        return ""
+    from backfill_assets.publication.requirements import waits_for_commit
+
+    return waits_for_commit(platform, record)
+
+
 def _waits(platform: Platform) -> dict[str, str]:
-    """Return what each run waits for that waits: the end of a freeze, or a launch."""
+    """Return what each run waits for that waits: the end of a freeze, a limit, or a launch."""
     found = platform.ledger.freezes.waiting()
+    found |= {run_id: str(one) for run_id, one in platform.ledger.admissions.waiting().items()}
     return found | {run_id: str(why) for run_id, why in platform.ledger.launches.all_waiting().items()}
 
 

@@ -1,7 +1,7 @@
-"""`backfill stop`: end what is being computed of a run, from wherever the ledger is reached.
+"""`backfill stop` and `backfill pause`: end what is being computed of a run, at once or after its batch, from wherever the ledger is reached.
 
-Put here arguments and output; what a stop is, is `resources.ledger.stops`', and what a computing process does,
-`staging.watched_launch`'s.
+Put here arguments and output; what a stop is, is `resources.ledger.stops`', what a pause is, `resources.ledger.pauses`', and what a computing process
+does, `staging.watched_launch`'s.
 """
 
 from __future__ import annotations
@@ -39,3 +39,34 @@ def stop(run_id: str, by: str, reason: str, as_json: bool) -> None:
         tell(f"  {done.note}; it is {record.state}")
     else:
         tell(f"  what is staged stays; `backfill resume {run_id}` goes on")
+
+
+@click.command()
+@click.argument("run_id")
+@click.option("--by", required=True, callback=named, help="Who pauses it.")
+@click.option("--reason", required=True, help="Why, on record; at least 10 visible characters.")
+@json_option
+def pause(run_id: str, by: str, reason: str, as_json: bool) -> None:
+    """Pause RUN_ID: the batch under way is let finish and is staged, and no other begins, here or elsewhere.
+
+    No launch ends a pause, and nothing is published meanwhile: somebody resumes the run, and says why. To end what is under way
+    at once: `backfill stop`.
+
+    \b
+      backfill pause restate-2012 --by ana --reason "the month's end comes first"
+      backfill resume restate-2012 --by ana --reason "the month is closed"
+    """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
+    from backfill_assets.operations import pausing
+
+    with opened_platform() as platform:
+        done, record = pausing.pause(platform, run_id, by=by, reason=reason, through="backfill pause")
+        under_way = [one.attempt for one in platform.ledger.attempts(run_id) if one.is_running]
+    if as_json:
+        say({"runId": run_id, "state": record.state, "pause": done, "attemptsUnderWay": under_way})
+        return
+    tell(f"{run_id}: {done}")
+    if done.note:
+        tell(f"  {done.note}; it is {record.state}")
+        return
+    ends = f"attempt {', '.join(map(str, under_way))} is let finish; " if under_way else ""
+    tell(f"  {ends}what is staged stays; `backfill resume {run_id} --by NAME --reason TEXT` goes on")

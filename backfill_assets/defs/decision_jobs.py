@@ -24,6 +24,7 @@ from backfill_assets.defs.staging import (
     tie,
 )
 from backfill_assets.installation import Platform
+from backfill_assets.operations import pausing
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.review.kept_diffs import after_publication
 from resources.ledger.facade import ApprovalRecord, RunRecord
@@ -126,6 +127,8 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
     context.log.info("%s: APPROVED by %s (plan %s)", config.run_id, config.by, record.plan_hash)
     for number, stage in enumerate(stages_of(platform.products, record.plan), start=1):
         context.log.info("%d. %s", number, stage.describe())
+    for name, said in () if record.plan.costs is None else record.plan.costs.describe():
+        context.log.info("%s: %s", name, said)
 
 
 @dg.op
@@ -206,6 +209,25 @@ def stop(context: OpExecutionContext, platform: dg.ResourceParam[Platform], conf
             platform, config.run_id, by=config.by, reason=config.comment, through="the job stop_run"
         )
     context.log.info("%s: %s; the run is %s. %s", config.run_id, done, record.state, done.note)
+
+
+@dg.op
+def pause(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Decision) -> None:
+    """Pause a run: its batch is let finish, and nothing begins after it until somebody resumes the run."""
+    with _deciding(context, platform, config.run_id):
+        done, record = pausing.pause(
+            platform, config.run_id, by=config.by, reason=config.comment, through="the job pause_run"
+        )
+    context.log.info("%s: %s; the run is %s. %s", config.run_id, done, record.state, done.note)
+
+
+@dg.op
+def resume(context: OpExecutionContext, platform: dg.ResourceParam[Platform], config: Decision) -> None:
+    """Decide that a paused run goes on, and why; whoever launches its chunks next computes what is left."""
+    with _deciding(context, platform, config.run_id):
+        ended = pausing.resume(platform, config.run_id, by=config.by, reason=config.comment)
+    for one in ended:
+        context.log.info("%s: resumed by %s; it was %s. Launch its chunks again.", config.run_id, one.resumed_by, one)
 
 
 _TO_FILL_IN = {
@@ -309,6 +331,25 @@ def stop_run() -> None:
     stop()
 
 
+@dg.job(
+    description="Pauses a backfill run: the batch under way is let finish and is staged, none begins after it, and nothing is "
+    "published, until somebody resumes the run. `comment` is the reason, which is asked for.",
+    config=_form("pause", Decision),
+)
+def pause_run() -> None:
+    """Pause a run from a form."""
+    pause()
+
+
+@dg.job(
+    description="Ends the pause of a backfill run, with the reason that is asked for in `comment`; then its chunks are launched again.",
+    config=_form("resume", Decision),
+)
+def resume_run() -> None:
+    """Resume a run from a form."""
+    resume()
+
+
 DECISION_JOBS = (
     approve_run,
     reject_run,
@@ -318,5 +359,7 @@ DECISION_JOBS = (
     reinstate_run,
     accept_change,
     stop_run,
+    pause_run,
+    resume_run,
     cancel_run,
 )

@@ -32,10 +32,11 @@ from backfill_assets.defs.staging import (
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
-from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for
+from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for, waits_for_commit
 from backfill_assets.review.kept_diffs import after_publication
 from manifests.errors import LeaseHeld
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
 from resources.ledger.policy_in_force import ADOPTED
 from resources.logs import also_to
@@ -194,7 +195,7 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
     A run key fires once: it carries the number of publications tried, and of what else a request meets that leaves no
     publication on record, so that one that failed, or that met a stop after all, is asked for again.
     """
-    stopped = platform.ledger.stops.all_held()
+    stopped, asked = platform.ledger.stops.all_held(), 0
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
         if record.run_id in stopped or not record.manifest.execution_mode.publishes or record.plan.manual_publish:
             continue
@@ -202,13 +203,27 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
             continue
         if platform.ledger.freezes.ask(record.plan, platform.ledger.now()):
             continue
-        number, met = tried(platform.ledger, record.run_id), _met(platform, record)
-        if number < ATTEMPTS:
+        room, made = _room(platform, record)
+        number, met = tried(platform.ledger, record.run_id), _met(platform, record) + made
+        if number < ATTEMPTS and (room is None or asked < room):
+            asked += 0 if record.plan.mode is Mode.LIVE else 1
             yield dg.RunRequest(
                 run_key=f"{record.run_id}:{number}" + (f":{met}" if met else ""),
                 partition_key=record.run_id,
                 tags={RUN_TAG: record.run_id},
             )
+
+
+def _room(platform: Platform, record: RunRecord) -> tuple[int | None, int]:
+    """Return how many publications its limit has room for within this hour, None without one, and how often room was made.
+
+    No more are asked for than there is room for: the others would fail. One that fails all the same, since somebody has published by hand,
+    is asked for anew once there is room.
+    """
+    pace = record.plan.pace
+    if pace is None or pace.commits_per_hour is None or record.plan.mode is Mode.LIVE:
+        return None, 0
+    return platform.ledger.admissions.room(record.run_id, record.target, pace.commits_per_hour)
 
 
 def _met(platform: Platform, record: RunRecord) -> int:
@@ -260,11 +275,14 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
 
 
 def _waiting(platform: Platform, target: TargetTable, failed: Sequence[str]) -> dict[str, str]:
-    """Return why validated runs of a target are not asked for: a freeze, a stop, or that asking for them has failed."""
+    """Return why validated runs of a target are not asked for: a freeze, a stop, a limit, or that asking for them has failed."""
     waiting = platform.ledger.freezes.waiting(target.name)
     validated = platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])
     waiting |= {
         run_id: str(stop) for run_id, stop in platform.ledger.stops.all_held([one.run_id for one in validated]).items()
+    }
+    waiting |= {
+        one.run_id: why for one in validated if one.run_id not in waiting and (why := waits_for_commit(platform, one))
     }
     often = [*failed, *(one.run_id for one in validated if tried(platform.ledger, one.run_id) >= ATTEMPTS)]
     return waiting | {

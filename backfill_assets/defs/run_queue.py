@@ -18,6 +18,8 @@ AT_ONCE = frozenset(
         "reinstate_run",
         "accept_change",
         "stop_run",
+        "pause_run",
+        "resume_run",
         "cancel_run",
     }
 )

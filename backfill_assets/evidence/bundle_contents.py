@@ -10,6 +10,7 @@ from typing import Any
 
 from backfill_assets.evidence.bundles import FILED_APART, RUN_FILE, file_of
 from backfill_assets.evidence.records import DIFF, last_diff
+from backfill_assets.evidence.run_costs import sealed_costs
 from backfill_assets.evidence.seals import (
     BESIDE_FILE,
     INPUTS_FILE,
@@ -49,6 +50,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         SCHEMA_FILE: sealed_schema(platform, record),
         INPUTS_FILE: sealed_inputs(platform, record),
         BESIDE_FILE: sealed_beside(platform, record, chunks),
+        **sealed_costs(platform, record),
         **{name: run[cell] for cell, name in FILED_APART.items()},
         **{
             file_of(table): list(found.values())

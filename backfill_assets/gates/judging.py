@@ -104,6 +104,7 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_prog
     waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
     if waiting:
         results: list[GatedChunk] = []
+        stopping.going_on(run_id)()
         tell("gating", [chunk.chunk for chunk in waiting], "")
         for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
             run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
@@ -214,6 +215,7 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     if _is_judged(platform, record, chunks):
         _wait_for_owner(platform, record)  # nothing has changed since
         return None
+    stopping.going_on(run_id)()
     with stopping.ending(run_id):
         verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)
     faults.reach("gating.run_judged")

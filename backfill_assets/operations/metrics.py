@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.declarations.product import InputTable
 from backfill_assets.installation import Platform
+from backfill_assets.operations import cost_metrics
 from backfill_assets.planning.quarantine_cases import Cases, cases_of
 from backfill_assets.worker.chunk_rules import rule_name
 from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused
@@ -73,6 +74,7 @@ class LedgerCollector(Collector):
             if (launch := waiting.get(run.run_id)) is not None:
                 labels = (run.run_id, run.table, run.mode, "true" if launch.stop else "false")
                 made["backfill_run_launch_chunks"].add_metric(labels, len(launch.chunks))
+        cost_metrics.add_costs(made, self._platform.ledger, found.runs)
         for one in found.complete:
             made["backfill_watermark_timestamp_seconds"].add_metric((one.table,), one.until.timestamp())
             made["backfill_watermark_source_timestamp_seconds"].add_metric((one.table,), one.source_at.timestamp())
@@ -123,7 +125,8 @@ class LedgerCollector(Collector):
 
 def families() -> dict[str, Any]:
     """Return every metric there is, by name, without values."""
-    made = [*_of_runs(), *_of_rows(), *_of_durations(), *_of_imports(), *_of_migrations(), *_of_tables()]
+    costs = cost_metrics.families(_RUN)
+    made = [*_of_runs(), *_of_rows(), *_of_durations(), *costs, *_of_imports(), *_of_migrations(), *_of_tables()]
     return {metric.name: metric for metric in made}
 
 
@@ -142,7 +145,7 @@ def _of_runs() -> list[Metric]:
         ),
         GaugeMetricFamily(
             "backfill_run_waiting_since_timestamp_seconds",
-            "Since when a validated LIVE run waits for the end of a freeze, Unix time; absent if it does not wait.",
+            "Since when a validated LIVE run waits for the end of a freeze, or a launch for a limit, Unix time; absent if it does not wait.",
             labels=_RUN,
         ),
         GaugeMetricFamily(

@@ -175,7 +175,8 @@ class _Book(RunOnRecord):
         facts += [str(one) + (f"; {one.note}" if one.note else "") for one in self._stops]
         if self._waiting is not None and self._waiting.stop is not None:
             left = f"left to compute: {some(missing)}" if missing else "every chunk is staged"
-            return StepState.NOW, [*facts, left], [self._command("resume")]
+            why = ("--by NAME", "--reason WHY") if self._waiting.stop.is_pause else ()
+            return StepState.NOW, [*facts, left], [self._command("resume", *why)]
         if self._state is RunState.PLANNED:
             return self._later("after its approval")
         if self._state is RunState.APPROVED:

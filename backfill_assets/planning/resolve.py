@@ -29,6 +29,7 @@ from backfill_assets.planning.old_data import facts_of
 from backfill_assets.planning.pinned_snapshots import pins_of, pins_of_run
 from backfill_assets.planning.read_models import require_in_use
 from backfill_assets.planning.reference_tables import PinnedRows, reference_states
+from backfill_assets.planning.run_costs import with_costs
 from backfill_assets.planning.schemas import pinned_schemas
 from backfill_assets.planning.scopes import scope_of
 from backfill_assets.planning.states import found_start
@@ -112,6 +113,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             logs=found_logs(platform, target, manifest, states_of(found)) if as_declared else {},
             topics=topics_of(platform, manifest),
         )
+        plan = with_costs(platform, plan)
     if refused.number:
         raise refused.as_one()
     return plan

@@ -33,6 +33,7 @@ from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
     policy_problems,
+    require_commit_allowed,
     require_ledger_as_new,
     require_no_staged_row_erased,
     require_predecessor,
@@ -104,6 +105,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         token=lease.token,
         unless_stopped=not has_landed,
         policy_hash=held_against,
+        commits_per_hour=None if has_landed or plan.pace is None else plan.pace.commits_per_hour,
     )
     commit = _commit(platform, change, entry, root, lease, has_landed=has_landed)
     faults.reach("publishing.committed")
@@ -138,6 +140,7 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     if problems := [*problems, *schema_problems(platform, change.target, change.plan)]:
         raise PublicationRefused(problems)
     require_thawed(platform, change.record)
+    require_commit_allowed(platform, change.record)
     require_predecessor(platform, change.record)  # once more: it may have been rolled back before the lease was taken
     try:
         require_bases(change)

@@ -278,6 +278,26 @@ def require_thawed(platform: Platform, record: RunRecord) -> None:
         )
 
 
+def require_commit_allowed(platform: Platform, record: RunRecord) -> None:
+    """Refuse to publish into a target that has taken its commits of the hour; nothing of LIVE waits for that.
+
+    Raises:
+        PublicationDeferred: saying until when.
+    """
+    pace = record.plan.pace
+    most = None if pace is None else pace.commits_per_hour
+    platform.ledger.admissions.require_commit(record.run_id, record.target, most)
+
+
+def waits_for_commit(platform: Platform, record: RunRecord) -> str:
+    """Say until when a run waits because its target has taken its commits of the hour; empty if it does not."""
+    try:
+        require_commit_allowed(platform, record)
+    except PublicationDeferred as wait:
+        return f"{wait.problems[0].what}: {wait.problems[0].rule}"
+    return ""
+
+
 def require_predecessor(platform: Platform, record: RunRecord) -> None:
     """Refuse to publish a step of a progressive run before the one it follows.
 
@@ -333,6 +353,7 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
 def _waits_for(platform: Platform, record: RunRecord) -> str | None:
     try:
         require_predecessor(platform, record)
+        require_commit_allowed(platform, record)
     except PublicationDeferred as wait:
         return wait.problems[0].what
     change = change_of(platform, record, platform.ledger.chunks(record.run_id))

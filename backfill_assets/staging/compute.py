@@ -8,7 +8,7 @@ between is `rows`'; which chunks, when, and what becomes of a failure is `execut
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from functools import partial, reduce
@@ -43,6 +43,7 @@ from backfill_assets.staging.unsteady import require_steady
 from backfill_assets.staging.versions_read import Reading, as_read, whole_as_read
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.further_sources import PinnedSource
 from manifests.plan import MergeTerms, Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import PinnedRead, before, between, local_path
@@ -79,19 +80,16 @@ def pinned_inputs(
     `on_read` is told of each (`range`, `look_back`, the name of a further source) what is read for it; `reading` has the readers of
     a source say what its rows mean.
     """
-    spark, lakehouse, target, plan = run.spark, run.platform.lakehouse, run.target, run.plan
+    spark, target, plan = run.spark, run.target, run.plan
     time_column = target.window_column
     start, end = read_window(plan, chunks)
-    pinned = partial(lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source))
-    scan = pinned(files_of_log(plan, plan.source, between(time_column, plan.at(start), plan.at(end))))
-    on_read("range", scan)
-    look_back = None
-    if target.look_back_columns:
-        earlier = pinned(files_of_log(plan, plan.source, _earlier(plan, time_column, start)))
-        on_read("look_back", earlier)
-        if earlier.paths:
-            columns = needed_columns(target, plan, (*target.look_back_columns, *place_of(plan, plan.source)))
-            look_back = in_log(plan, plan.source, read(spark, earlier, tuple(dict.fromkeys(columns))))
+    scans = dict(_scans_of_first(run, chunks))
+    scan, look_back = scans["range"], None
+    for part, one in scans.items():
+        on_read(part, one)
+    if (earlier := scans.get("look_back")) is not None and earlier.paths:
+        columns = needed_columns(target, plan, (*target.look_back_columns, *place_of(plan, plan.source)))
+        look_back = in_log(plan, plan.source, read(spark, earlier, tuple(dict.fromkeys(columns))))
     inputs = inputs_of(
         target,
         (start, end),
@@ -103,6 +101,35 @@ def pinned_inputs(
     first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
     given = further_sources(run, first, last, on_read, given=True, reading=reading)
     return replace(inputs, sources=sources_by_name(given))
+
+
+def _scans_of_first(run: RunContext, chunks: Sequence[PlannedChunk]) -> Iterator[tuple[str, PinnedRead]]:
+    """Yield what a batch is given to read of the first source: its range, and what is earlier where the transform looks back."""
+    target, plan = run.target, run.plan
+    time_column = target.window_column
+    start, end = read_window(plan, chunks)
+    pinned = partial(
+        run.platform.lakehouse.pinned, plan.source, plan.source_snapshot_id, schema_id=plan.schema_of(plan.source)
+    )
+    yield "range", pinned(files_of_log(plan, plan.source, between(time_column, plan.at(start), plan.at(end))))
+    if target.look_back_columns:
+        yield "look_back", pinned(files_of_log(plan, plan.source, _earlier(plan, time_column, start)))
+
+
+def scans_of(run: RunContext, chunks: Sequence[PlannedChunk]) -> Iterator[tuple[str, PinnedRead]]:
+    """Yield what a batch is given to read (`range`, `look_back`, the name of a further source), from metadata alone."""
+    yield from _scans_of_first(run, chunks)
+    first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
+    for pin in (one for one in run.plan.sources if not one.for_gates):
+        start, end = pin.window(first, last)
+        yield pin.table, _scan_of_further(run, pin, start, end)
+
+
+def _scan_of_further(run: RunContext, pin: PinnedSource, start: date | None, end: date) -> PinnedRead:
+    """Return what is read of a further source from a day (inclusive), or from ever, until another (exclusive)."""
+    place = before(pin.time_column, end) if start is None else between(pin.time_column, start, end)
+    place = files_of_log(run.plan, pin.table, place)
+    return run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=run.plan.schema_of(pin.table))
 
 
 def _earlier(plan: Plan, time_column: str, until: datetime) -> BooleanExpression:
@@ -144,10 +171,7 @@ def further_sources(
     for pin in (one for one in run.plan.sources if not (given and one.for_gates)):
         start, end = pin.window(first, last)
         start = None if from_ever and pin.day is None else start
-        place = before(pin.time_column, end) if start is None else between(pin.time_column, start, end)
-        schema_id = run.plan.schema_of(pin.table)
-        place = files_of_log(run.plan, pin.table, place)
-        scan = run.platform.lakehouse.pinned(pin.table, pin.snapshot_id, place, schema_id=schema_id)
+        scan = _scan_of_further(run, pin, start, end)
         on_read(pin.table, scan)
         rows = in_window(in_log(run.plan, pin.table, read(run.spark, scan)), pin.time_column, start, end)
         seen = rows if whole else allowed(run, in_time(rows, pin.time_column, pin.newest), pin)

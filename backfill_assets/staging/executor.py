@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time as clock
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging import stopping
+from backfill_assets.staging import pacing, stopping
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.staging.derivation import derive_batch
 from backfill_assets.staging.raised import words
@@ -67,6 +68,12 @@ class Staged:
     computed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Staged) -> None:
+        """Take over what another call did."""
+        self.computed += other.computed
+        self.skipped += other.skipped
+        self.failed |= other.failed
 
 
 Listener = Callable[[str, Sequence[str], str], None]
@@ -237,9 +244,10 @@ def _stage_chunks(
     for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
         mine = run.with_plan(plan)
         for stage in batches_of(plan, chunks):
-            _wait_for_a_place(mine, tell)
-            tell("stage", stage.chunks, stage.describe())
-            _stage_batch(mine, launch, [plan.chunk(key) for key in stage.chunks])
+            for batch in pacing.cut(mine, [plan.chunk(key) for key in stage.chunks]):
+                _wait_for_a_place(mine, tell)
+                tell("stage", keys_of(batch), replace(stage, chunks=keys_of(batch)).describe())
+                _stage_batch(mine, launch, batch)
     platform.ledger.settle(run_id, operator())
     return outcome
 
@@ -256,6 +264,11 @@ def _bytes_expected(run: RunContext, keys: frozenset[str]) -> int:
     }
     share = len(keys - today.keys()) / len(plan.chunks)
     return sum(today.values()) + int(plan.reads.bytes * share)
+
+
+def keys_of(batch: Iterable[PlannedChunk]) -> tuple[str, ...]:
+    """Return the keys of a batch."""
+    return tuple(chunk.key for chunk in batch)
 
 
 def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, frozenset[str]]]:
@@ -288,7 +301,8 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
     platform, plan, outcome = run.platform, run.plan, launch.outcome
     keys = [chunk.key for chunk in batch]
     stopping.going_on(plan.run_id)()
-    opened = platform.ledger.start_attempt(
+    start = partial(
+        platform.ledger.start_attempt,
         plan.run_id,
         keys,
         edition=launch.edition,
@@ -296,6 +310,7 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
         location=platform.lakehouse.location(run.target.name),
         dagster_run_id=launch.dagster_run_id,
     )
+    opened = pacing.admitted(run, batch, launch.tell, start)
     if opened is None:
         outcome.skipped += keys  # another launch has staged them meanwhile
         return
@@ -303,10 +318,10 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
     launch.tell("attempt", keys, prefix)
     _say_attempt(plan, batch, attempt, "started", logging.INFO, folder=prefix)
     try:
-        with stopping.ending(plan.run_id):
+        with stopping.ending(plan.run_id), pacing.within_time(run):
             files = _compute_and_stage(run, batch, attempt, prefix)
     except RunStopped as stop:  # nothing has failed, and nothing is tried again
-        platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what)
+        platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what, stopped=not stop.only_the_process)
         _say_attempt(plan, batch, attempt, "stopped", logging.WARNING, why=stop.problems[0].what)
         raise
     except TransitionRefused as refusal:  # the run has moved on meanwhile: that is nothing it failed at
@@ -374,6 +389,7 @@ def _failed(
     ended = run.platform.ledger.fail_attempt(run.run_id, attempt, why, chunk=keys[0] if len(batch) == 1 else None)
     _refuse_obsolete(run.plan, batch, attempt, ended, error)
     _say_attempt(run.plan, batch, attempt, "failed", logging.WARNING, error=type(error).__name__)
+    pacing.pause_if_tripped(run)
     if len(batch) == 1:
         launch.outcome.failed[keys[0]] = why
         launch.tell("failed", keys, why)

@@ -17,6 +17,7 @@ from backfill_assets.staging.watched_launch import Launch, WatchedCommand
 from manifests.errors import Refused
 from resources.ledger import stops
 from resources.ledger.facade import operator
+from resources.ledger.stops import Stop
 
 _active: dict[str, Launch] = {}
 """The launches of this process that are under way, by run."""
@@ -114,6 +115,17 @@ def ending(run_id: str) -> Iterator[None]:
         yield
         return
     with launch.ending():
+        yield
+
+
+@contextmanager
+def within(run_id: str, left: Callable[[], float], pause: Callable[[], Stop]) -> Iterator[None]:
+    """Have the run paused, and the body interrupted, once no time is `left`; where nobody watches, nothing does that."""
+    launch = _active.get(run_id)
+    if launch is None:
+        yield
+        return
+    with launch.within(left, pause):
         yield
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How often a process asks the ledger, and Dagster, whether its run was stopped."""
+_ASK_SECONDS = 10.0
+"""After how long at most a process asks again how much time its run has left."""
 _CANCEL_SECONDS = 0.25
 _PATIENCE_SECONDS = 0.5
 """How long work outside the JVM may go on after a stop, before it is interrupted."""
@@ -90,6 +92,7 @@ class Launch:
         self._shields = self._signals = 0
         self._work = -1  # the whole launch counts as one, and is no work that may be ended anywhere
         self._noticed: float | None = None
+        self._deadline: tuple[float, Callable[[], float], Callable[[], Stop]] | None = None
         self._nudging = False
         self._read = self._write = -1
         self._heard_before: int | None = None
@@ -97,7 +100,7 @@ class Launch:
     # --- what the work asks ---------------------------------------------------------------------------------------
 
     def require_going_on(self) -> None:
-        """End the work here if its run was stopped.
+        """End the work here if its run was stopped or is paused.
 
         Raises:
             RunStopped: saying by whom and when.
@@ -105,6 +108,7 @@ class Launch:
         self._drain(0)
         if self.stop is not None:
             raise self._refusal(self.stop)
+        self._refuse_paused()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -129,10 +133,25 @@ class Launch:
         self._drain(0)
         if self._work < 0:
             self._look()  # a stop that came since the last look is one of this launch, too
+            if self.stop is None and self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
+                self._refuse_paused()
         if self.stop is None or (self.stop.note and is_being_published(self._platform, self.run_id)):
             return  # it goes on, in whatever process
         if self._platform.ledger.run(self.run_id).state not in WAS_PUBLISHED:
             raise self._refusal(self.stop)
+
+    @contextmanager
+    def within(self, left: Callable[[], float], pause: Callable[[], Stop]) -> Iterator[None]:
+        """Interrupt the body as a stop does once no time is left; `pause` pauses the run then, and returns that.
+
+        `left` says for how many seconds it may go on. It is asked again and again: other launches of the run take of the same.
+        """
+        self._deadline = time.monotonic() + _soon(left()), left, pause
+        try:
+            yield
+        finally:
+            with self._lock:  # a pause that is being put on record counts
+                self._deadline = None
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
@@ -142,6 +161,15 @@ class Launch:
             yield
         finally:
             self._shields -= 1
+
+    def _refuse_paused(self) -> None:
+        """End the work between two steps if the run is paused: nothing is interrupted for that.
+
+        Raises:
+            RunStopped: saying by whom and when.
+        """
+        if (found := self._platform.ledger.pauses.held(self.run_id)) is not None:
+            raise self._refusal(found)
 
     def _refusal(self, found: Stop) -> RunStopped:
         refusal = _process_ended(found) if self.ended else stops.refusal(found)
@@ -242,6 +270,7 @@ class Launch:
             try:
                 self._drain(_CANCEL_SECONDS)
                 if self.stop is None:
+                    self._pause_if_overdue()
                     if time.monotonic() >= due:
                         self._look()
                         due = time.monotonic() + LOOK_SECONDS
@@ -321,6 +350,22 @@ class Launch:
             if found is not None:
                 self._note(found)
 
+    def _pause_if_overdue(self) -> None:
+        """Pause the run, and end what is under way of it here, if that goes on for longer than it may."""
+        with self._lock:
+            if self._deadline is None or time.monotonic() < self._deadline[0]:
+                return
+            _, left, pause = self._deadline
+            if (seconds := left()) > 0:
+                self._deadline = time.monotonic() + _soon(seconds), left, pause
+                return
+            try:
+                self._note(pause())
+            except Refused:  # nothing of the run can be paused any more; anything else is tried again
+                self._deadline = None
+                raise
+            self._deadline = None
+
     def _note(self, found: Stop) -> None:
         self.stop, self._noticed = found, time.monotonic()
         what = f"the process of '{self.run_id}' was ended" if self.ended else f"'{self.run_id}' was {found}"
@@ -347,6 +392,9 @@ class Launch:
 class WatchedCommand(Launch):
     """A command that computes without being a launch of a run: a signal ends it, and that is all."""
 
+    def _refuse_paused(self) -> None:
+        """Ask nobody: it is of no run."""
+
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform, "this command", 0, "")
         self._work = 1
@@ -364,6 +412,11 @@ class WatchedCommand(Launch):
 
     def _waits(self, frame: FrameType | None) -> bool:
         return self._signals == 1 and _in_py4j(frame)
+
+
+def _soon(seconds: float) -> float:
+    """Return in how many seconds it is asked again how many are left."""
+    return min(max(seconds, 0.0), _ASK_SECONDS)
 
 
 def is_being_published(platform: Platform, run_id: str) -> bool:

@@ -56,39 +56,57 @@ def next_step(
         stop = None if waiting is None else waiting.stop
         stopped = "" if stop is None else _stopped(stop)
         after = "" if stop is None else "; what was asked for before the stop does not end it"
+        if stop is not None and stop.is_pause:
+            return stopped + _resumed_by_whom(record)
         return f"{stopped}<p><b>Next:</b> the launch in Dagster computes its chunks and has them gated{after}.</p>"
     if waiting is None:
-        what = _NEXT.get(record.state, "")
-        if record.state is RunState.VALIDATED:
-            what = _when_validated(ledger, record)
-        elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
-            gates = " and ".join(escape(one.gate) for one in asking)
-            what = f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
-        elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
-            again = f"<code>backfill run {escape(record.run_id)}</code>"
-            what = f"a gate could not judge; if the cause was outside it, launch again ({again}): nothing is computed again, and "
-            what += (
-                "the gates judge. Else correct the gate: the corrected code is another one, and the change a new run"
-            )
-        elif record.state is RunState.FAILED and all(one.passed for one in verdicts):
-            again = f"<code>backfill run {escape(record.run_id)}</code>"
-            what = f"if the cause was outside the code and its input, launch it again ({again}): what is staged is not computed "
-            what += "again. Else correct them: the change is then a new run with a manifest of its own"
-        elif record.state is RunState.FAILED:
-            rows, end = (f"<code>backfill {one} {escape(record.run_id)}</code>" for one in ("exceptions", "reject"))
-            what = f"see the gates below{f' and the rows that they found ({rows})' if _have_rows(verdicts) else ''}. "
-            what += "What is computed stays; the corrected change is a "
-            what += f"new run with a manifest of its own, and {end} ends this one"
+        what = _unlaunched(ledger, record, verdicts)
         return f"<p><b>Next:</b> {what}.</p>" if what else ""
     stopped = "" if waiting.stop is None else _stopped(waiting.stop)
+    if waiting.stop is not None and waiting.stop.is_pause:
+        return stopped + _resumed_by_whom(record)
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
     command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
 
 
+def _unlaunched(ledger: Ledger, record: RunRecord, verdicts: Sequence[Verdict]) -> str:
+    """Say what comes next for a run that waits for no launch."""
+    what = _NEXT.get(record.state, "")
+    if (paced := ledger.admissions.waiting(record.run_id).get(record.run_id)) is not None:
+        what = f"its next batch begins when its limits let it: {escape(str(paced))}"
+    elif record.state is RunState.VALIDATED:
+        what = _when_validated(ledger, record)
+    elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
+        gates = " and ".join(escape(one.gate) for one in asking)
+        what = (
+            f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
+        )
+    elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
+        again = f"<code>backfill run {escape(record.run_id)}</code>"
+        what = f"a gate could not judge; if the cause was outside it, launch again ({again}): nothing is computed again, and "
+        what += "the gates judge. Else correct the gate: the corrected code is another one, and the change a new run"
+    elif record.state is RunState.FAILED and all(one.passed for one in verdicts):
+        again = f"<code>backfill run {escape(record.run_id)}</code>"
+        what = f"if the cause was outside the code and its input, launch it again ({again}): what is staged is not computed "
+        what += "again. Else correct them: the change is then a new run with a manifest of its own"
+    elif record.state is RunState.FAILED:
+        rows, end = (f"<code>backfill {one} {escape(record.run_id)}</code>" for one in ("exceptions", "reject"))
+        what = f"see the gates below{f' and the rows that they found ({rows})' if _have_rows(verdicts) else ''}. "
+        what += "What is computed stays; the corrected change is a "
+        what += f"new run with a manifest of its own, and {end} ends this one"
+    return what
+
+
 def _stopped(stop: Stop) -> str:
-    """Say who has stopped a run, and when."""
-    return f"<p class=why><b>Stopped</b> {escape(str(stop).removeprefix('stopped '))}.</p>"
+    """Say who has stopped or paused a run, when and why."""
+    return f"<p class=why><b>{stop.what.capitalize()}</b> {escape(str(stop).removeprefix(f'{stop.what} '))}.</p>"
+
+
+def _resumed_by_whom(record: RunRecord) -> str:
+    """Say how a paused run goes on: no launch ends a pause."""
+    command = f"<code>backfill resume {escape(record.run_id)} --by NAME --reason TEXT</code>"
+    return f"<p><b>Next:</b> somebody resumes it, and says why: {command}, or the job resume_run in Dagster.</p>"
 
 
 def _have_rows(verdicts: Sequence[Verdict]) -> bool:

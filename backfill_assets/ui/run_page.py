@@ -15,6 +15,7 @@ from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.starting import Starting
 from backfill_assets.evidence.refusals import in_words, refusals_of
+from backfill_assets.evidence.run_costs import Costs, costs_of
 from backfill_assets.review.wording import failed_chunks, of_kind
 from backfill_assets.ui.evidence_files import REPORT, files_of
 from backfill_assets.ui.gate_parts import gates_table, recorded_diff_parts, rows_that_disagree
@@ -57,7 +58,7 @@ def _run_parts(
         *_head(record, files),
         *map(launched_html, starting),
         next_step(ledger, record, chunks, verdicts, starting),
-        *_plan_parts(record, stages_of),
+        *_plan_parts(record, stages_of, costs_of(ledger, record)),
         "<h2>Who and when</h2>",
         table_html(("what", "by", "at", "why"), _who(ledger, record, refusals_of(ledger, evidence, run_id))),
     ]
@@ -96,7 +97,9 @@ def _head(record: RunRecord, files: Sequence[str]) -> list[str]:
     ]
 
 
-def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] | None) -> list[str]:
+def _plan_parts(
+    record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] | None, took: Costs | None
+) -> list[str]:
     plan = record.plan
     rows = [
         ("planned", f"{time_html(record.created_at)}; last change {time_html(record.updated_at)}"),
@@ -110,6 +113,14 @@ def _plan_parts(record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] 
             if plan.schemas
             else []
         ),
+        *(() if plan.costs is None else ((name, escape(said)) for name, said in plan.costs.describe())),
+        *(() if took is None else (("took", escape(str(took))),)),
+        *(
+            (("circuit breaker", "<br>".join(map(escape, plan.breaker.describe()))),)
+            if plan.breaker is not None
+            else ()
+        ),
+        *((("limits", "<br>".join(map(escape, plan.pace.describe()))),) if plan.pace is not None else ()),
         ("plan", f"<code>{record.plan_hash}</code>"),
         *([] if stages_of is None else [("stages", _stages(stages_of, plan))]),
     ]
@@ -177,10 +188,11 @@ def _who(ledger: Ledger, record: RunRecord, refusals: Mapping[int, str]) -> list
     for stop in ledger.stops.of_run(record.run_id):
         through = f"through {stop.through}" if stop.through else ""
         rows.append(
-            (stop.at, "stopped", stop.stopped_by, ". ".join(text for text in (stop.reason, through, stop.note) if text))
+            (stop.at, stop.what, stop.stopped_by, ". ".join(text for text in (stop.reason, through, stop.note) if text))
         )
         if stop.resumed_at is not None:
-            rows.append((stop.resumed_at, "launched again", stop.resumed_by or "", ""))
+            ended = "resumed" if stop.is_pause else "launched again"
+            rows.append((stop.resumed_at, ended, stop.resumed_by or "", stop.resume_reason))
     for entry in ledger.publications(record.run_id):
         if entry.has_landed:
             said = f"{entry.action} done: snapshot {entry.snapshot_id}"

@@ -65,15 +65,17 @@ def _runs_table(
     starting: Mapping[str, Sequence[Starting]],
     only: Mapping[str, str],
 ) -> list[str]:
-    waiting = ledger.launches.all_waiting()
+    waiting, paced = ledger.launches.all_waiting(), ledger.admissions.waiting()
 
     def waits(run_id: str) -> str:
         if launched := [one for one in starting.get(run_id, ()) if not one.publishes]:
             return f" launched, {escape(launched[0].doing)}"
         if run_id not in waiting:
-            return ""
-        stopped = "" if waiting[run_id].stop is None else "stopped, "
-        return f" <span class=bad>{stopped}waits for a launch</span>"
+            return f" waits: {escape(str(paced[run_id]))}" if run_id in paced else ""
+        stop = waiting[run_id].stop
+        if stop is not None and stop.is_pause:
+            return " <span class=bad>paused, waits until somebody resumes it</span>"
+        return f" <span class=bad>{'' if stop is None else 'stopped, '}waits for a launch</span>"
 
     rows = [
         (

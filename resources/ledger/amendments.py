@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from manifests.lifecycle import AttemptState, ChunkState, RunState
 from manifests.plan import Plan
 from resources.ledger import instants, plans
+from resources.ledger.admissions import end_admissions
 from resources.ledger.cells import parsed
 from resources.ledger.locks import lock_run, require_lease
 from resources.ledger.part import Part, Stored
@@ -97,6 +98,7 @@ class Amendments(Part):
                 .where(attempts.c.run_id == run_id, attempts.c.attempt.in_([one.attempt for one in in_vain]))
                 .values(state=OBSOLETE, ended_at=at, error=f"its chunks were planned anew: {reason}")
             )
+            end_admissions(connection, run_id)
         return number
 
     def edition(self, run_id: str) -> int:

@@ -22,9 +22,11 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
 from manifests.staged_file import StagedFile
 from resources.ledger import instants, plans, stops
+from resources.ledger.admissions import Asked, admit, end_admissions
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
 from resources.ledger.chunks import STAGED, DerivedFiles
+from resources.ledger.measured import LOST
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
 from resources.ledger.tables import attempts, chunks
@@ -84,17 +86,23 @@ class Attempts(Part):
         actor: str,
         location: str,
         dagster_run_id: str = "",
+        asked: Asked | None = None,
     ) -> tuple[int, str] | None:
         """Open an attempt at computing `keys`; return its number and the folder it writes to.
 
         `edition` is that of the run (`edition`) when the plan that they are computed with was read. The number is new for
         the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has
-        staged all of them meanwhile: the run may be further by now.
+        staged all of them meanwhile: the run may be further by now. With `asked`, it is opened only if the limits of the run let
+        it begin (`admissions`).
 
         Raises:
+            MustWait: if the limits do not, yet.
+            BudgetSpent: if they do not, at all.
             RunStopped: if somebody has stopped the run.
             StateMoved: if one of the chunks was planned anew since its plan was read.
         """
+        if asked is not None:
+            self._end_admissions(run_id)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             waiting = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
@@ -102,22 +110,16 @@ class Attempts(Part):
                 return None
             stops.refuse_held(connection, run_id)
             require_same_plan(connection, run_id, keys, edition)
-            if record.state is not RunState.RUNNING:
-                check_transition(run_id, record.state, RunState.RUNNING)
-            if record.state not in COMPUTABLE:  # a VALIDATED run only goes back where its publisher plans chunks anew
-                raise TransitionRefused(
-                    Problem(
-                        f"run '{run_id}' is {record.state}",
-                        f"chunks are computed while it is {', '.join(sorted(COMPUTABLE))}",
-                        "see `backfill status` for what the run waits for",
-                    )
-                )
+            _require_computable(record)
             if record.state is not RunState.RUNNING:
                 move_run(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
             last = connection.execute(
                 sa.select(sa.func.max(attempts.c.attempt)).where(attempts.c.run_id == run_id)
             ).scalar()
             number = (last or 0) + 1
+            started = instants.now(connection)  # before it is admitted: what it takes is never less than what it says
+            if asked is not None:
+                admit(connection, run_id, number, asked)
             prefix = f"{location}/run={run_id}/attempt-{number}"
             connection.execute(
                 attempts.insert().values(
@@ -130,10 +132,15 @@ class Attempts(Part):
                     host=socket.gethostname(),
                     pid=os.getpid(),
                     process=this_process(),
-                    started_at=instants.now(connection),
+                    started_at=started,
                 )
             )
         return number, prefix
+
+    def _end_admissions(self, run_id: str) -> None:
+        """Put on record which batches have ended, by itself: whoever has to wait writes nothing else, and an end counts once found."""
+        with self.engine.begin() as connection:
+            end_admissions(connection, run_id)
 
     def stage(
         self,
@@ -156,7 +163,7 @@ class Attempts(Part):
         at = instants.now(self.engine)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
-            stops.refuse_held(connection, run_id)
+            stops.refuse_stopped(connection, run_id)
             if state_of_attempt(connection, run_id, attempt) == OBSOLETE:
                 raise plans.computed_in_vain(run_id, list(files))
             if record.state is not RunState.RUNNING:
@@ -173,6 +180,7 @@ class Attempts(Part):
                 "suppressed_rows": sum(file.rows for chunk in suppressed for file in files[chunk]),
             }
             _end_staged(connection, run_id, attempt, measures, at)
+            end_admissions(connection, run_id)
 
     def batches_under_way(self, run_id: str) -> list[int]:
         """Return the attempts of a run that other living processes of this machine are computing."""
@@ -182,14 +190,17 @@ class Attempts(Part):
     def fail_attempts_of_dead_processes(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
         gone = [one.attempt for one in self.attempts(run_id) if one.is_running and has_ended(one)]
+        if not gone:
+            return
         with self.engine.begin() as connection:
             connection.execute(
                 attempts.update()
                 .where(
                     attempts.c.run_id == run_id, attempts.c.attempt.in_(gone), attempts.c.state == AttemptState.RUNNING
                 )
-                .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error="its process ended")
+                .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error=LOST)
             )
+            end_admissions(connection, run_id)
 
     def fail_attempt(
         self,
@@ -200,14 +211,16 @@ class Attempts(Part):
         chunk: str | None = None,
         fails_run: str = "",
         actor: str = "",
+        stopped: bool = False,
     ) -> str:
-        """Record that an attempt failed; return the state it has ended in, which is FAILED unless it had ended before.
+        """Record that an attempt failed, or was `stopped`; return the state it has ended in, which is that unless it had ended before.
 
         With `chunk`, that this one chunk did and why. With `fails_run`, a reason, that the run did: `actor` moves it from
         RUNNING to FAILED; where another launch has moved it on meanwhile, that is what it is. An attempt that has ended
         stays as it ended, and its chunk and its run as well: another attempt may be at it by now.
         """
         at = instants.now(self.engine)
+        ended = AttemptState.STOPPED if stopped else AttemptState.FAILED
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
             failed = connection.execute(
@@ -216,8 +229,9 @@ class Attempts(Part):
                 .where(
                     attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.state == AttemptState.RUNNING
                 )
-                .values(state=AttemptState.FAILED, ended_at=at, error=error)
+                .values(state=ended, ended_at=at, error=error)
             )
+            end_admissions(connection, run_id)
             if failed.rowcount != 1:
                 return state_of_attempt(connection, run_id, attempt)
             if chunk is not None:
@@ -232,7 +246,7 @@ class Attempts(Part):
                 )
             if fails_run and record.state is RunState.RUNNING:
                 move_run(connection, run_id, RunState.RUNNING, RunState.FAILED, actor, fails_run)
-        return AttemptState.FAILED
+        return ended
 
     def resume(self, run_id: str, actor: str) -> RunRecord:
         """Move a run that may compute to RUNNING, if it is not there yet, and return it.
@@ -267,6 +281,24 @@ class Attempts(Part):
         """Return the run's attempts, in order."""
         return self._stored(
             AttemptRecord, sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id)
+        )
+
+
+def _require_computable(record: RunRecord) -> None:
+    """Refuse an attempt at chunks of a run that is in no state for it.
+
+    Raises:
+        TransitionRefused: saying in which state it is.
+    """
+    if record.state is not RunState.RUNNING:
+        check_transition(record.run_id, record.state, RunState.RUNNING)
+    if record.state not in COMPUTABLE:  # a VALIDATED run only goes back where its publisher plans chunks anew
+        raise TransitionRefused(
+            Problem(
+                f"run '{record.run_id}' is {record.state}",
+                f"chunks are computed while it is {', '.join(sorted(COMPUTABLE))}",
+                "see `backfill status` for what the run waits for",
+            )
         )
 
 

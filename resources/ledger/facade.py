@@ -8,18 +8,20 @@ is read from here. Instants are UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
+from manifests.costs import Measured, RunCosts
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.lifecycle import ChunkState
 from resources import actors
-from resources.ledger import figures, instants, schema, telling
+from resources.ledger import figures, instants, measured, schema, telling
 from resources.ledger.acceptances import AcceptanceRecord, Acceptances
+from resources.ledger.admissions import Admissions
 from resources.ledger.amendments import OBSOLETE, Amendments
 from resources.ledger.approvals import ApprovalRecord, Approvals, RunDecision
 from resources.ledger.attempts import AttemptRecord, Attempts, chunks_of
@@ -33,8 +35,10 @@ from resources.ledger.journaling import Journal
 from resources.ledger.launches import Launches
 from resources.ledger.leases import Leases
 from resources.ledger.locks import lock_target, require_lease
+from resources.ledger.measured import Taken
 from resources.ledger.migration_steps import MigrationSteps
 from resources.ledger.moments import Moment
+from resources.ledger.pauses import Pauses
 from resources.ledger.policy_in_force import Policies
 from resources.ledger.publications import (
     ABANDONED,
@@ -99,6 +103,8 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         super().__init__(_engine(url, clock))
         self.journal = Journal(self.engine)
         self.stops = Stops(self.engine)
+        self.pauses = Pauses(self.engine)
+        self.admissions = Admissions(self.engine)
         self.launches = Launches(self.engine)
         self.freezes = Freezes(self.engine)
         self.watermarks = Watermarks(self.engine)
@@ -123,6 +129,21 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
             IllegibleRow: if a cell that they need cannot be read: a figure without it would be wrong.
         """
         return figures.figures(self.engine, at=at, days=days, most=most)
+
+    def recorded(self, target: str, version: str, *, but: str = "") -> list[Measured]:
+        """Return what the newest runs of a target have taken, to learn from; see `measured.recorded`."""
+        with self.engine.connect() as connection:
+            return measured.recorded(connection, target, version, but=but)
+
+    def costs(self, run_ids: Sequence[str]) -> dict[str, RunCosts]:
+        """Return what the plans of runs have estimated; of those that have."""
+        with self.engine.connect() as connection:
+            return measured.costs(connection, run_ids)
+
+    def taken(self, run_id: str, at: datetime | None = None) -> Taken:
+        """Return what a run has taken so far; see `measured.taken`."""
+        with self.engine.connect() as connection:
+            return measured.taken(connection, run_id, at)
 
     def telling(self, target: str) -> AbstractContextManager[None]:
         """Let nobody else tell Dagster of a target's changes meanwhile; see `telling`."""

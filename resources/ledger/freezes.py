@@ -117,7 +117,7 @@ class Freezes(Part):
 
 def _settle(connection: sa.Connection, run_id: str, target: str, scope: DayRange, at: datetime) -> tuple[Frozen, ...]:
     """Make the wait row of a run say what is so at an instant, and return what freezes its scope."""
-    found = _freezing(connection, run_id, target, scope, at)
+    found = freezing(connection, run_id, target, scope, at)
     is_mine = waits.c.run_id == run_id
     open_wait = connection.execute(sa.select(waits.c.id).where(is_mine, *_OPEN)).first()
     if found and open_wait is None:
@@ -128,7 +128,8 @@ def _settle(connection: sa.Connection, run_id: str, target: str, scope: DayRange
     return found
 
 
-def _freezing(connection: sa.Connection, run_id: str, target: str, scope: DayRange, at: datetime) -> tuple[Frozen, ...]:
+def freezing(connection: sa.Connection, run_id: str, target: str, scope: DayRange, at: datetime) -> tuple[Frozen, ...]:
+    """Return what freezes days of a target for a run at an instant."""
     frozen = freezes.c
     rows = connection.execute(
         sa.select(freezes)

@@ -24,7 +24,7 @@ from resources.ledger.tables import (
     transitions,
     verdicts,
 )
-from resources.ledger.transactions import LedgerEngine
+from resources.ledger.transactions import LedgerEngine, system_clock
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
@@ -47,6 +47,15 @@ def now(of: sa.Connection | sa.Engine) -> datetime:
     engine = of.engine
     assert isinstance(engine, LedgerEngine)
     return engine.clock()
+
+
+def shared(connection: sa.Connection) -> datetime:
+    """Return the present instant by the clock that all hosts of a ledger share: its server's, where it has one."""
+    engine = connection.engine
+    assert isinstance(engine, LedgerEngine)
+    if engine.clock is not system_clock or engine.dialect.name != "postgresql":
+        return engine.clock()
+    return of_server(connection)
 
 
 def of_server(connection: sa.Connection) -> datetime:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from manifests.chunks import in_words
 from manifests.lifecycle import ChunkState, RunState
 from resources.ledger import stops
+from resources.ledger.admissions import Admissions
 from resources.ledger.attempts import AttemptRecord, Attempts
 from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
 from resources.ledger.part import Part
@@ -19,8 +20,8 @@ from resources.ledger.stops import Stop, Stops
 from resources.ledger.verdicts import Verdicts
 from resources.processes import has_ended
 
-STOPPED = "stopped"
-"""What the words of a run begin with that somebody has stopped; see `stops.Stop`."""
+HELD = ("stopped", "paused")
+"""What the words of a run begin with that somebody has stopped, or paused; see `stops.Stop`."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,17 @@ class Waiting:
 
     def __str__(self) -> str:
         if self.stop is not None:
+            if self.stop.is_pause:
+                return f"{self.stop}; waits until somebody resumes it (`backfill resume {self.run_id} --reason WHY`)"
             return f"{self.stop}; waits for a launch (`backfill resume {self.run_id}`)"
         left = in_words(self.chunks)
         return f"waits for a launch of {left}, {len(self.chunks)} chunk(s) (`backfill run {self.run_id}`)"
 
 
 def state(record: RunRecord, waiting: Waiting | None) -> str:
-    """Return a run's state as people are shown it: of one that somebody has stopped, that, by whom and when."""
+    """Return a run's state as people are shown it: of one that somebody has stopped or paused, that, by whom and when."""
     stop = None if waiting is None else waiting.stop
-    said = "" if stop is None else f", {STOPPED} by {stop.stopped_by} at {stop.at:%Y-%m-%d %H:%M:%S} UTC"
+    said = "" if stop is None else f", {stop.what} by {stop.stopped_by} at {stop.at:%Y-%m-%d %H:%M:%S} UTC"
     return f"{record.state}{said}"
 
 
@@ -79,7 +82,8 @@ class Launches(Part):
             return Waiting(record.run_id, left, stop)
         attempts = Attempts(self.engine).attempts(record.run_id) if attempts is None else attempts
         if left:
-            return None if any(map(under_way, attempts)) else Waiting(record.run_id, left)
+            goes_on = any(map(under_way, attempts)) or record.run_id in Admissions(self.engine).waiting(record.run_id)
+            return None if goes_on else Waiting(record.run_id, left)
         unjudged = tuple(one.chunk for one in chunks if one.state is ChunkState.STAGED)
         if not unjudged and all(one.chunk for one in Verdicts(self.engine).verdicts(record.run_id)):
             unjudged = tuple(one.chunk for one in chunks)  # each has passed, and nobody has judged the run

@@ -19,8 +19,9 @@ from manifests.plan import Plan
 from resources import actors
 from resources.ledger import accepted_versions, instants, policy_in_force, stops, watermarks
 from resources.ledger.accepted_versions import AcceptedVersion
+from resources.ledger.admissions import require_commit
 from resources.ledger.cells import illegible
-from resources.ledger.locks import lock_run, require_lease
+from resources.ledger.locks import lock_run, lock_target, require_lease
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, holding_target, move_run, moved, require_state, run_of
 from resources.ledger.tables import publications, runs
@@ -121,6 +122,7 @@ class Publications(Part):
         token: int | None = None,
         unless_stopped: bool = False,
         policy_hash: str = "",
+        commits_per_hour: int | None = None,
     ) -> int:
         """Record the intent to change the target under a lease's token, before it is changed; return its id.
 
@@ -132,10 +134,15 @@ class Publications(Part):
             TransitionRefused: if `policy_hash`, against which it was held, is not that of the policy in force by now.
             RunStopped: if somebody has stopped the run, and `unless_stopped` asks for that. A stop that comes later finds
                 the intent, and does not end it.
+            PublicationDeferred: if the target takes no more than `commits_per_hour`, and has.
         """
         with self.engine.begin() as connection:
             if policy_hash:
                 policy_in_force.require_still(connection, policy_hash)
+            if commits_per_hour is not None:  # others of the target would count the same entries
+                target = str(connection.execute(sa.select(runs.c.target).where(runs.c.run_id == run_id)).scalar_one())
+                lock_target(connection, target)
+                require_commit(connection, run_id, target, commits_per_hour)
             if unless_stopped:
                 lock_run(connection, run_id)
                 stops.refuse_held(connection, run_id)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from manifests.lifecycle import AttemptState, ChunkState, PublicationState, RunState
 from resources.ledger import instants
+from resources.ledger.admissions import end_admissions
 from resources.ledger.cells import IllegibleRow, parsed
 from resources.ledger.chunks import STAGED, ChunkRecord
 from resources.ledger.freezes import FreezeRecord
@@ -149,6 +150,7 @@ class Repairs(Part):
                 )
                 .values(state=AttemptState.FAILED, ended_at=instants.now(connection), error=error)
             )
+            end_admissions(connection, run_id)
             return changed.rowcount == 1
 
     def close_publication(self, publication: int, state: PublicationState, note: str) -> bool:

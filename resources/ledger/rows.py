@@ -63,13 +63,18 @@ _MOVES: Mapping[str, _Moves] = {
     ),
     "accepted_versions": _Moves(frozenset({"ended_at", "ended_by", "ended_how"}), "ended_at", grows=True),
     "watermarks": _Moves(_ENDS.cells, "ended_at", grows=True),
-    "waits": _Moves(_ENDS.cells, "ended_at", grows=True),
+    "waits": _Moves(_ENDS.cells | {"until_at"}, "ended_at", grows=True),
     "freezes": _ENDS,
+    "admissions": _ENDS,
     "launches": _Moves(grows=True),
     "topic_publications": _Moves(
         frozenset({"state", "events", "written", "note", "ended_at"}), "state", PublicationState.INTENT, grows=True
     ),
-    "stops": _Moves(frozenset({"resumed_at", "resumed_by"}), "resumed_at", grows=True),
+    "stops": _Moves(
+        frozenset({"resumed_at", "resumed_by", "resume_reason", "resumed_channel", "resumed_proof"}),
+        "resumed_at",
+        grows=True,
+    ),
 }
 """Tables that are not named here never change once a run is sealed."""
 MOVING = frozenset(_MOVES)

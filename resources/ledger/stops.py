@@ -1,8 +1,9 @@
 """Stops: who has stopped a run, through what and when, and who launched it again.
 
 Put here the SQL of them. A stop is of a run, not of a process: it ends every attempt at the run that is under way, and
-holds until somebody launches the run again; nothing is staged or published before. What a process does when it finds
-that its run was stopped is `backfill_assets.staging.watched_launch`'s.
+holds until somebody launches the run again; nothing is staged or published before. A pause is a row of the same table that lets
+what is under way end by itself and holds until somebody resumes the run: `pauses` has what is its own. What a process does when
+it finds that its run was stopped is `backfill_assets.staging.watched_launch`'s.
 """
 
 from __future__ import annotations
@@ -14,24 +15,32 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, RunStopped, TransitionRefused
-from manifests.lifecycle import AttemptState, PublicationState, RunState
+from manifests.lifecycle import WAS_PUBLISHED, AttemptState, PublicationState, RunState
 from manifests.text import visible
 from resources import actors
 from resources.ledger import instants
+from resources.ledger.admissions import end_admissions
 from resources.ledger.locks import lock_run
+from resources.ledger.measured import LOST
 from resources.ledger.part import Part
 from resources.ledger.tables import attempts, launches, publications, runs, stops
+from resources.processes import has_ended
 
 STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
 """States in which something of a run may be under way, or be done next without anybody saying so."""
 TERMINATE = "Terminate of the Dagster run"
 """How a stop begins to say that it came through Dagster, which also says when the launches after it were asked for."""
 STOPPED = AttemptState.STOPPED
+STOP, PAUSE = "STOP", "PAUSE"
+"""What the next launch ends, and what only a decision does."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """One stop of a run. `resumed_at` is None while it holds; `note` says what it met that it could not stop."""
+    """One stop or pause of a run. `resumed_at` is None while it holds; `note` says what it met that it could not stop.
+
+    `cause` names what has paused the run where no person has, `resume_reason` why somebody has ended a pause.
+    """
 
     id: int
     run_id: str
@@ -42,10 +51,27 @@ class Stop:
     at: datetime
     resumed_at: datetime | None
     resumed_by: str | None
+    kind: str = STOP
+    cause: str = ""
+    channel: str = ""
+    proof: str = ""
+    resume_reason: str = ""
+    resumed_channel: str = ""
+    resumed_proof: str = ""
+
+    @property
+    def is_pause(self) -> bool:
+        """Whether only a decision ends it."""
+        return self.kind == PAUSE
+
+    @property
+    def what(self) -> str:
+        """What it has done to its run, in a word."""
+        return "paused" if self.is_pause else "stopped"
 
     def __str__(self) -> str:
         why = f": {visible(self.reason)}" if self.reason else ""
-        return f"stopped by {self.stopped_by} ({self.through}), {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
+        return f"{self.what} by {self.stopped_by} ({self.through}), {self.at:%Y-%m-%d %H:%M:%S} UTC{why}"
 
 
 class Stops(Part):
@@ -89,13 +115,16 @@ class Stops(Part):
                     run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=since or at
                 )
             )
-            found = _held(connection, run_id)
-            assert found is not None
-            connection.execute(
-                attempts.update()
-                .where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
-                .values(state=STOPPED, ended_at=at, error=str(found))
-            )
+            found = [one for one in _holding(connection, run_id) if not one.is_pause][-1]
+            running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+            rows = connection.execute(sa.select(attempts).where(*running)).all()
+            gone = attempts.c.id.in_([row.id for row in rows if has_ended(row)])
+            said = ((gone, f"{LOST}; {found}"), (sa.not_(gone), str(found)))
+            for which, error in said:
+                connection.execute(
+                    attempts.update().where(*running, which).values(state=STOPPED, ended_at=at, error=error)
+                )
+            end_admissions(connection, run_id)
         return found
 
     def launched(
@@ -122,12 +151,15 @@ class Stops(Part):
         A Terminate of Dagster's is noted late: it is held against Dagster's own clock, and needs no tolerance.
 
         Raises:
-            RunStopped: if the run was stopped after the launch was asked for, or nobody can say which came first.
+            RunStopped: if the run was stopped after the launch was asked for, or nobody can say which came first; or if it is
+                paused, whenever that was asked for.
         """
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             if holding := _holding(connection, run_id):
                 for found in reversed(holding):
+                    if found.is_pause:
+                        raise refusal(found)
                     _refuse_earlier(found, asked_at, tolerance, knows)
                 open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
                 connection.execute(open_ones.values(resumed_at=instants.now(connection), resumed_by=by))
@@ -146,10 +178,15 @@ class Stops(Part):
             return _newest(connection, run_id)
 
     def after(self, run_id: str, number: int) -> Stop | None:
-        """Return the newest stop of a run if it came after the one of a number, whether or not it still holds."""
+        """Return the newest stop of a run if it came after the one of a number, whether or not it still holds.
+
+        A pause is none: it interrupts nothing.
+        """
         with self.engine.connect() as connection:
             row = connection.execute(
-                sa.select(stops).where(stops.c.run_id == run_id, stops.c.id > number).order_by(stops.c.id.desc())
+                sa.select(stops)
+                .where(stops.c.run_id == run_id, stops.c.id > number, stops.c.kind == STOP)
+                .order_by(stops.c.id.desc())
             ).first()
         return None if row is None else Stop(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
@@ -175,6 +212,7 @@ class Stops(Part):
         wanted = None if run_ids is None else set(run_ids)
         with self.engine.connect() as connection:
             found = [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+        found.sort(key=lambda one: (one.is_pause, one.id))
         return {one.run_id: one for one in found if wanted is None or one.run_id in wanted}
 
     def of_run(self, run_id: str) -> list[Stop]:
@@ -191,7 +229,7 @@ class Stops(Part):
 
 
 def refuse_held(connection: sa.Connection, run_id: str) -> None:
-    """Refuse what may not be done while a stop holds; the caller has locked the run.
+    """Refuse what may not be done while a stop or a pause holds; the caller has locked the run.
 
     Raises:
         RunStopped: saying who stopped it and when.
@@ -200,8 +238,28 @@ def refuse_held(connection: sa.Connection, run_id: str) -> None:
         raise refusal(found)
 
 
+def refuse_stopped(connection: sa.Connection, run_id: str) -> None:
+    """Refuse what may not be done while a stop holds; a pause lets what is under way end.
+
+    Raises:
+        RunStopped: saying who stopped it and when.
+    """
+    if holding := [one for one in _holding(connection, run_id) if not one.is_pause]:
+        raise refusal(holding[-1])
+
+
 def refusal(found: Stop) -> RunStopped:
-    """Return what a launch or a publication is told that meets a stop."""
+    """Return what a launch or a publication is told that meets a stop or a pause."""
+    if found.is_pause:
+        paused = RunStopped(
+            Problem(
+                f"run '{found.run_id}' was {found}",
+                "what is staged stays; nothing more is computed or published until somebody resumes the run, and says why",
+                f"`backfill resume {found.run_id} --by NAME --reason TEXT`, or the job resume_run in Dagster",
+            )
+        )
+        paused.headline = "the run is paused"
+        return paused
     return RunStopped(
         Problem(
             f"run '{found.run_id}' was {found}",
@@ -233,13 +291,22 @@ def _in_doubt(found: Stop, asked_at: datetime, tolerance: timedelta) -> RunStopp
 
 
 def _held(connection: sa.Connection, run_id: str) -> Stop | None:
+    """Return what holds a run: the newest pause, which outlasts a stop, or else the newest stop."""
     holding = _holding(connection, run_id)
-    return holding[-1] if holding else None
+    return max(holding, key=lambda one: (one.is_pause, one.id), default=None)
 
 
 def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
     """Return the stops that hold a run, in order; the next launch ends them all."""
-    query = sa.select(stops).where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None)).order_by(stops.c.id)
+    still_holds = sa.or_(
+        stops.c.kind != PAUSE, runs.c.state.not_in(WAS_PUBLISHED)
+    )  # a pause came too late for that one
+    query = (
+        sa.select(stops)
+        .join(runs, runs.c.run_id == stops.c.run_id)
+        .where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None), still_holds)
+        .order_by(stops.c.id)
+    )
     return [Stop(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
 
 

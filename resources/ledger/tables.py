@@ -8,30 +8,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from resources.ledger.cells import BigInteger, Boolean, Day, Integer, String, Text, Utc, name_places
+from resources.ledger.table_parts import ID, METADATA, policy_cell, run_key, who
 
-metadata = sa.MetaData()
-
-_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+metadata = METADATA
 _NOW = sa.text("ended_at IS NULL")
-
-
-def _who() -> tuple[sa.Column[str], sa.Column[str]]:
-    """Return through what somebody acted, and what shows that it was them; empty for what came before this was kept."""
-    return (
-        sa.Column("channel", String(16), nullable=False, default="", server_default=""),
-        sa.Column("proof", String(32), nullable=False, default="", server_default=""),
-    )
-
-
-def _policy() -> sa.Column[str]:
-    """Return the hash of the policy that a decision was held against; empty for what came before this was kept."""
-    return sa.Column("policy_hash", String(64), nullable=False, default="", server_default="")
-
-
-def _run_key(*, primary: bool = False) -> sa.Column[str]:
-    return sa.Column("run_id", String(64), sa.ForeignKey("runs.run_id"), nullable=False, primary_key=primary)
-
-
 runs = sa.Table(
     "runs",
     metadata,
@@ -52,19 +32,19 @@ runs = sa.Table(
 transitions = sa.Table(
     "transitions",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("from_state", String(32), nullable=False),
     sa.Column("to_state", String(32), nullable=False),
     sa.Column("at", Utc, nullable=False),
     sa.Column("actor", String(200), nullable=False),
     sa.Column("reason", Text, nullable=False, default=""),
-    *_who(),
+    *who(),
 )
 chunks = sa.Table(
     "chunks",
     metadata,
-    _run_key(primary=True),
+    run_key(primary=True),
     sa.Column("chunk", String(32), primary_key=True),
     sa.Column("idx", Integer, nullable=False),
     sa.Column("state", String(32), nullable=False),
@@ -82,8 +62,8 @@ chunks = sa.Table(
 attempts = sa.Table(
     "attempts",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("attempt", Integer, nullable=False),
     sa.Column("chunks", Text, nullable=False),
     sa.Column("state", String(32), nullable=False),
@@ -100,8 +80,8 @@ attempts = sa.Table(
 verdicts = sa.Table(
     "verdicts",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("chunk", String(32), nullable=False, default=""),
     sa.Column("gate", String(100), nullable=False),
     sa.Column("attempt", Integer, nullable=False),
@@ -116,8 +96,8 @@ verdicts = sa.Table(
 approvals = sa.Table(
     "approvals",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("decision", String(16), nullable=False),
     sa.Column("decided_by", String(200), nullable=False),
     sa.Column("comment", Text, nullable=False, default=""),
@@ -125,15 +105,15 @@ approvals = sa.Table(
     sa.Column("self_approved", Boolean, nullable=False),
     sa.Column("role", String(16), nullable=False, default="approver", server_default="approver"),
     sa.Column("break_glass", Text, nullable=False, default="", server_default=""),
-    *_who(),
-    _policy(),
+    *who(),
+    policy_cell(),
     sa.Column("at", Utc, nullable=False),
 )
 publications = sa.Table(
     "publications",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("action", String(16), nullable=False),
     sa.Column("state", String(16), nullable=False),
     sa.Column("base_snapshot_id", BigInteger, nullable=True),
@@ -145,7 +125,7 @@ publications = sa.Table(
     sa.Column("token", BigInteger, nullable=True),
     sa.Column("actor", String(200), nullable=False),
     sa.Column("note", Text, nullable=False, default=""),
-    *_who(),
+    *who(),
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
     sa.Index("publications_by_state", "state"),
@@ -153,10 +133,10 @@ publications = sa.Table(
 accepted_versions = sa.Table(
     "accepted_versions",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("target", String(200), nullable=False),
     sa.Column("chunk", String(32), nullable=False),
-    _run_key(),
+    run_key(),
     sa.Column("accepted_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
     sa.Column("ended_by", String(64), nullable=True),
@@ -169,7 +149,7 @@ accepted_versions = sa.Table(
 sink_attempts = sa.Table(
     "sink_attempts",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("run_id", String(64), nullable=False, index=True),  # also of runs that were refused at planning
     sa.Column("sink", String(64), nullable=False),
     sa.Column("sink_class", String(32), nullable=False),
@@ -182,8 +162,8 @@ sink_attempts = sa.Table(
 topic_publications = sa.Table(
     "topic_publications",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("number", Integer, nullable=False),
     sa.Column("action", String(16), nullable=False),
     sa.Column("sink", String(64), nullable=False),
@@ -196,7 +176,7 @@ topic_publications = sa.Table(
     sa.Column("written", Text, nullable=False, default="[]", server_default="[]"),
     sa.Column("actor", String(200), nullable=False),
     sa.Column("note", Text, nullable=False, default="", server_default=""),
-    *_who(),
+    *who(),
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
     sa.UniqueConstraint("run_id", "sink", "number", name="topic_publications_by_change"),
@@ -204,7 +184,7 @@ topic_publications = sa.Table(
 leases = sa.Table(
     "leases",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),  # the fencing token: it only grows
+    sa.Column("id", ID, primary_key=True, autoincrement=True),  # the fencing token: it only grows
     sa.Column("target", String(200), nullable=False),
     sa.Column("start_day", Day, nullable=False),
     sa.Column("end_day", Day, nullable=False),
@@ -222,8 +202,8 @@ leases = sa.Table(
 amendments = sa.Table(
     "amendments",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("number", Integer, nullable=False),
     sa.Column("chunks", Text, nullable=False),
     sa.Column("plan", Text, nullable=False),
@@ -235,9 +215,9 @@ amendments = sa.Table(
 watermarks = sa.Table(
     "watermarks",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("target", String(200), nullable=False, index=True),
-    _run_key(),
+    run_key(),
     sa.Column("complete_until", Day, nullable=False),
     sa.Column("source_snapshot_id", BigInteger, nullable=False),
     sa.Column("at", Utc, nullable=False),
@@ -246,9 +226,9 @@ watermarks = sa.Table(
 freezes = sa.Table(
     "freezes",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("target", String(200), nullable=False, index=True),
-    _run_key(),
+    run_key(),
     sa.Column("start_day", Day, nullable=False),
     sa.Column("end_day", Day, nullable=False),
     sa.Column("from_at", Utc, nullable=False),
@@ -258,18 +238,35 @@ freezes = sa.Table(
 waits = sa.Table(
     "waits",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("target", String(200), nullable=False),
     sa.Column("why", Text, nullable=False),
     sa.Column("since_at", Utc, nullable=False),
     sa.Column("ended_at", Utc, nullable=True),
+    sa.Column("until_at", Utc, nullable=True),  # of a wait for a limit, and whose process waits
+    sa.Column("host", String(200), nullable=False, default="", server_default=""),
+    sa.Column("pid", Integer, nullable=False, default=0, server_default="0"),
+    sa.Column("process", String(400), nullable=False, default="", server_default=""),
+)
+admissions = sa.Table(
+    "admissions",
+    metadata,
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
+    sa.Column("attempt", Integer, nullable=False),
+    sa.Column("chunks", Integer, nullable=False),
+    sa.Column("rows", BigInteger, nullable=False),
+    sa.Column("bytes", BigInteger, nullable=False),
+    sa.Column("at", Utc, nullable=False),
+    sa.Column("ended_at", Utc, nullable=True),
+    sa.Index("admissions_by_run", "run_id", "id"),
 )
 stops = sa.Table(
     "stops",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("stopped_by", String(200), nullable=False),
     sa.Column("through", Text, nullable=False),
     sa.Column("reason", Text, nullable=False, default=""),
@@ -277,13 +274,19 @@ stops = sa.Table(
     sa.Column("at", Utc, nullable=False),
     sa.Column("resumed_at", Utc, nullable=True),
     sa.Column("resumed_by", String(200), nullable=True),
+    sa.Column("kind", String(16), nullable=False, default="STOP", server_default="STOP"),
+    sa.Column("cause", String(32), nullable=False, default="", server_default=""),
+    *who(),
+    sa.Column("resume_reason", Text, nullable=False, default="", server_default=""),
+    sa.Column("resumed_channel", String(16), nullable=False, default="", server_default=""),
+    sa.Column("resumed_proof", String(32), nullable=False, default="", server_default=""),
     sa.Index("stops_by_run", "run_id", "id"),
 )
 launches = sa.Table(
     "launches",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("launched_by", String(200), nullable=False),
     sa.Column("at", Utc, nullable=False),
     sa.Index("launches_by_run", "run_id", "id"),
@@ -291,7 +294,7 @@ launches = sa.Table(
 quarantine_releases = sa.Table(
     "quarantine_releases",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("input_table", String(200), nullable=False),
     sa.Column("load_id", String(200), nullable=False),  # of the load by which the rows come into the table
     sa.Column("cases", Integer, nullable=False),
@@ -306,30 +309,30 @@ quarantine_releases = sa.Table(
 quarantine_decisions = sa.Table(
     "quarantine_decisions",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("input_table", String(200), nullable=False),
     sa.Column("case_id", String(64), nullable=False),
     sa.Column("decision", String(16), nullable=False),
     sa.Column("release_id", BigInteger, nullable=True),
     sa.Column("decided_by", String(200), nullable=False),
     sa.Column("reason", Text, nullable=False),
-    *_who(),
+    *who(),
     sa.Column("at", Utc, nullable=False),
     sa.Index("quarantine_decisions_by_table", "input_table", "id"),
 )
 acceptances = sa.Table(
     "acceptances",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    _run_key(),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
+    run_key(),
     sa.Column("gate", String(100), nullable=False),
     sa.Column("accepted_by", String(200), nullable=False),
     sa.Column("reason", Text, nullable=False),
     sa.Column("plan_hash", String(64), nullable=False),
     sa.Column("numbers", Text, nullable=False),
     sa.Column("numbers_hash", String(64), nullable=False),
-    *_who(),
-    _policy(),
+    *who(),
+    policy_cell(),
     sa.Column("at", Utc, nullable=False),
     sa.Index("acceptances_by_run", "run_id", "gate"),
 )
@@ -350,7 +353,7 @@ erasure_lists = sa.Table(
 imports = sa.Table(
     "imports",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("feed", String(40), nullable=False),
     sa.Column("file_id", String(64), nullable=False),
     sa.Column("path", Text, nullable=False),
@@ -380,7 +383,7 @@ imports = sa.Table(
 live_ticks = sa.Table(
     "live_ticks",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("run_id", String(64), nullable=False, index=True),  # also of runs that were refused at planning
     sa.Column("target", String(200), nullable=False),
     sa.Column("manifest_hash", String(64), nullable=False),
@@ -392,14 +395,14 @@ live_ticks = sa.Table(
 policy_decisions = sa.Table(
     "policy_decisions",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("decision", String(16), nullable=False),
     sa.Column("policy_hash", String(64), nullable=False),
     sa.Column("before_hash", String(64), nullable=False),  # of the policy in force when it was decided
     sa.Column("decided_by", String(200), nullable=False),
     sa.Column("comment", Text, nullable=False),
     sa.Column("origin", Text, nullable=False),  # the file that was proposed; lists that it names lie beside it
-    *_who(),
+    *who(),
     sa.Column("at", Utc, nullable=False),
 )
 extractions = sa.Table(
@@ -449,7 +452,7 @@ responses = sa.Table(
 migration_steps = sa.Table(
     "migration_steps",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("migration", String(64), nullable=False),
     sa.Column("number", Integer, nullable=False),  # 1, 2, ...: the newest says where the migration stands
     sa.Column("action", String(16), nullable=False),
@@ -462,14 +465,14 @@ migration_steps = sa.Table(
     sa.Column("findings", Text, nullable=False),  # what the step was taken on, as JSON
     sa.Column("decided_by", String(200), nullable=False),
     sa.Column("reason", Text, nullable=False),
-    *_who(),
+    *who(),
     sa.Column("at", Utc, nullable=False),
     sa.UniqueConstraint("migration", "number", name="migration_steps_by_number"),
 )
 dual_reads = sa.Table(
     "dual_reads",
     metadata,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("id", ID, primary_key=True, autoincrement=True),
     sa.Column("migration", String(64), nullable=False),
     sa.Column("number", Integer, nullable=False),  # of the step that it was made at
     sa.Column("old_snapshot_id", BigInteger, nullable=False),

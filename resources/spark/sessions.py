@@ -23,7 +23,14 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
 from resources.code.sources import INSTALLED
-from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE, Settings
+from resources.settings import (
+    API_VARIABLES,
+    DEFAULT_MASTER,
+    SINK_VARIABLES,
+    TOPIC_VARIABLES,
+    WEBHOOK_VARIABLE,
+    Settings,
+)
 from resources.spark import class_archive, object_store, pyspark_private, surroundings, worker_daemon
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 
 # Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
 _STATIC = {
-    "spark.master": "local[2]",
+    "spark.master": DEFAULT_MASTER,
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,95 @@
+"""What a run has taken and cost, beside what its plan estimated: from the rows of the ledger and the prices of the plan.
+
+Put here how the two are held beside each other, for evidence, pages and figures alike. How they are reckoned is `manifests.costs`'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from backfill_assets.installation import Platform
+from manifests.costs import RunCosts, in_time
+from resources.ledger.facade import Ledger, RunRecord
+from resources.ledger.measured import Taken
+
+COSTS_FILE = "costs.json"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run was estimated to take, and has taken."""
+
+    estimated: RunCosts
+    taken: Taken
+
+    @property
+    def core_seconds(self) -> float | None:
+        """Cores times seconds."""
+        return None if self.estimated.cores is None else self.taken.seconds * self.estimated.cores
+
+    @property
+    def usd(self) -> float | None:
+        """What it has cost, by the prices of its plan."""
+        return self.estimated.usd_of(self.taken.seconds, self.taken.bytes, self.taken.written)
+
+    def __str__(self) -> str:
+        """Say in words what it has taken, beside what it was estimated to."""
+        then, done = self.estimated, self.taken
+        parts = [f"{in_time(done.seconds)} of computing{_beside(then.seconds, done.seconds)}"]
+        if self.core_seconds is not None:
+            parts.append(f"{self.core_seconds:,.0f} core-seconds")
+        parts.append(f"{done.rows:,} rows and {done.bytes / 1e6:,.1f} MB read{_beside(then.rows, done.rows)}")
+        if self.usd is not None:
+            parts.append(f"${self.usd:,.2f}{_beside(then.usd, self.usd)}")
+        return ", ".join(parts)
+
+
+def costs_of(ledger: Ledger, record: RunRecord) -> Costs | None:
+    """Return what a run has taken beside what was estimated; None of a plan without an estimate, or if it has computed nothing."""
+    if record.plan.costs is None:
+        return None
+    taken = ledger.taken(record.run_id)
+    return Costs(record.plan.costs, taken) if taken.seconds else None
+
+
+def told(found: Costs) -> dict[str, Any]:
+    """Return both as plain data."""
+    then, done = found.estimated, found.taken
+    return {
+        "estimated": {
+            "rows": then.rows,
+            "bytes": then.bytes,
+            "written": then.written,
+            "seconds": then.seconds,
+            "coreSeconds": then.core_seconds,
+            "usd": _cents(then.usd),
+            "learnedFrom": list(then.learned_from),
+            "error": then.error,
+        },
+        "taken": {
+            "rows": done.rows,
+            "bytes": done.bytes,
+            "written": done.written,
+            "seconds": round(done.seconds, 3),
+            "coreSeconds": None if found.core_seconds is None else round(found.core_seconds, 3),
+            "usd": _cents(found.usd),
+        },
+    }
+
+
+def sealed_costs(platform: Platform, record: RunRecord) -> dict[str, Any]:
+    """Return the file of a bundle that says both; nothing where nothing was estimated."""
+    found = costs_of(platform.ledger, record)
+    return {} if found is None else {COSTS_FILE: told(found)}
+
+
+def _cents(usd: float | None) -> float | None:
+    return None if usd is None else round(usd, 4)
+
+
+def _beside(estimated: float | None, taken: float) -> str:
+    """Say by how much an estimate was missed."""
+    if not estimated:
+        return ""
+    return f" ({(taken - estimated) / estimated:+.0%} of the estimate)" if taken != estimated else " (as estimated)"

@@ -1,0 +1,392 @@
+"""Admissions: which batches of a run were let begin within its limits, and what waits for them until when.
+
+Put here the SQL of them. A batch is admitted in the transaction that opens its attempt, under the run's lock: whoever asks, on whatever
+machine, asks the same rows, so that all launches of a run share one allowance. The rules are `manifests.pace`'s.
+
+Instants are those of the clock that all hosts share, where there is one: the database server's. A batch has ended when that is put on record,
+once, by the same clock: in the transaction that ends its attempt, or where somebody finds that its process is no more.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from manifests.costs import RunCosts
+from manifests.errors import Problem, PublicationDeferred
+from manifests.lifecycle import AttemptState, DecisionKind, PublicationState, RunState
+from manifests.model import Mode
+from manifests.pace import Admitted, PlannedPace, Wait, Work, over_budget, soonest, waits
+from manifests.reading import stored_manifest
+from resources.ledger import instants
+from resources.ledger.freezes import freezing
+from resources.ledger.measured import is_lost, taken
+from resources.ledger.part import Part
+from resources.ledger.tables import admissions, approvals, attempts, publications, runs, stops
+from resources.ledger.tables import waits as waiting
+from resources.processes import has_ended, this_process
+
+BUDGET = "BUDGET"
+"""The cause of a pause of a run that has spent what it may take in all."""
+_NEWEST = 1_000
+"""Admissions that are looked at: more batches of a run do not end within the minutes that a rate is measured over."""
+_UNDER_WAY = (RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED)
+_WHY = "limits: "
+"""What the reason of such a wait begins with."""
+_MOMENT = timedelta(seconds=1)
+_HOUR = timedelta(hours=1)
+_OF_ITS_ATTEMPT = sa.and_(attempts.c.run_id == admissions.c.run_id, attempts.c.attempt == admissions.c.attempt)
+
+
+class MustWait(Exception):  # noqa: N818 - it is no error: the batch begins later
+    """A batch may not begin yet; nothing was written."""
+
+    def __init__(self, found: Sequence[Wait], at: datetime) -> None:
+        super().__init__("; ".join(one.why for one in found))
+        self.waits, self.at = tuple(found), at
+
+    @property
+    def until(self) -> datetime | None:
+        """When all of it may be over; None where that depends on others."""
+        return soonest(self.waits)
+
+
+class BudgetSpent(Exception):  # noqa: N818 - it is no error: the run is paused
+    """A batch would take the run beyond what it may take in all; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a batch asks to be admitted with: its run's pace, what it is given to read, and by which prices the run costs."""
+
+    pace: PlannedPace
+    work: Work
+    costs: RunCosts | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A launch of a run that waits for a limit, and until when; None where that depends on others."""
+
+    run_id: str
+    why: str
+    since_at: datetime
+    until_at: datetime | None
+    host: str
+    pid: int
+    process: str
+
+    def __str__(self) -> str:
+        until = "" if self.until_at is None else f", until {self.until_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.why}{until}"
+
+
+def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) -> None:
+    """Admit a batch as an attempt of a run, which the caller has locked, and end what this process has waited for.
+
+    Raises:
+        MustWait: if it may not begin yet.
+        BudgetSpent: if it may not begin at all.
+    """
+    newest = connection.execute(sa.select(sa.func.max(admissions.c.at)).where(admissions.c.run_id == run_id)).scalar()
+    present = instants.shared(connection)
+    at = present if newest is None else max(present, newest)
+    mine = admissions.c.run_id == run_id
+    rows, size = connection.execute(
+        sa.select(
+            sa.func.coalesce(sa.func.sum(admissions.c.rows), 0), sa.func.coalesce(sa.func.sum(admissions.c.bytes), 0)
+        ).where(mine)
+    ).one()
+    times = _times(connection, run_id)
+    why = over_budget(asked.pace, asked.work, int(rows), int(size), times) or _spent(
+        connection, run_id, asked, int(size)
+    )
+    if why:
+        raise BudgetSpent(why)
+    if found := waits(asked.pace, asked.work, _admitted(connection, run_id), at, present):
+        raise MustWait(found, present)
+    work = asked.work
+    connection.execute(
+        admissions.insert().values(
+            run_id=run_id, attempt=attempt, chunks=work.chunks, rows=work.rows, bytes=work.bytes, at=at
+        )
+    )
+    _end_own(connection, run_id)
+
+
+def _times(connection: sa.Connection, run_id: str) -> int:
+    """Return how often the budgets of a run are allowed: once with its approval, and with each resumption of a run that has spent them."""
+    again = (stops.c.run_id == run_id, stops.c.cause == BUDGET, stops.c.resumed_at.is_not(None))
+    return 1 + int(connection.execute(sa.select(sa.func.count()).select_from(stops).where(*again)).scalar_one())
+
+
+def _spent(connection: sa.Connection, run_id: str, asked: Asked, size: int) -> str:
+    """Say what the run has taken of its time, or cost, with what this batch reads; empty if there is some left of both."""
+    left = left_of(connection, run_id, asked.pace, asked.costs, size)
+    if left is not None and left.seconds <= 0:
+        return left.why
+    if asked.pace.cost_usd is None or asked.costs is None:
+        return ""
+    usd = asked.costs.usd_of(_computed(connection, run_id), size + asked.work.bytes, taken(connection, run_id).written)
+    if usd is None or usd <= asked.pace.cost_usd * _times(connection, run_id):
+        return ""
+    said = f"${usd:,.2f} are spent once the next batch has read its {asked.work.bytes:,} bytes"
+    return f"safety.maxCostUsd is {asked.pace.cost_usd:,.2f}: {said}"
+
+
+@dataclass(frozen=True)
+class Left:
+    """How long a run may compute still, and which limit says so."""
+
+    seconds: float
+    why: str
+
+
+def left_of(
+    connection: sa.Connection, run_id: str, pace: PlannedPace, costs: RunCosts | None, size: int
+) -> Left | None:
+    """Return how long a run may compute still by the time and the money it may take, of which it has read `size` bytes; None: for ever."""
+    if pace.duration_minutes is None and pace.cost_usd is None:
+        return None
+    seconds, times = _computed(connection, run_id), _times(connection, run_id)
+    again = f", allowed {times} times" if times > 1 else ""
+    found = []
+    if pace.duration_minutes is not None:
+        most = f"safety.maxDurationMinutes is {pace.duration_minutes:,}{again}"
+        why = f"{most}: {seconds / 60:,.1f} minutes are computed"
+        found.append(Left(60 * pace.duration_minutes * times - seconds, why))
+    if pace.cost_usd is not None and costs is not None:
+        usd = costs.usd_of(seconds, size, taken(connection, run_id).written)
+        a_second = costs.usd_of(1, 0, 0)
+        if usd is not None and a_second is not None:
+            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent"
+            found.append(Left(_lasts(pace.cost_usd * times - usd, a_second), why))
+    return min(found, key=lambda one: one.seconds, default=None)
+
+
+def _lasts(usd: float, a_second: float) -> float:
+    """Return for how many seconds money lasts: not at all once it is spent, and for ever where no second costs anything."""
+    if usd <= 0:
+        return 0.0
+    return usd / a_second if a_second > 0 else math.inf
+
+
+def _computed(connection: sa.Connection, run_id: str) -> float:
+    """Return for how many seconds batches of a run have computed until now, by the shared clock; see `measured.is_lost`."""
+    rows = connection.execute(
+        sa.select(admissions.c.at, admissions.c.ended_at.label("over_at"), attempts)
+        .join(attempts, _OF_ITS_ATTEMPT)
+        .where(admissions.c.run_id == run_id)
+    ).all()
+    present = instants.shared(connection)
+    lasted: list[float] = [((row.over_at or present) - row.at).total_seconds() for row in rows if not is_lost(row)]
+    return sum(max(0.0, one) for one in lasted)
+
+
+def _admitted(connection: sa.Connection, run_id: str) -> list[Admitted]:
+    """Return the newest batches of a run that were admitted, with when each has ended by the shared clock."""
+    query = (
+        sa.select(admissions.c.chunks, admissions.c.rows, admissions.c.bytes, admissions.c.at, admissions.c.ended_at)
+        .where(admissions.c.run_id == run_id)
+        .order_by(admissions.c.id.desc())
+        .limit(_NEWEST)
+    )
+    return [Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.ended_at) for row in connection.execute(query)]
+
+
+def end_admissions(connection: sa.Connection, run_id: str) -> None:
+    """Put on record, by the shared clock, that batches of a run have ended: those whose attempts have, or whose processes are no more.
+
+    Call it in the transaction that ends an attempt. An end that is on record stays what it is, however often somebody looks.
+    """
+    columns = (admissions.c.id, admissions.c.at, attempts.c.state, attempts.c.started_at)
+    query = sa.select(*columns, attempts.c.host, attempts.c.pid, attempts.c.process).join(attempts, _OF_ITS_ATTEMPT)
+    rows = connection.execute(query.where(admissions.c.run_id == run_id, admissions.c.ended_at.is_(None))).all()
+    over = [row for row in rows if row.state != AttemptState.RUNNING or has_ended(row)]
+    if not over:
+        return
+    at = instants.shared(connection)
+    for row in over:
+        still_open = (admissions.c.id == row.id, admissions.c.ended_at.is_(None))
+        connection.execute(admissions.update().where(*still_open).values(ended_at=max(row.at, at)))
+
+
+def next_commit(connection: sa.Connection, run_id: str, target: str, most: int, at: datetime) -> datetime | None:
+    """Return when a run may publish into a target that takes so many commits an hour; None if it may now.
+
+    Those of LIVE do not count, nor does an intent of the run itself, which was interrupted.
+    """
+    began = publications.c.started_at
+    recent = _commits(run_id, target).where(began >= at - _HOUR).with_only_columns(began).order_by(began)
+    found = list(connection.execute(recent).scalars())
+    return None if len(found) < most else found[len(found) - most] + _HOUR + timedelta(microseconds=1)
+
+
+def _commits(run_id: str, target: str) -> sa.Select[tuple[int]]:
+    """Return what counts the publications of a target for a run; they begin by the clocks of the machines that make them."""
+    return (
+        sa.select(sa.func.count())
+        .select_from(publications)
+        .join(runs, runs.c.run_id == publications.c.run_id)
+        .where(
+            runs.c.target == target,
+            runs.c.mode != Mode.LIVE.value,
+            sa.or_(
+                publications.c.state == PublicationState.COMMITTED,
+                sa.and_(publications.c.state == PublicationState.INTENT, publications.c.run_id != run_id),
+            ),
+        )
+    )
+
+
+def require_commit(connection: sa.Connection, run_id: str, target: str, most: int | None) -> None:
+    """Refuse a publication into a target that has taken its commits of the hour; the caller has locked the target.
+
+    LIVE waits for nobody, whatever its plan says.
+
+    Raises:
+        PublicationDeferred: saying until when.
+    """
+    mode = connection.execute(sa.select(runs.c.mode).where(runs.c.run_id == run_id)).scalar()
+    if most is None or mode == Mode.LIVE.value:
+        return
+    until = next_commit(connection, run_id, target, most, instants.shared(connection))
+    if until is not None:
+        raise PublicationDeferred(
+            Problem(
+                f"'{run_id}' waits for its publication until {until:%Y-%m-%d %H:%M:%S} UTC",
+                f"limits.maxCommitsPerHour is {most}, and {target} has taken as many within the last hour",
+                "nothing: the sensor publishes it then; by hand, the same command does, later",
+            )
+        )
+
+
+class Admissions(Part):
+    """The batches of a ledger's runs that were admitted, and the launches that wait for a limit."""
+
+    def wait(self, run_id: str, target: str, found: MustWait) -> None:
+        """Put on record what this process waits for on behalf of a run, and until when."""
+        why = _WHY + str(found)
+        with self.engine.begin() as connection:
+            open_ones = sa.select(waiting.c.id, waiting.c.why, waiting.c.until_at).where(*_own(run_id))
+            row = connection.execute(open_ones.order_by(waiting.c.id.desc())).first()
+            if row is not None and row.why == why:
+                if _apart(row.until_at, found.until):
+                    connection.execute(waiting.update().where(waiting.c.id == row.id).values(until_at=found.until))
+                return
+            _end_own(connection, run_id)
+            connection.execute(
+                waiting.insert().values(
+                    run_id=run_id,
+                    target=target,
+                    why=why,
+                    since_at=instants.now(connection),
+                    until_at=found.until,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    process=this_process(),
+                )
+            )
+
+    def require_commit(self, run_id: str, target: str, most: int | None) -> None:
+        """Refuse a publication into a target that has taken its commits of the hour, as far as anybody sees by now.
+
+        Raises:
+            PublicationDeferred: saying until when.
+        """
+        if most is not None:
+            with self.engine.connect() as connection:
+                require_commit(connection, run_id, target, most)
+
+    def left(self, run_id: str, pace: PlannedPace, costs: RunCosts | None) -> Left | None:
+        """Return how long a run may compute still; None: for ever. See `left_of`."""
+        with self.engine.connect() as connection:
+            read = sa.select(sa.func.sum(admissions.c.bytes)).where(admissions.c.run_id == run_id)
+            return left_of(connection, run_id, pace, costs, int(connection.execute(read).scalar() or 0))
+
+    def room(self, run_id: str, target: str, most: int) -> tuple[int, int]:
+        """Return how many publications of a target may begin within this hour, and how many have begun before it.
+
+        The second number grows whenever room is made, and never else but for entries that were left open.
+        """
+        with self.engine.connect() as connection:
+            is_recent = publications.c.started_at >= instants.shared(connection) - _HOUR
+            counting = _commits(run_id, target)
+            recent = connection.execute(counting.where(is_recent)).scalar_one()
+            before = connection.execute(counting.where(sa.not_(is_recent))).scalar_one()
+        return max(0, most - recent), before
+
+    def live_delay(self, target: str, but: str = "") -> tuple[str, float] | None:
+        """Return the live run of a target that was approved first of those not published, and how many seconds ago.
+
+        None if there is none. `but` is the run that is to make way: it is none of them, nor is one that waits for its freeze.
+        """
+        approved = (
+            sa.select(sa.func.max(approvals.c.at))
+            .where(approvals.c.run_id == runs.c.run_id, approvals.c.decision == DecisionKind.APPROVED)
+            .scalar_subquery()
+        )
+        since = sa.func.coalesce(approved, runs.c.created_at, type_=runs.c.created_at.type).label("since")
+        query = sa.select(runs.c.run_id, runs.c.manifest, since).where(
+            runs.c.target == target,
+            runs.c.mode == Mode.LIVE.value,
+            runs.c.state.in_(_UNDER_WAY),
+            runs.c.run_id != but,
+        )
+        with self.engine.connect() as connection:
+            present = instants.shared(connection)
+            for row in connection.execute(query.order_by(since, runs.c.run_id)).all():
+                scope = stored_manifest(row.manifest).target.publish_range
+                if not any(one.run_id == but for one in freezing(connection, row.run_id, target, scope, present)):
+                    return row.run_id, (present - row.since).total_seconds()
+        return None
+
+    def wait_no_more(self, run_id: str) -> None:
+        """End on record what this process waits for on behalf of a run, and what processes did that are no more."""
+        with self.engine.connect() as connection:
+            if not _open(connection, waiting.c.run_id == run_id):
+                return
+        with self.engine.begin() as connection:
+            _end_own(connection, run_id)
+
+    def waiting(self, run_id: str | None = None) -> Mapping[str, Waiting]:
+        """Return what launches that live wait for, by run."""
+        mine = sa.true() if run_id is None else waiting.c.run_id == run_id
+        with self.engine.connect() as connection:
+            found = _open(connection, mine)
+        return {one.run_id: one for _, one in found if not has_ended(one)}
+
+
+def _own(run_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    mine = waiting.c.process == this_process()
+    return (waiting.c.run_id == run_id, waiting.c.ended_at.is_(None), waiting.c.why.startswith(_WHY), mine)
+
+
+def _open(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[tuple[int, Waiting]]:
+    w = waiting.c
+    query = sa.select(w.id, w.run_id, w.why, w.since_at, w.until_at, w.host, w.pid, w.process)
+    rows = connection.execute(query.where(which, w.ended_at.is_(None), w.why.startswith(_WHY)).order_by(w.id))
+    return [(number, Waiting(run_id, why.removeprefix(_WHY), *rest)) for number, run_id, why, *rest in rows]
+
+
+def _end_own(connection: sa.Connection, run_id: str) -> None:
+    """End the waits of this process for a run, and those of processes of this machine that are no more."""
+    over = [
+        number
+        for number, one in _open(connection, waiting.c.run_id == run_id)
+        if has_ended(one) or one.process == this_process()
+    ]
+    if over:
+        connection.execute(waiting.update().where(waiting.c.id.in_(over)).values(ended_at=instants.now(connection)))
+
+
+def _apart(one: datetime | None, other: datetime | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > _MOMENT

@@ -1,0 +1,125 @@
+"""What runs have taken, read from the ledger: to learn from, and to hold a run's own budgets against.
+
+Put here the SQL of it. What follows for the next run is `manifests.costs`' to reckon; figures for the metrics are `figures`'.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from manifests.costs import Measured, RunCosts
+from manifests.lifecycle import AttemptState, RunState
+from manifests.model import Mode
+from resources.ledger.cells import IllegibleRow, illegible, parsed
+from resources.ledger.plans import said
+from resources.ledger.tables import attempts, chunks, runs
+from resources.processes import has_ended
+
+_MOST = 20
+"""Recorded runs that are learned from, the newest ones."""
+_COSTS = TypeAdapter(RunCosts)
+LOST = "its process ended"
+"""What the error of an attempt begins with whose process was no more when somebody looked: for how long it computed, nobody knows."""
+_ALSO_LOST = (LOST, "process ended")
+_DONE = (RunState.STAGED, RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a run has taken: rows and bytes that staged attempts were given to read, bytes staged, seconds of all attempts.
+
+    Seconds of attempts are not counted whose processes were found dead: how long they have computed is not on record.
+    """
+
+    rows: int
+    bytes: int
+    written: int
+    seconds: float
+
+
+def recorded(connection: sa.Connection, target: str, version: str, *, but: str = "") -> list[Measured]:
+    """Return what the newest runs of a target have taken whose every chunk was staged: of a transform's version, if there are any.
+
+    `but` is a run that is left out. Runs of which it is not on record what they were given to read are, too.
+    """
+    done = (
+        sa.select(runs.c.run_id)
+        .where(
+            runs.c.target == target,
+            runs.c.state.in_(_DONE),
+            runs.c.run_id != but,
+            runs.c.mode != Mode.RECONCILIATION.value,  # it has computed nothing
+        )
+        .order_by(runs.c.updated_at.desc(), runs.c.run_id)
+        .limit(5 * _MOST)
+    )
+    same = done.where(said(runs.c.plan, "transform_version") == version)
+    return _learned(connection, same) or _learned(connection, done)
+
+
+def _learned(connection: sa.Connection, query: sa.Select[tuple[str]]) -> list[Measured]:
+    """Return what the first runs have taken of which that is on record."""
+    found: list[Measured] = []
+    for run_id in connection.execute(query).scalars().all():
+        if len(found) < _MOST and (one := _measured(connection, run_id)) is not None:
+            found.append(one)
+    return found
+
+
+def _measured(connection: sa.Connection, run_id: str) -> Measured | None:
+    """Return what a run has taken; None where that is not on record, or nobody can read it: another run is not refused for that."""
+    try:
+        one = taken(connection, run_id)
+    except IllegibleRow:
+        return None
+    return Measured(run_id, one.rows, one.bytes, one.written, one.seconds) if one.rows and one.seconds > 0 else None
+
+
+def costs(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, RunCosts]:
+    """Return what the plans of runs have estimated; of those that have."""
+    asked = sa.select(runs.c.run_id, said(runs.c.plan, "costs").label("costs")).where(runs.c.run_id.in_(run_ids))
+    found = connection.execute(asked).all()
+    return {row.run_id: _COSTS.validate_json(row.costs) for row in found if row.costs is not None}
+
+
+def taken(connection: sa.Connection, run_id: str, at: datetime | None = None) -> Taken:
+    """Return what a run has taken so far: of attempts under way until `at`, if that is given; else they do not count."""
+    seconds, sums = 0.0, defaultdict[str, int](int)
+    query = sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id)
+    for row in connection.execute(query):
+        ended = at if row.state == AttemptState.RUNNING else row.ended_at
+        if ended is not None and not is_lost(row):
+            seconds += max(0.0, (ended - row.started_at).total_seconds())
+        if row.state == AttemptState.STAGED:
+            for name, count in _counts(row).items():
+                if not name.startswith("suppressed_"):
+                    sums[name.rpartition("_")[2]] += count
+    size = connection.execute(sa.select(sa.func.sum(chunks.c.bytes)).where(chunks.c.run_id == run_id)).scalar()
+    return Taken(sums["rows"], sums["bytes"], int(size or 0), seconds)
+
+
+def is_lost(row: sa.Row[Any]) -> bool:
+    """Whether the process of an attempt was, or is, no more when nobody had put its end on record."""
+    if row.state == AttemptState.RUNNING:
+        return has_ended(row)
+    return row.state != AttemptState.STAGED and str(row.error).startswith(_ALSO_LOST)
+
+
+def _counts(row: sa.Row[Any]) -> dict[str, int]:
+    """Return what a staged attempt was given to read.
+
+    Raises:
+        IllegibleRow: if its cell says anything else.
+    """
+    found = parsed(attempts.c.measures, row.measures, dict)
+    for name, count in found.items():
+        if not isinstance(count, int) or count < 0:
+            raise illegible(f"ledger attempts {row.id}", f"{name} is {count!r}, and no count")
+    return found
