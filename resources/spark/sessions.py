@@ -15,15 +15,24 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
+from resources.code import of_workers
 from resources.code.sources import INSTALLED
-from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE, Settings
-from resources.spark import class_archive, pyspark_private, surroundings, worker_daemon
+from resources.settings import (
+    API_VARIABLES,
+    SERVER_KEY,
+    SINK_VARIABLES,
+    TOPIC_VARIABLES,
+    WEBHOOK_VARIABLE,
+    Settings,
+)
+from resources.spark import class_archive, connected, failures, kept_servers, pyspark_private, surroundings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +82,6 @@ _RUNTIME = {
     # column chunks of a few kilobytes are read faster in this thread than by handing them to others
     "parquet.hadoop.vectored.io.enabled": "false",
 }
-_WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _OTHERWISE = {
     "spark.sql.shuffle.partitions": "3",
@@ -81,12 +89,14 @@ _OTHERWISE = {
 }
 """Settings by which a chunk is computed again in another way than before."""
 _HADOOP = ("fs.", "parquet.")
+_OF_HADOOP = "spark.hadoop."
+"""How settings of Hadoop begin that a JVM is started with; a client of a server sets each for its session, without this."""
 _COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
 """What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
 fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
 _OWN_CATALOG = "spark.sql.warehouse.dir"
-_JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
+_JDBC = connected.JDBC_KEY
 _DENIED = {_JDBC: JDBC_PROVIDERS}
 _WITHOUT_SINKS = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
 """Modes that write to no sink."""
@@ -146,18 +156,24 @@ def working_folder(modules: Sequence[str]) -> dict[str, str]:
 class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
-    `worker_modules` are what Python workers have imported when they begin; `sinks` those that other modes than LIVE may use.
+    `worker_modules` are what Python workers have imported when they begin; `sinks` those that other modes than LIVE may use; `code`
+    says which code the workers are to be.
     """
 
     def __init__(
-        self, settings: Settings, worker_modules: Sequence[str] = (), sinks: Collection[str] = frozenset()
+        self,
+        settings: Settings,
+        worker_modules: Sequence[str] = (),
+        sinks: Collection[str] = frozenset(),
+        code: Callable[[], str] = of_workers.text_of,
     ) -> None:
-        self._settings, self._worker_modules, self._sinks = settings, worker_modules, sinks
-        self._workers = {
-            "spark.python.daemon.module": worker_daemon.__name__,
-            f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
-        }
+        self._settings, self._worker_modules, self._sinks, self._say_code = settings, worker_modules, sinks, code
         self._sessions: dict[Mode, SparkSession] = {}
+
+    @cached_property
+    def _code(self) -> str:
+        """Which code the workers are to be: that of the disk when the first session of this process began."""
+        return self._say_code()
 
     def session(self, mode: Mode) -> SparkSession:
         """Return the session of a mode.
@@ -171,10 +187,17 @@ class ModeSpark:
         if mode not in self._sessions:
             self._sessions[mode] = self._start(mode)
         session = self._sessions[mode]
-        if session.conf.get(MODE_KEY) != mode.value:
+        try:
+            said = session.conf.get(MODE_KEY)
+        except Exception as error:
+            if not failures.is_lost(error):
+                raise
+            session = self._sessions[mode] = self._start(mode)  # its server has ended, or given it up meanwhile
+            said = session.conf.get(MODE_KEY)
+        if said != mode.value:
             raise EnvironmentRefused(
                 Problem(
-                    f"the Spark session for {mode} says it is {session.conf.get(MODE_KEY)}",
+                    f"the Spark session for {mode} says it is {said}",
                     "a session is used in the mode it was made for",
                     f"nothing else may change {MODE_KEY}",
                 )
@@ -228,28 +251,93 @@ class ModeSpark:
             os.environ.update(kept)
 
     def _start_without_credentials(self, mode: Mode) -> SparkSession:
-        # most commands need no session, and Dagster's resource takes a second to import
-        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
-        from pyspark.logger import PySparkLogger  # noqa: PLC0415
-
         os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
-        wanted = self._workers | working_folder(self._worker_modules) | session_settings(self._settings, mode)
+        wanted = session_settings(self._settings, mode)
+        wanted.pop(SERVER_KEY, None)
+        session = self._on_server(mode)
+        if session is None:
+            connected.require_kind(mode, connected=False)
+            session = self._in_own_jvm(mode)
+            connected.has_kind(connected=False)
+        from pyspark.logger import PySparkLogger  # noqa: PLC0415 - most commands need no session
+
+        for name in _TELL_TWICE:
+            PySparkLogger.getLogger(name).disabled = True
+        _set_runtime(session, wanted)
+        return session
+
+    def _on_server(self, mode: Mode) -> SparkSession | None:
+        """Return a session of a server: the one that the settings name, or the one that is kept for the mode; None without one."""
+        address = self._settings.server_of(mode)
+        if not address and (self._settings.spark_server == "never" or connected.kind() is False):
+            return None
+        found: list[SparkSession] = []
+
+        def begin() -> None:
+            if address:
+                session = connected.session_at(address)
+                connected.require_server(session, address, mode, self._code, JDBC_PROVIDERS)
+                found.append(session)
+            elif (
+                kept := kept_servers.session_of(*self.kept(mode), start=self._settings.spark_server == "always")
+            ) is not None:
+                found.append(kept)
+
+        if address:
+            connected.require_kind(mode, connected=True)
+        _in_a_thread(begin)
+        if not found:
+            return None
+        connected.of_this_process(found[0])
+        return found[0]
+
+    def kept(self, mode: Mode) -> tuple[kept_servers.Kept, dict[str, str], dict[str, str]]:
+        """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with."""
+        code, python = self._code, os.environ.get("PYSPARK_PYTHON", sys.executable)
+        settings = self._of_jvm(mode) | connected.required(mode, code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        if settings["spark.master"].startswith("local"):
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        environment = connected.environment(code, self._worker_modules)
+        environment |= {"PYSPARK_PYTHON": python, "PYTHONSAFEPATH": "1"}  # or its own folder would be searched
+        return kept_servers.Kept(self._settings.home, mode), settings, environment
+
+    def required(self, mode: Mode) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what a server of somebody else has to be started with for a mode: its settings, and its environment."""
+        code = self._code
+        return connected.required(mode, code, JDBC_PROVIDERS), connected.environment(code, self._worker_modules)
+
+    def _of_jvm(self, mode: Mode) -> dict[str, str]:
+        """Return the settings that a JVM is started with whose first session is of a mode."""
+        environment = connected.environment(self._code, self._worker_modules)
+        wanted = {connected.DAEMON_KEY: connected.DAEMON}
+        wanted |= {f"{connected.OF_EXECUTORS}{name}": value for name, value in environment.items()}
+        wanted |= session_settings(self._settings, mode)
+        wanted.pop(SERVER_KEY, None)
         # Spark makes the folder as soon as a name is looked up in its own catalog, by default where the process runs
         wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
         wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
+        # what only one mode may not do is its session's own: the root session's settings are every session's
+        return {
+            key: value for key, value in wanted.items() if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
+        }
+
+    def _in_own_jvm(self, mode: Mode) -> SparkSession:
+        # most commands need no session, and Dagster's resource takes a second to import
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
+
+        static = self._of_jvm(mode) | working_folder(self._worker_modules)
+        started: list[SparkSession] = []
+
+        def start() -> None:
+            started.append(LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
+
         try:
-            # what only one mode may not do is its session's own: the root session's settings are every session's
-            static = {
-                key: value
-                for key, value in wanted.items()
-                if not key.startswith(_HADOOP) and key not in _WRITES_NOTHING
-            }
             pyspark_private.root_is_default()
-            root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
-            pyspark_private.keep_root(root)
+            _in_a_thread(start)
+            pyspark_private.keep_root(started[0])
         except Exception as error:
             raise EnvironmentRefused(
                 Problem(
@@ -258,52 +346,7 @@ class ModeSpark:
                     "install a JDK (JAVA_HOME), and see `backfill config`",
                 )
             ) from error
-        for name in _TELL_TWICE:
-            PySparkLogger.getLogger(name).disabled = True
-        session = root.newSession()
-        _set_runtime(session, wanted)
-        return session
-
-
-class SparkOfOneMode(ModeSpark):
-    """The sessions of one mode, of those that a process has: whoever holds it reaches no other mode's."""
-
-    def __init__(self, sessions: ModeSpark, mode: Mode) -> None:
-        self._of_process = sessions
-        self.mode = mode
-
-    def session(self, mode: Mode) -> SparkSession:
-        """Return the session of the mode.
-
-        Raises:
-            EnvironmentRefused: if another mode's is asked for, or Spark does not start.
-        """
-        if mode is not self.mode:
-            raise EnvironmentRefused(
-                Problem(
-                    f"a session of {mode} is asked for where a run of {self.mode} is computed",
-                    "a step computes in the mode of its run",
-                    "launch the run of the other mode by itself",
-                )
-            )
-        return self._of_process.session(mode)
-
-    @contextmanager
-    def writing_evidence(self, mode: Mode) -> Iterator[SparkSession]:
-        """Yield the session of the mode; one that writes no files may write what a gate has found meanwhile."""
-        self.session(mode)
-        with self._of_process.writing_evidence(mode) as session:
-            yield session
-
-    @contextmanager
-    def settings_kept(self, mode: Mode) -> Iterator[None]:
-        """Let nothing that is done meanwhile change the settings of the mode's session for what is done later."""
-        with self._of_process.settings_kept(mode):
-            yield
-
-    def interrupt(self) -> None:
-        """Cancel what the sessions of this process are doing, from any thread."""
-        self._of_process.interrupt()
+        return started[0].newSession()
 
 
 @contextmanager
@@ -349,9 +392,10 @@ def computing_otherwise(session: SparkSession) -> Iterator[None]:
     Spark keeps the workers of another path to Python apart; where the path has no folder, they are the ones it has.
     """
     wanted = dict(_OTHERWISE)
-    python = session.conf.get("spark.pyspark.python", None) or os.environ.get("PYSPARK_PYTHON", sys.executable)
+    python = session.conf.get(connected.PYTHON_KEY, None) or session.conf.get("spark.pyspark.python", None)
+    python = python or os.environ.get("PYSPARK_PYTHON", sys.executable)
     if (path := surroundings.python_elsewhere(python)) is not None:
-        wanted[_WORKERS_PYTHON] = path
+        wanted[connected.PYTHON_KEY] = path
     if pyspark_private.settings_of(session).get(_ADAPTIVE, "true") == "false":
         wanted[_ADAPTIVE] = "true"
     before = {name: session.conf.get(name, None) for name in wanted}
@@ -399,18 +443,17 @@ def _require_one_reach(settings: Settings, mode: Mode, sinks: Collection[str]) -
     _confined.add(confined)
 
 
-def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
+def _in_a_thread(start: Callable[[], None]) -> None:
     """Start a session in a thread of its own, so that Ctrl-C ends the waiting at once, while the JVM starts.
 
     In the main thread PySpark would also handle Ctrl-C from then on: by a call to the JVM, in the middle of the call that
     it interrupts.
     """
-    done: list[SparkSession] = []
     failed: list[Exception] = []
 
     def run() -> None:
         try:
-            done.append(start())
+            start()
         except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
             failed.append(error)
 
@@ -419,12 +462,14 @@ def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
     thread.join()
     if failed:
         raise failed[0]
-    return done[0]
 
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
-    for key, value in wanted.items():
-        # Hadoop's settings reach it through the session, so that each session has its own view of the file system
-        if key.startswith(_HADOOP) or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
-            session.conf.set(key, value)
-    session.conf.set(MODE_KEY, wanted[MODE_KEY])
+    # Hadoop's settings reach it through the session, so that each session has its own view of the file system
+    own = {key: value for key, value in wanted.items() if key.startswith(_HADOOP)}
+    if pyspark_private.is_connected(session):  # its JVM has those of whoever started it
+        of_hadoop = {key: value for key, value in wanted.items() if key.startswith(_OF_HADOOP)}
+        own |= {key.removeprefix(_OF_HADOOP): value for key, value in of_hadoop.items()}
+    of_sql = [key for key in wanted if key.startswith("spark.sql.")]
+    own |= {key: wanted[key] for key in pyspark_private.modifiable(session, of_sql)}
+    pyspark_private.put_all(session, own | {MODE_KEY: wanted[MODE_KEY]})
