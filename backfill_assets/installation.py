@@ -88,9 +88,7 @@ class Platform:
         """Spark, a session an execution mode."""
         from resources.spark.sessions import ModeSpark  # noqa: PLC0415
 
-        return self._spark or ModeSpark(
-            self.settings, self.worker_modules, self._sinks_of_others, self._code_of_workers
-        )
+        return self._spark or ModeSpark(self.settings, self.worker_modules, self._sinks_of_others, self.code_of_workers)
 
     @cached_property
     def workers(self) -> Workers:
@@ -107,7 +105,7 @@ class Platform:
         allowed = (one for one in self.products.sinks.values() if judge_granted(one, Mode.BACKFILL).is_allowed)
         return frozenset(one.name for one in allowed)
 
-    def _code_of_workers(self) -> str:
+    def code_of_workers(self) -> str:
         """Say which code Spark's Python workers are to be: this package's, and that of each product."""
         from backfill_assets.declarations.sources import sources_of  # noqa: PLC0415
         from resources.code.of_workers import text_of  # noqa: PLC0415

@@ -109,23 +109,26 @@ def status(modes: tuple[str, ...], as_json: bool) -> None:
 
 @spark.command("settings")
 @click.option("--mode", type=_MODE, default=Mode.BACKFILL.value, show_default=True, help="The mode that it computes.")
+@click.option(
+    "--python", default=sys.executable, help="The path of Python where its workers run; this one's without it."
+)
 @json_option
-def required(mode: str, as_json: bool) -> None:
+def required(mode: str, python: str, as_json: bool) -> None:
     """Print what a Spark Connect server of somebody else has to be started with, so that runs of a mode can compute on it.
 
-    The same code has to be installed where its Python workers run. Its address is the Spark setting `spark.remote`.
+    It is a file for `spark-submit --properties-file`; lines that begin with `# export` are for its environment. The same code has to be installed
+    where its Python workers run. Its address is the Spark setting `spark.remote`.
     """
-    from resources.spark.connected import PYTHON_KEY
+    from resources.spark.kept_servers import properties
 
     with opened_platform() as platform:
-        settings, environment = platform.spark.required(Mode(mode))
+        settings, environment = platform.spark.required(Mode(mode), python)
     if as_json:
         say({"mode": mode, "settings": settings, "environment": environment})
         return
     for name, value in environment.items():
-        tell(f"export {name}={shlex.quote(value)}")
-    for name, value in settings.items():
-        tell(f"--conf {shlex.quote(f'{name}={value}' if name != PYTHON_KEY else f'{name}=/path/of/python/there')}")
+        tell(f"# export {name}={shlex.quote(value)}")
+    tell(properties(settings).rstrip())
 
 
 def _shown(kept: Kept, found: KeptServer | None, condition: str, seconds: float) -> dict[str, Any]:

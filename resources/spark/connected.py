@@ -104,15 +104,18 @@ def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_
                 _EXTRA,
             )
         ) from error
+    session: Any = None
     try:
         builder = DefaultChannelBuilder(address)
         builder.set("user_id", "backfill")
         with builder.toChannel() as channel:
             grpc.channel_ready_future(channel).result(timeout=seconds)
-        session: Any = RemoteSession.builder.channelBuilder(builder).create()
+        session = RemoteSession.builder.channelBuilder(builder).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=retries)])
         session.conf.get("spark.app.id", None)  # asks the server for the first time
     except Exception as error:
+        if session is not None:
+            _given_back(session)
         why = words_of(error).strip().partition("\n")[0] or f"no answer in {seconds:g} seconds"
         raise EnvironmentRefused(
             Problem(
@@ -139,14 +142,18 @@ def of_this_process(session: SparkSession) -> None:
     pyspark_private.make_default(session)
 
 
+def _given_back(session: SparkSession) -> None:
+    with suppress(Exception):
+        session.stop()
+
+
 @atexit.register
 def _release() -> None:
     """Give the sessions of this process back to their servers; one that does not answer notices by itself."""
 
     def give_back() -> None:
         for session in _open:
-            with suppress(Exception):
-                session.stop()
+            _given_back(session)
 
     thread = threading.Thread(target=give_back, daemon=True)
     thread.start()

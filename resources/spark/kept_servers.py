@@ -63,7 +63,7 @@ _PASSED_ON = frozenset(
 _OF_CLIENTS_THAT_ENDED = {"spark.connect.execute.manager.detachedTimeout": "60s"}
 """What a client has asked for that was killed goes on for a minute, and not for five: others compute meanwhile."""
 _SAID = 600
-_NOT_RUNNING = "none runs"
+_NOT_RUNNING, _OTHERS = "none runs", "it was started with other settings, or other code"
 _log = logging.getLogger(__name__)
 
 
@@ -169,7 +169,7 @@ class Kept:
             if found is not None and condition is Condition.RUNNING and found.fits == fits:
                 return found, False
             if found is not None and condition in {Condition.RUNNING, Condition.SILENT}:
-                self._require_unused("it was started with other settings, or other code")
+                self._require_unused(_OTHERS if condition is Condition.RUNNING else "it does not answer")
                 self._end(found)
             return self._launched(settings, environment, fits), True
 
@@ -196,7 +196,7 @@ class Kept:
         if self.is_used():
             raise TransitionRefused(
                 Problem(
-                    f"a process computes on the Spark server of {self.mode}; {why}",
+                    f"a process computes on the Spark server of {self.mode}: {why}",
                     "a server that somebody uses is not ended",
                     f"wait for what runs, or stop it (`backfill stop RUN`); `backfill spark stop --mode {self.mode} --force`",
                 )
@@ -365,7 +365,7 @@ def session_of(
                     _used.append(used)
                     return session
             else:
-                why = "it was started with other settings, or other code"
+                why = _OTHERS
         used.close()
         if started or not start:
             break

@@ -304,10 +304,13 @@ class ModeSpark:
         environment |= {"PYSPARK_PYTHON": python, "PYTHONSAFEPATH": "1"}  # or its own folder would be searched
         return kept_servers.Kept(self._settings.home, mode), settings, environment
 
-    def required(self, mode: Mode) -> tuple[dict[str, str], dict[str, str]]:
-        """Return what a server of somebody else has to be started with for a mode: its settings, and its environment."""
-        code = self._code
-        return connected.required(mode, code, JDBC_PROVIDERS), connected.environment(code, self._worker_modules)
+    def required(self, mode: Mode, python: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what a server of somebody else has to be started with for a mode: its settings, and its environment.
+
+        `python` is the path of Python where its workers run.
+        """
+        settings = connected.required(mode, self._code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        return settings, connected.environment(self._code, self._worker_modules) | {"PYSPARK_PYTHON": python}
 
     def _of_jvm(self, mode: Mode) -> dict[str, str]:
         """Return the settings that a JVM is started with whose first session is of a mode."""
