@@ -44,8 +44,8 @@ UNSTEADY = [
     *("monotonically_increasing_id()", "spark_partition_id()", "input_file_name()", "input_file_block_start()"),
     *("input_file_block_length()", "current_user()", "current_database()", "current_catalog()"),
     *("reflect('java.lang.Math', 'random')", "java_method('java.lang.Math', 'random')"),
-    *("cast('today' as date)", "cast(concat('to', 'day') as date)", "to_timestamp('now')", "id > to_date('tomorrow')"),
-    *("day > 'yesterday'", "upper('rand(1)')", "cast('2020-01-01' as date)", "to_date('now', 'yyyy')", "upper(`text`)"),
+    *("cast('today' as date)", "cast(concat('to', 'day') as date)", "to_timestamp('now')", "day > to_date('tomorrow')"),
+    *("day > 'yesterday'", "upper('rand(1)')", "cast('2020-01-01' as date)", "to_date('2020', 'yyyy')", "upper(`text`)"),
 ]
 """Expressions of SQL over the columns `id`, `day` and `text`: those that are refused, and some that are not."""
 

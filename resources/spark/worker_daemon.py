@@ -56,12 +56,15 @@ def has_threads_of_polars() -> bool:
     return False
 
 
-def other_code(names: Sequence[str]) -> str:
-    """Return what a worker says whose code is not the driver's."""
-    return f"{OTHER_CODE} the code of {', '.join(names)} in {sys.prefix} on {socket.gethostname()} is not the driver's"
+def other_code(names: Sequence[str], host: str) -> str:
+    """Return what a worker on a host says whose code is not the driver's."""
+    return f"{OTHER_CODE} the code of {', '.join(names)} in {sys.prefix} on {host} is not the driver's"
 
 
 if __name__ == "__main__":
+    # now: in other surroundings this module would be told that they have other values
+    code, host = os.environ.get(CODE_VARIABLE, ""), socket.gethostname()
+    modules = [module for module in os.environ.get(MODULES_VARIABLE, "").split(",") if module]
     if surroundings.begins_elsewhere():
         wanted = os.environ | surroundings.environment_elsewhere()
         if dict(os.environ) != wanted:  # a hash seed is what a process begins with
@@ -72,10 +75,9 @@ if __name__ == "__main__":
         del sys.path_importer_cache[gone]
 
     manager = daemon_of_workers()  # now not from an archive
-    if others := differing(os.environ.get(CODE_VARIABLE, "")):
-        refuse_work(other_code(others))
+    if others := differing(code):
+        refuse_work(other_code(others, host))
 
-    modules = [module for module in os.environ.get(MODULES_VARIABLE, "").split(",") if module]
     for module in modules:
         with suppress(ImportError):  # of a folder that only the driver searches: a worker that needs it says so
             import_module(module)

@@ -53,7 +53,7 @@ def test_a_product_that_is_not_there_differs_from_nothing(product: Path, monkeyp
 
 def test_what_a_worker_of_other_code_says_becomes_a_refusal() -> None:
     said = (
-        f"PythonException: Traceback\n  RuntimeError: {other_code(['ours', 'backfill-assets'])}\n\tat org.apache.spark"
+        f"PythonException: Traceback\n  RuntimeError: {other_code(['ours', 'backfill-assets'], 'there')}\n\tat org.apache.spark"
     )
     refusal = failures.refusal(RuntimeError(said))
     assert isinstance(refusal, EnvironmentRefused)
