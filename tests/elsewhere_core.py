@@ -45,7 +45,13 @@ UNSTEADY = [
     *("input_file_block_length()", "current_user()", "current_database()", "current_catalog()"),
     *("reflect('java.lang.Math', 'random')", "java_method('java.lang.Math', 'random')"),
     *("cast('today' as date)", "cast(concat('to', 'day') as date)", "to_timestamp('now')", "day > to_date('tomorrow')"),
-    *("day > 'yesterday'", "upper('rand(1)')", "cast('2020-01-01' as date)", "to_date('2020', 'yyyy')", "upper(`text`)"),
+    *(
+        "day > 'yesterday'",
+        "upper('rand(1)')",
+        "cast('2020-01-01' as date)",
+        "to_date('2020', 'yyyy')",
+        "upper(`text`)",
+    ),
 ]
 """Expressions of SQL over the columns `id`, `day` and `text`: those that are refused, and some that are not."""
 

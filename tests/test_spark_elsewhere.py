@@ -123,8 +123,9 @@ def test_a_session_of_a_connect_server_may_do_what_one_of_its_own_jvm_may(folder
     )
     assert own["unsteady"]["rand(3)"] == [["Rand", "x"]]
     assert own["unsteady"]["upper('rand(1)')"] == []
-    assert {name: [kind for kind, _ in said] for name, said in found["unsteady"].items()} == {
-        name: [kind for kind, _ in said] for name, said in own["unsteady"].items()
+    # a server's refusal may name a column besides, in which a text looks like the function
+    assert {name: sorted({kind for kind, _ in said}) for name, said in found["unsteady"].items()} == {
+        name: sorted({kind for kind, _ in said}) for name, said in own["unsteady"].items()
     }
     for name in ("inside", "left outside", "builder", "success file", "tasks", "secrets", "reconciliation wrote"):
         assert found[name] == own[name], name
@@ -132,10 +133,10 @@ def test_a_session_of_a_connect_server_may_do_what_one_of_its_own_jvm_may(folder
     assert (found["reconciliation"], found["reconciliation wrote"]) == (True, False)
     assert found["read outside"].startswith("refused: ")
     assert found["write outside"].startswith("refused: ")
-    here, there = found["worker"], found["worker elsewhere"]
-    assert (here["zone"], here["seed"]) == ("UTC", "0")
-    assert (there["zone"], there["seed"]) == ("Pacific/Auckland", "4711")
-    assert own["worker elsewhere"]["zone"] == "Pacific/Auckland"
+    for where in ("worker", "worker elsewhere"):
+        assert (found[where]["zone"], found[where]["seed"]) == (own[where]["zone"], own[where]["seed"]), where
+    assert (found["worker"]["zone"], found["worker"]["seed"]) == ("UTC", "0")
+    assert found["worker elsewhere"]["zone"] == "Pacific/Auckland"
 
 
 def test_a_server_that_was_started_for_something_else_is_refused_with_what_it_has_to_be_started_with(

@@ -52,9 +52,7 @@ def test_a_product_that_is_not_there_differs_from_nothing(product: Path, monkeyp
 
 
 def test_what_a_worker_of_other_code_says_becomes_a_refusal() -> None:
-    said = (
-        f"PythonException: Traceback\n  RuntimeError: {other_code(['ours', 'backfill-assets'], 'there')}\n\tat org.apache.spark"
-    )
+    said = f"PythonException: Traceback\n  RuntimeError: {other_code(['ours', 'backfill-assets'], 'there')}\n\tat org.apache.spark"
     refusal = failures.refusal(RuntimeError(said))
     assert isinstance(refusal, EnvironmentRefused)
     assert refusal.problems[0].what.startswith("the code of ours, backfill-assets in ")
