@@ -154,7 +154,7 @@ def _show(servers: list[dict[str, Any]], setting: str) -> None:
     for name in ("mode", "condition", "process", "port", "master", "since", "used"):
         table.add_column(name)
     for one in servers:
-        used = {True: "yes", False: "no"}.get(one.get("used"), "")
+        used = "" if one.get("used") is None else "yes" if one["used"] else "no"
         cells = [one.get(name, "") for name in ("mode", "condition", "pid", "port", "master", "startedAt")]
         table.add_row(*map(str, cells), used)
     show(table)

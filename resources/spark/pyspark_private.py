@@ -32,7 +32,8 @@ def refuse_work(why: str) -> None:
     def refuse(_infile: Any) -> None:
         raise RuntimeError(why)
 
-    worker.check_python_version = refuse
+    looked_up: Any = worker  # by its `main`, first of all
+    looked_up.check_python_version = refuse
 
 
 def is_connected(of: Any) -> bool:
@@ -109,9 +110,9 @@ def modifiable(session: SparkSession, names: Sequence[str]) -> set[str]:
         return {name for name in names if session.conf.isModifiable(name)}
     from pyspark.sql.connect import proto  # noqa: PLC0415 - without the extra there is none
 
-    asked = proto.ConfigRequest.IsModifiable(keys=list(names))
     client: Any = session.client
-    answer = client.config(proto.ConfigRequest.Operation(is_modifiable=asked))
+    requests: Any = proto.ConfigRequest
+    answer = client.config(requests.Operation(is_modifiable=requests.IsModifiable(keys=list(names))))
     return {name for name, said in answer.pairs if said == "true"}
 
 
@@ -122,7 +123,9 @@ def settings_of(session: SparkSession) -> dict[str, str]:
     What was put past Spark into its settings, and cannot be written as a name and its text, PySpark is asked for.
     """
     if is_connected(session):
-        return session.conf.getAll
+        remote: Any = session.conf
+        said: dict[str, str] = remote.getAll
+        return said
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415 - as above
 
     jvm: Any = session._jvm  # noqa: SLF001
@@ -152,7 +155,7 @@ def analysed_text(frame: DataFrame) -> str:
 
 def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str]]:
     """Return what a frame of Spark Connect asks its server for: the names of functions, and the texts that it is to parse."""
-    from google.protobuf.message import Message  # noqa: PLC0415 - without the extra there is none
+    from google.protobuf.message import Message  # type: ignore[import-untyped] # noqa: PLC0415 - as above
 
     asked: Any = frame
     names: set[str] = set()
