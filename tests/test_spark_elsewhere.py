@@ -41,7 +41,7 @@ def process(arguments: list[str], environment: Mapping[str, str], folder: Path) 
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
@@ -251,14 +251,14 @@ def test_a_server_that_is_killed_in_the_middle_of_a_batch_is_started_again_by_th
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: any(data.glob("run=*/**/_temporary")), "a batch is being written", 120.0, every=0.005)
+    wait_until(lambda: any(data.glob("run=*/**/_temporary")), "a batch is being written", 300.0, every=0.005)
     pid = json.loads((home / "spark" / "backfill" / "server.json").read_text())["pid"]
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
-    _, errors = running.communicate(timeout=120)
+    _, errors = running.communicate(timeout=300)
     assert running.returncode in {1, 2}, errors[-2000:]
     assert "the Spark server has gone" in errors
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90  # it does not retry for ten minutes, as PySpark does by itself
     done = command(kept, folder, "spark", "status", "--mode", "BACKFILL", "--json")
     assert (done.returncode, json.loads(done.stdout)[0]["condition"]) == (1, "ENDED")
     again = command(kept, folder, "run", RUN, "--json")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _FILE, _LOG, _SETTINGS, _WORK, _USED, _STARTED = "server.json", "log", "settings.conf", "work", "used", "started"
-_START_SECONDS, _END_SECONDS = 90.0, 15.0
+_START_SECONDS, _END_SECONDS = 240.0, 15.0
 _LOOK_SECONDS = 0.1
 RETRIES = 4
 """How often a call is tried again that a server of this machine does not answer: for some five seconds."""
