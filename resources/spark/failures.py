@@ -6,12 +6,16 @@ is computed.
 
 from __future__ import annotations
 
+import re
+
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.text import words_of
 
 OTHER_CODE = "[BACKFILL_OTHER_CODE]"
 """How what a Python worker of other code says begins; see `worker_daemon`."""
 _SENTENCE = 400
+_DETAILS = re.compile(r'details = "([^"\n]+)"')
+"""What gRPC says of a call that was not answered, in its words for the whole of it."""
 
 
 def is_lost(error: BaseException) -> bool:
@@ -36,9 +40,11 @@ def refusal(error: BaseException) -> EnvironmentRefused | None:
             )
         )
     if is_lost(error):
+        details = _DETAILS.search(said)
+        why = details[1] if details else said.strip().partition("\n")[0]
         return EnvironmentRefused(
             Problem(
-                f"the Spark server has gone: {said.strip().partition(chr(10))[0][:_SENTENCE]}",
+                f"the Spark server has gone: {why[:_SENTENCE]}",
                 "a run is computed in sessions of a server that answers",
                 "the same command goes on from what is staged; `backfill spark status` says which servers run, and what they wrote",
             )

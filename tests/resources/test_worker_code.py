@@ -51,6 +51,23 @@ def test_a_product_that_is_not_there_differs_from_nothing(product: Path, monkeyp
     assert differing(text) == []
 
 
+class _Code:
+    name = "UNAVAILABLE"
+
+
+class _LostError(Exception):
+    def getGrpcStatusCode(self) -> _Code:
+        return _Code()
+
+
+def test_a_server_that_does_not_answer_is_a_refusal_with_what_grpc_says() -> None:
+    said = '<_MultiThreadedRendezvous of RPC that terminated with:\n\tdetails = "Connection refused"\n>'
+    refusal = failures.refusal(_LostError(said))
+    assert isinstance(refusal, EnvironmentRefused)
+    assert refusal.problems[0].what == "the Spark server has gone: Connection refused"
+    assert failures.refusal(Exception(said)) is None
+
+
 def test_what_a_worker_of_other_code_says_becomes_a_refusal() -> None:
     said = f"PythonException: Traceback\n  RuntimeError: {other_code(['ours', 'backfill-assets'], 'there')}\n\tat org.apache.spark"
     refusal = failures.refusal(RuntimeError(said))
