@@ -56,7 +56,7 @@ class _Code:
 
 
 class _LostError(Exception):
-    def getGrpcStatusCode(self) -> _Code:
+    def getGrpcStatusCode(self) -> _Code:  # noqa: N802 - as PySpark calls it
         return _Code()
 
 
