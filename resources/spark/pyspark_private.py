@@ -107,7 +107,8 @@ def put_all(session: SparkSession, settings: Mapping[str, str]) -> None:
 def modifiable(session: SparkSession, names: Sequence[str]) -> set[str]:
     """Return which of some settings a session may change; a server of Spark Connect is asked once."""
     if not is_connected(session):
-        return {name for name in names if session.conf.isModifiable(name)}
+        conf: Any = session.conf  # typed as one of two classes
+        return {name for name in names if conf.isModifiable(name)}
     from pyspark.sql.connect import proto  # noqa: PLC0415 - without the extra there is none
 
     client: Any = session.client
