@@ -107,13 +107,12 @@ def put_all(session: SparkSession, settings: Mapping[str, str]) -> None:
 def modifiable(session: SparkSession, names: Sequence[str]) -> set[str]:
     """Return which of some settings a session may change; a server of Spark Connect is asked once."""
     if not is_connected(session):
-        conf: Any = session.conf  # typed as one of two classes
-        return {name for name in names if conf.isModifiable(name)}
+        return {name for name in names if session.conf.isModifiable(name)}
     from pyspark.sql.connect import proto  # noqa: PLC0415 - without the extra there is none
 
-    client: Any = session.client
+    remote: Any = session
     requests: Any = proto.ConfigRequest
-    answer = client.config(requests.Operation(is_modifiable=requests.IsModifiable(keys=list(names))))
+    answer = remote.client.config(requests.Operation(is_modifiable=requests.IsModifiable(keys=list(names))))
     return {name for name, said in answer.pairs if said == "true"}
 
 
