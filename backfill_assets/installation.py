@@ -91,7 +91,11 @@ class Platform:
         if self._spark is not None:
             return self._spark
         return ModeSpark(
-            self.settings, self.worker_modules, self._sinks_of_others, lambda: self.lakehouse.catalog.properties
+            self.settings,
+            self.worker_modules,
+            self._sinks_of_others,
+            lambda: self.lakehouse.catalog.properties,
+            self.code_of_workers,
         )
 
     @cached_property
@@ -108,6 +112,13 @@ class Platform:
 
         allowed = (one for one in self.products.sinks.values() if judge_granted(one, Mode.BACKFILL).is_allowed)
         return frozenset(one.name for one in allowed)
+
+    def code_of_workers(self) -> str:
+        """Say which code Spark's Python workers are to be: this package's, and that of each product."""
+        from backfill_assets.declarations.sources import sources_of  # noqa: PLC0415
+        from resources.code.of_workers import text_of  # noqa: PLC0415
+
+        return text_of(map(sources_of, self.products.declared))
 
     @property
     def worker_modules(self) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ DEFAULT_MASTER = "local[2]"
 _POSTGRES_PORT = 5432
 _MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
 """A thousand years, and a month: more is a slip of the pen, and no calendar has it."""
+SERVER_KEY = "spark.remote"
+"""The Spark setting that has the address of a Spark Connect server, `sc://host:port`."""
 REDACTED = "***"
 SINK_VARIABLES = "BACKFILL_SINKS"
 """What the environment variables of sinks begin with: BACKFILL_SINKS__<sink>__<setting>."""
@@ -81,6 +83,10 @@ class Settings(BaseSettings):
     spark: dict[str, str] = Field(default_factory=dict, description="Spark settings for every mode.")
     spark_by_mode: dict[Mode, dict[str, str]] = Field(
         default_factory=dict, description="Spark settings of one mode, over those for every mode."
+    )
+    spark_server: Literal["never", "if_running", "always"] = Field(
+        "never",
+        description="Whether runs compute on the Spark server that `backfill spark` keeps for their mode: if it runs, or always.",
     )
     self_approval: bool = Field(
         False,
@@ -256,7 +262,12 @@ class Settings(BaseSettings):
 
     def output_hash(self) -> str:
         """Hash of the settings that could change what a run computes (Spark's), without where things live."""
-        return sha256_of({"spark": self.spark, "spark_by_mode": {m.value: c for m, c in self.spark_by_mode.items()}})
+        by_mode = {mode.value: _without_server(found) for mode, found in self.spark_by_mode.items()}
+        return sha256_of({"spark": _without_server(self.spark), "spark_by_mode": by_mode})
+
+    def server_of(self, mode: Mode) -> str:
+        """Return the address of the Spark Connect server that sessions of a mode are a client's of; nothing where there is none."""
+        return (self.spark | self.spark_by_mode.get(mode, {})).get(SERVER_KEY, "")
 
     def shown(self) -> dict[str, Any]:
         """Return the resolved settings as JSON-ready data, without secrets."""
@@ -264,6 +275,10 @@ class Settings(BaseSettings):
         shown["dagster_home"] = str(self.dagster_home)
         shown["evidence_folder"] = str(self.evidence_folder)
         return shown
+
+
+def _without_server(spark: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in spark.items() if name != SERVER_KEY}
 
 
 def _absolute(name: str, path: Path) -> Path:

@@ -246,9 +246,9 @@ def test_no_session_of_spark_begins_with_the_settings_of_a_feed(
 
     monkeypatch.setenv("BACKFILL_APIS__SHOP__TOKEN", SECRET)
     monkeypatch.setattr(ModeSpark, "_start_without_credentials", begins)
-    monkeypatch.setattr("resources.spark.sessions._confined", set())
+    monkeypatch.setattr("resources.spark.one_reach._confined", set())
     for mode in (Mode.LIVE, Mode.BACKFILL):
-        monkeypatch.setattr("resources.spark.sessions._confined", set())
+        monkeypatch.setattr("resources.spark.one_reach._confined", set())
         ModeSpark(load_settings(home=tmp_path), ())._start(mode)
     assert SECRET not in seen.values()
     assert "BACKFILL_APIS__SHOP__TOKEN" not in os.environ

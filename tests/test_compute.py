@@ -36,7 +36,7 @@ from manifests.plan import PlannedChunk
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.storage import place_of
-from resources.spark.sessions import OPEN_FILES
+from resources.spark.mode_settings import OPEN_FILES
 
 DAY = date(2012, 1, 1)
 

@@ -492,6 +492,7 @@ def test_a_run_that_has_cost_what_it_may_is_paused(
         ("spark://host:7077", {"spark.cores.max": "8"}, 8),
         ("spark://host:7077", {"spark.cores.max": "0"}, None),
         ("k8s://host", {"spark.executor.instances": "4", "spark.executor.cores": "2"}, 8),
+        ("local[2]", {"spark.remote": "sc://host:15002"}, None),
     ],
 )
 def test_cores_are_those_of_the_settings(tmp_path: Path, master: str, more: dict[str, str], cores: int | None) -> None:

@@ -309,7 +309,7 @@ def test_other_settings_are_named(restated: RunRecord, unchanged: World) -> None
 
 
 def test_a_live_run_is_reproduced_without_what_live_holds(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resources.spark.sessions._require_one_reach", lambda *_: None)  # the tests have one process
+    monkeypatch.setattr("resources.spark.one_reach.require_one_reach", lambda *_: None)  # the tests have one process
     monkeypatch.setenv(WEBHOOK_VARIABLE, "https://example.invalid/hook")
     manifest = shared_world.manifest("live", kind="LIVE", target=shared_world.scope(*SPRING))
     shared_world.platform.ledger.ticks.record(manifest, system_clock())

@@ -23,7 +23,8 @@ from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
 from resources.sinks.policy import judge
-from resources.spark.sessions import JDBC_PROVIDERS, SparkOfOneMode, session_settings, working_folder
+from resources.spark.mode_settings import JDBC_PROVIDERS, session_settings, working_folder
+from resources.spark.one_mode import SparkOfOneMode
 
 SINKS = find_products(None).sinks
 SECRET = "https://hooks.example.org/T0/B0/secret"

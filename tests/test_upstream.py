@@ -49,9 +49,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, ListType, LongType, MapType, NestedField, StringType, StructType
+from pyspark import worker as pyspark_worker
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
+from pyspark.sql.connect.expressions import SQLExpression
+from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 from backfill_assets.declarations.pandera_private import answers_of, is_built_in
 from backfill_assets.defs.dagster_private import (
@@ -74,6 +77,7 @@ from resources.lakehouse.pyiceberg_private import (
     write_data_files,
 )
 from resources.settings import load_settings
+from resources.spark.mode_settings import OPEN_FILES
 from resources.spark.pyspark_private import (
     analysed,
     daemon_of_workers,
@@ -83,7 +87,7 @@ from resources.spark.pyspark_private import (
     settings_of,
     versions,
 )
-from resources.spark.sessions import OPEN_FILES, ModeSpark, computing_otherwise
+from resources.spark.sessions import ModeSpark, computing_otherwise
 from resources.spark.surroundings import ZONE
 
 # --- PyIceberg: resources/lakehouse/ ----------------------------------------------------------------------------------
@@ -762,6 +766,11 @@ PINNED = {
     "pyspark": {
         "pyspark.daemon:manager": "",
         "pyspark.sql.classic.dataframe:DataFrame._jdf": SET,
+        "pyspark.sql.connect.conf:RuntimeConf._set_all": "self, configs, silent",
+        "pyspark.sql.connect.dataframe:DataFrame._explain_string": "self, extended, mode",
+        "pyspark.sql.connect.dataframe:DataFrame._plan": SET,
+        "pyspark.sql.connect.session:SparkSession._active_session": SET,
+        "pyspark.sql.connect.session:SparkSession._default_session": SET,
         "pyspark:SparkContext._gateway": SET,
         "pyspark:SparkContext._jsc": SET,
         "pyspark.sql:SparkSession._activeSession": SET,
@@ -864,6 +873,23 @@ def test_an_analysed_plan_has_the_class_of_each_expression_and_the_name_of_its_c
     assert '"org.apache.spark.sql.catalyst.plans.logical.Sample"' in text
     assert '"name": "u"' in text
     assert "expressions.Rand" not in text
+
+
+def test_a_worker_of_spark_looks_first_whether_it_may_work_and_says_what_it_raises() -> None:
+    # `refuse_work` takes the place of what `main` looks up by its name, inside of the body whose errors the driver is told
+    body = inspect.getsource(pyspark_worker.main)
+    assert body.index("try:") < body.index("check_python_version(infile)") < body.index("read_udfs")
+    assert "handle_worker_exception(" in body
+
+
+def test_a_text_that_a_server_parses_is_made_in_one_place() -> None:
+    # `hearing_sql` listens there, as a client parses none
+    assert list(inspect.signature(SQLExpression.__init__).parameters) == ["self", "expr"]
+    assert next(iter(inspect.signature(RemoteSession.sql).parameters)) == "self"
+    heard: list[str] = []
+    with hearing_sql(heard.append, connected=True):
+        SQLExpression("DATE 'today'")
+    assert heard == ["DATE 'today'"]
 
 
 def test_the_daemon_of_workers_is_pysparks() -> None:

@@ -220,7 +220,12 @@ class _AsReplay(ModeSpark):
 
     def __init__(self, platform: Platform, mode: Mode) -> None:
         by_mode = {Mode.REPLAY: platform.settings.spark_by_mode.get(mode, {})}
-        super().__init__(platform.settings.model_copy(update={"spark_by_mode": by_mode}), platform.worker_modules)
+        changed = {
+            "spark_by_mode": by_mode,
+            "spark_server": "never",
+        }  # the server that is kept for replays has others' settings
+        settings = platform.settings.model_copy(update=changed)
+        super().__init__(settings, platform.worker_modules, code=platform.code_of_workers)
 
     def session(self, mode: Mode) -> SparkSession:  # noqa: ARG002 - whatever the plan's mode
         return super().session(Mode.REPLAY)

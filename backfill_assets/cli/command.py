@@ -53,6 +53,7 @@ from backfill_assets.cli.reconciliation import drift, exceptions, reconcile
 from backfill_assets.cli.reproduction import reproduce
 from backfill_assets.cli.sinks import sinks
 from backfill_assets.cli.source_rows import compare_source
+from backfill_assets.cli.spark import spark
 from backfill_assets.cli.status import status
 from backfill_assets.cli.stopping import pause, stop
 from backfill_assets.cli.ui import ui
@@ -136,6 +137,7 @@ def cli() -> None:
       backfill split-files MANIFEST    part files that reach across its range
       backfill runbook RUN             its steps: what is done, what is next
       backfill sinks                   what runs can tell, and which mode may
+      backfill spark start             a Spark server that is kept; `stop`, `status`
       backfill migration plan NAME     move readers to another table; `advance`
       backfill metrics                 figures for Prometheus; --output, --listen
 
@@ -271,6 +273,7 @@ for _command in (
     run,
     runbook,
     sinks,
+    spark,
     split_files,
     status,
     stop,
@@ -314,9 +317,9 @@ def main() -> None:
     except BaseException as error:
         if not unexpected.is_unexpected(error):
             raise
-        if (full := unexpected.full_disk(error)) is not None:
+        if (outside := unexpected.of_the_machine(error)) is not None:
             with unexpected.said_where_possible():
-                refuse(full)
+                refuse(outside)
             sys.exit(EXIT_REFUSED)
         unexpected.tell(error)
         sys.exit(EXIT_FAILED)

@@ -101,16 +101,20 @@ def _is_ended_by_a_product(error: BaseException) -> bool:
     return not error.code or is_own(last)
 
 
-def full_disk(error: BaseException) -> Refused | None:
-    """Return what is said where an error comes of a full disk, wherever it was met; see `resources.files.space`."""
+def of_the_machine(error: BaseException) -> Refused | None:
+    """Return what is said where an error comes of a full disk or of a lost server of Spark, wherever it was met.
+
+    See `resources.files.space` and `resources.spark.failures`.
+    """
     from resources.files import space
     from resources.settings import load_settings
+    from resources.spark import failures
 
     try:
         home = str(load_settings().home)
     except Exception:  # noqa: BLE001 - settings that cannot be read, for whatever reason, take no word away
         home = None
-    return space.refusal(error, home)
+    return space.refusal(error, home) or failures.refusal(error)
 
 
 def tell(error: BaseException) -> None:

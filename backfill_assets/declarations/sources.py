@@ -28,6 +28,8 @@ def sources_of(product: Product) -> Sources:
     """
     modules = [*modules_of(product), *_named(product)]
     packages = tuple(sorted(product.code or set(filter(None, map(_package_of, modules)))))
+    if all(package.startswith(_SHIPPED) for package in packages):
+        return Sources(product.name, packages)  # they import nothing that is not installed: that need not be looked up
     return Sources(product.name, tuple(sorted((*packages, *imported_beside(packages, _CORE)))))
 
 

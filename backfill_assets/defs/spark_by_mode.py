@@ -14,7 +14,7 @@ from backfill_assets.installation import Platform
 from manifests.model import Mode
 from resources.sinks.declared import Declared
 from resources.sinks.policy import judge_granted
-from resources.spark.sessions import SparkOfOneMode
+from resources.spark.one_mode import SparkOfOneMode
 
 _MODES = (Mode.LIVE, Mode.BACKFILL, Mode.REPLAY, Mode.DRY_RUN, Mode.RECONCILIATION)
 _WITHOUT_LIVE = (

@@ -41,6 +41,7 @@ from resources.lakehouse.facade import local_path
 from resources.lakehouse.landed_logs import LandedLoad, landed_loads, taken_back
 from resources.lakehouse.loads import REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
+from resources.spark.cores import tasks_at_once
 
 _log = logging.getLogger(__name__)
 _PIECE = 1_000_000
@@ -244,7 +245,7 @@ class _Landing:
         if not limits.records_per_second and not limits.bytes_per_second:
             return Pace()
         spark = self._platform.spark.session(Mode.BACKFILL)
-        readers = max(1, min(pieces, limits.readers or pieces, spark.sparkContext.defaultParallelism))
+        readers = max(1, min(pieces, limits.readers or pieces, tasks_at_once(spark)))
         return Pace(limits.records_per_second / readers, limits.bytes_per_second / readers)
 
     def _read(self, tasks: Sequence[tuple[RangeTask, int]]) -> list[RangeRead]:

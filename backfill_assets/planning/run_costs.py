@@ -60,7 +60,7 @@ def cores_of(settings: Settings, mode: Mode) -> int | None:
     """Return how many cores the sessions of a mode compute with, by the settings; None where those do not say."""
     spark = settings.spark | settings.spark_by_mode.get(mode, {})
     local = _LOCAL.fullmatch(spark.get("spark.master", DEFAULT_MASTER))
-    if local is not None:
+    if local is not None and not settings.server_of(mode):  # of somebody else's server no master is set here
         cores = local["cores"] or "1"
         return os.cpu_count() if cores == "*" else int(cores) or None
     if (most := spark.get("spark.cores.max", "")).isdigit() and int(most):

@@ -49,6 +49,7 @@ from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import PinnedRead, before, between, local_path
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord
+from resources.spark.cores import tasks_at_once
 
 _WRITTEN = "written"
 _PATIENCE_SECONDS = 30.0
@@ -62,7 +63,7 @@ def transform_context(run: RunContext, chunks: Sequence[PlannedChunk]) -> Transf
         pin.table: read(spark, lakehouse.pinned(pin.table, pin.snapshot_id, schema_id=plan.schema_of(pin.table)))
         for pin in plan.references
     }
-    return context_of(run.plan, run.target, chunks, references, spark.sparkContext.defaultParallelism)
+    return context_of(run.plan, run.target, chunks, references, tasks_at_once(spark))
 
 
 def _ignore_read(_part: str, _read: PinnedRead) -> None:
@@ -308,7 +309,13 @@ def compute_batch(
 def _written(counted: Observation) -> int | None:
     """Return how many rows Spark says it has written; None where it has not said so in time: it may drop its events."""
     said: list[int] = []
-    asked = threading.Thread(target=lambda: said.append(int(counted.get[_WRITTEN])), daemon=True)
+
+    def ask() -> None:
+        number = counted.get.get(_WRITTEN)  # a server of Spark Connect has said it with the write, or will not
+        if number is not None:
+            said.append(int(number))
+
+    asked = threading.Thread(target=ask, daemon=True)
     asked.start()
     asked.join(_PATIENCE_SECONDS)
     return said[0] if said else None

@@ -53,6 +53,7 @@ from resources.ledger.facade import (
     operator,
 )
 from resources.ledger.plans import computed_in_vain
+from resources.spark import failures
 
 _log = logging.getLogger(__name__)
 _ERROR_LENGTH = 2_000
@@ -333,9 +334,10 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
         _refused(run, batch, attempt, refusal)
         raise
     except Exception as error:
-        if (full := space.refusal(error)) is not None:  # half as many chunks find no room, either
-            _refused(run, batch, attempt, full)
-            raise full from error
+        # half as many chunks find no room, either, and no other server or workers
+        if (none := space.refusal(error) or failures.refusal(error)) is not None:
+            _refused(run, batch, attempt, none)
+            raise none from error
         if (alike := _alike(plan, launch, batch, error)) is not None:
             _refused(run, batch, attempt, alike, chunk=batch[0].key)
             raise alike from error

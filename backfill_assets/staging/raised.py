@@ -27,6 +27,7 @@ from manifests.errors import Refused
 from manifests.text import visible, words_of
 from resources.files import space
 from resources.ledger.facade import RAISED
+from resources.spark import failures
 
 ERRORS = "errors"
 """The folder of the home that tracebacks are kept in."""
@@ -91,7 +92,7 @@ def done_or_raised(run_id: str, work: Callable[[], Done]) -> Done | BaseExceptio
 
     Raises:
         RunStopped: if the run was stopped meanwhile.
-        Refused: what the work was refused, or that the disk is full.
+        Refused: what the work was refused, that the disk is full, or that Spark's server or workers are not there.
     """
     try:
         with stopping.ending(run_id):
@@ -99,8 +100,8 @@ def done_or_raised(run_id: str, work: Callable[[], Done]) -> Done | BaseExceptio
     except Refused:
         raise
     except ANY_ERROR as error:
-        if (full := space.refusal(error)) is not None:
-            raise full from error
+        if (outside := space.refusal(error) or failures.refusal(error)) is not None:
+            raise outside from error
         return error
 
 

@@ -43,8 +43,9 @@ from manifests.chunks import Chunk
 from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.text import words_of
+from resources.spark.mode_settings import OPEN_FILES
 from resources.spark.pyspark_private import settings_of
-from resources.spark.sessions import OPEN_FILES, is_refused_write, put_back, released_settings, writing_no_files
+from resources.spark.sessions import is_refused_write, put_back, released_settings, writing_no_files
 
 _LINE = 300
 _OF_NO_ROW = ("pandas_on_Spark.", "spark.app.name")

@@ -7,16 +7,16 @@ Put here an expression of which nothing can be computed twice alike. What depend
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession, is_remote
 
 from backfill_assets.declarations.target import PURITY_GATE
 from manifests.errors import Problem, TransformRefused
 from manifests.plan import Plan
-from resources.spark.pyspark_private import analysed, hearing_sql
+from resources.spark.pyspark_private import analysed, analysed_text, asked_of_server, hearing_sql, is_connected
 
 _CLOCK = "the clock of the machine", "`context.run_clock` is the only now there is"
 _CHANCE = "chance", "take what is to look random from a hash of the key, for example xxhash64"
@@ -60,6 +60,44 @@ _NOW_IN_WORDS = re.compile(r"\s*(now|today|yesterday|tomorrow)(\s*[^\sA-Za-z]\S*
 """Text that Spark takes for a moment when it casts it, with a time zone or without."""
 
 
+SAID: Mapping[str, str] = {
+    "curdate": "CurrentDate",
+    "current_catalog": "CurrentCatalog",
+    "current_database": "CurrentDatabase",
+    "current_date": "CurrentDate",
+    "current_schema": "CurrentDatabase",
+    "current_time": "CurrentTime",
+    "current_timestamp": "CurrentTimestamp",
+    "current_user": "CurrentUser",
+    "input_file_block_length": "InputFileBlockLength",
+    "input_file_block_start": "InputFileBlockStart",
+    "input_file_name": "InputFileName",
+    "java_method": "CallMethodViaReflection",
+    "localtimestamp": "LocalTimestamp",
+    "monotonically_increasing_id": "MonotonicallyIncreasingID",
+    "now": "Now",
+    "rand": "Rand",
+    "randn": "Randn",
+    "random": "Rand",
+    "randstr": "RandStr",
+    "reflect": "CallMethodViaReflection",
+    "session_user": "CurrentUser",
+    "shuffle": "Shuffle",
+    "spark_partition_id": "SparkPartitionID",
+    "try_reflect": "TryReflect",
+    "uniform": "Uniform",
+    "user": "CurrentUser",
+    "uuid": "Uuid",
+}
+"""By the name of a function, in small letters: the class of its expression. A client of Spark Connect sees names alone."""
+_MOST_FIELDS = "spark.sql.debug.maxToStringFields"
+_CALL = re.compile(r"(?<![\w.'`])(\w+)\(")
+_SAMPLE = re.compile(r"[\s:+|-]*Sample [\d.]")
+_NAMED = re.compile(r" AS (\w+)#\d+")
+_CAST = re.compile(r"(?<!\w)(cast|to_date|to_timestamp)\(")
+_PARSED = {"to_date": "date", "to_timestamp": "timestamp"}
+
+
 def require_steady(plan: Plan, rows: DataFrame) -> None:
     """Refuse a frame that has an expression of which nothing can be computed twice alike.
 
@@ -89,7 +127,7 @@ def steady_texts(plan: Plan) -> Iterator[None]:
         TransformRefused: naming each.
     """
     texts: list[str] = []
-    with hearing_sql(texts.append):
+    with hearing_sql(texts.append, connected=is_remote()):
         yield
     if PURITY_GATE not in plan.gates:
         return
@@ -139,7 +177,77 @@ def _unescaped(said: str) -> str:
 
 def unsteady(rows: DataFrame) -> Iterator[tuple[str, str]]:
     """Yield the expressions in a frame's plan that are refused, each with the column that it is part of, or nothing."""
+    if is_connected(rows):
+        with _told_whole(rows.sparkSession):
+            text = analysed_text(rows)
+        return unsteady_in_text(text, *asked_of_server(rows))
     return _named(analysed(rows), "")
+
+
+@contextmanager
+def _told_whole(session: SparkSession) -> Iterator[None]:
+    """Have Spark leave out nothing of the plans that it words meanwhile: it names 25 columns, else, and says how many more there are."""
+    before = session.conf.get(_MOST_FIELDS, None)
+    session.conf.set(_MOST_FIELDS, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        session.conf.unset(_MOST_FIELDS) if before is None else session.conf.set(_MOST_FIELDS, before)
+
+
+def unsteady_in_text(plan: str, asked: Collection[str], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what `unsteady` does, from the words that Spark has for an analysed plan.
+
+    They show texts without quotes: what looks like a function counts where it was asked for, by its name (`asked`) or in a text
+    that Spark has parsed.
+    """
+    said = set(asked) | {word for text in texts for word in _words(text)}
+    for line in plan.splitlines():
+        for found in _CALL.finditer(line):
+            name = SAID.get(found[1].lower())
+            if name is not None and any(SAID[word] == name for word in said & SAID.keys()):
+                yield name, _column_after(line, found.start())
+        if _SAMPLE.match(line) and said & {"sample", "tablesample"}:
+            yield "Sample", ""
+        for start, words, moment in _casts(line):
+            yield f"'{words}' as a {moment}", _column_after(line, start)
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of a text of SQL, in small letters, without those of its texts and remarks."""
+    bare = _TOKENS.sub(lambda found: found[0].strip("`") if found[0].startswith("`") else " ", text)
+    yield from re.findall(r"\w+", bare.lower())
+
+
+def _column_after(line: str, start: int) -> str:
+    found = _NAMED.search(line, start)
+    return "" if found is None else found[1]
+
+
+def _casts(line: str) -> Iterator[tuple[int, str, str]]:
+    """Yield where a line makes a day or an instant of a text that Spark takes for now, that text, and the type."""
+    for found in _CAST.finditer(line):
+        inside, _, rest = _until_closed(line, found.end()).rpartition(" as ")
+        kind = rest if found[1] == "cast" else _PARSED[found[1]]
+        if found[1] != "cast":
+            inside, _, form = _until_closed(line, found.end()).partition(", ")
+            if not form.startswith("None"):  # with a format of its own there are no words
+                continue
+        if kind not in _MOMENTS or "#" in inside:  # what has a column inside is left to the rows
+            continue
+        words = "".join(re.split(r"\w+\(|, |\)", inside))
+        if _NOW_IN_WORDS.fullmatch(words):
+            yield found.start(), words, kind
+
+
+def _until_closed(line: str, start: int) -> str:
+    """Return what stands in a line until the bracket closes that was opened before `start`."""
+    depth = 1
+    for end in range(start, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[end], 0)
+        if not depth:
+            return line[start:end]
+    return line[start:]
 
 
 def _named(nodes: Sequence[Any], column: str) -> Iterator[tuple[str, str]]:

@@ -446,8 +446,8 @@ def cancel_dagster_run(instance: DagsterInstance, dagster_run_id: str, why: str)
 
 
 def _in_py4j(frame: FrameType | None) -> bool:
-    """Return whether a frame is inside a call to the JVM, whose answer would be left in the pipe."""
-    return _inside(frame, ("py4j.",))
+    """Return whether a frame is inside a call to the JVM, whose answer would be left in the pipe, or to a server of Spark."""
+    return _inside(frame, ("py4j.", "grpc."))
 
 
 def _inside(frame: FrameType | None, modules: tuple[str, ...], *, but: tuple[str, ...] = ()) -> bool:

@@ -38,6 +38,7 @@ from backfill_assets.testing.stored_rows import StoredRows
 from manifests.plan import Plan, PlannedChunk
 from manifests.staged_file import StagedFile
 from resources.spark.chunk_work import ThisProcess
+from resources.spark.cores import tasks_at_once
 from resources.spark.pyspark_private import root_is_default
 
 
@@ -123,9 +124,7 @@ class Computing:
 
     def _context(self, chunks: Sequence[PlannedChunk], cores: int | None = None) -> TransformContext:
         references = {name: read(self.session, stored.whole) for name, stored in self.references.items()}
-        return context_of(
-            self.plan, self.target, chunks, references, cores or self.session.sparkContext.defaultParallelism
-        )
+        return context_of(self.plan, self.target, chunks, references, cores or tasks_at_once(self.session))
 
     def _further(self, chunks: Sequence[PlannedChunk], rows: Mapping[str, StoredRows]) -> Mapping[str, DataFrame]:
         first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)

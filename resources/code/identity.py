@@ -182,6 +182,16 @@ def require_own_bytecode(product: Sources | None = None, *, loaded_only: bool = 
     )
 
 
+def own_content() -> str:
+    """Return the hash of this package's files as they lie on the disk now, without the products that ship with it."""
+    return _content_hash(_own_tree().files)
+
+
+def content_of(product: Sources) -> str:
+    """Return the hash of a product's files as they lie on the disk now."""
+    return _content_hash(product.files())
+
+
 def changed_on_disk(product: Sources | None = None) -> bool:
     """Whether the sources are other ones by now than when this process looked at its own: workers would import those."""
     known = identity_of_sources(product)

@@ -12,15 +12,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
 import pyspark
-from pyspark.sql import SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql import SparkSession
 
 from resources.spark.pyspark_private import gateway_of
+from resources.spark.warming import do_what_is_done
 
 LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 """The option that gives a JVM our log settings."""
@@ -58,7 +56,7 @@ def make() -> Path:
             .config("spark.driver.extraJavaOptions", f'-XX:ArchiveClassesAtExit="{made}" {_QUIET} {LOGGING}')
             .getOrCreate()
         )
-        _do_what_is_done(session, folder)
+        do_what_is_done(session, folder)
         gateway = gateway_of(session)  # the JVM writes the archive when it ends
         session.stop()
         gateway.shutdown()
@@ -68,36 +66,6 @@ def make() -> Path:
             raise OSError(f"{made} was not written; everything works without it, each command that starts Spark later")
         made.replace(path)
     return path
-
-
-def _do_what_is_done(session: SparkSession, folder: str) -> None:
-    """Do a little of what a run does: read, join, window, aggregate, write by partition, have Python workers do something."""
-
-    def pass_on(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        yield from batches
-
-    numbers = session.range(1000).select(
-        "id",
-        (F.col("id") % 7).cast("string").alias("name"),
-        F.date_add(F.lit("2024-01-01"), F.col("id").cast("int") % 90).alias("day"),
-    )
-    numbers.withColumn("chunk", F.trunc("day", "MM")).write.partitionBy("chunk").parquet(f"{folder}/numbers")
-    read = session.read.parquet(f"{folder}/numbers")
-    days = Window.partitionBy("name").orderBy("day")
-    listed = session.createDataFrame([("1", 1), ("2", 2)], "name string, slot int")
-    found = (
-        read.withColumn("first", F.min("day").over(days))
-        .join(F.broadcast(listed), "name", "left_outer")
-        .groupBy("name", F.from_utc_timestamp(F.col("first").cast("timestamp"), "Europe/Rome").alias("at"))
-        .agg(F.count_if(F.col("slot").isNull()).alias("without"), F.collect_list(F.struct("id", "day")).alias("rows"))
-        .join(read.hint("shuffle_hash"), "name", "full_outer")
-        .select("name", F.inline("rows"), F.sequence(F.col("day"), F.date_add("day", 2)).alias("days"))
-        .repartitionById(2, F.lit(0))
-        .mapInArrow(pass_on, "name string, id long, day date, days array<date>")
-        .sortWithinPartitions("name")
-    )
-    found.count()
-    found.limit(5).collect()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,22 @@ def daemon_of_workers() -> Callable[[], None]:
     return manager
 
 
+def refuse_work(why: str) -> None:
+    """Have each Python worker that this process forks fail at the beginning of whatever it is given, with these words."""
+    from pyspark import worker  # noqa: PLC0415 - not before the search path is without archives
+
+    def refuse(_infile: Any) -> None:
+        raise RuntimeError(why)
+
+    looked_up: Any = worker  # by its `main`, first of all
+    looked_up.check_python_version = refuse
+
+
+def is_connected(of: Any) -> bool:
+    """Return whether a session, or a frame of one, is a client's of a Spark Connect server."""
+    return type(of).__module__.startswith("pyspark.sql.connect.")
+
+
 def gateway_of(session: SparkSession) -> Any:
     """Return the connection of a classic session to the JVM that it has started; `proc` is the JVM's process."""
     return session.sparkContext._gateway  # noqa: SLF001
@@ -46,12 +62,19 @@ def keep_root(session: SparkSession) -> None:
 
 
 def make_default(session: SparkSession) -> None:
-    """Have `SparkSession.builder.getOrCreate()`, `active()` and the JVM hand out a classic session from now on.
+    """Have `SparkSession.builder.getOrCreate()`, `active()` and the JVM hand out a session from now on.
 
     PySpark hands out the one that it has made first, whose settings are nobody's: neither confined nor of any mode.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
+    if is_connected(session):
+        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415
+
+        remote: Any = RemoteSession
+        remote._default_session = session  # noqa: SLF001
+        remote._active_session.session = session  # noqa: SLF001
+        return
     SparkSession._instantiatedSession = session  # noqa: SLF001
     SparkSession._activeSession = session  # noqa: SLF001
     of_jvm = SparkSession._get_j_spark_session_class(session._jvm)  # noqa: SLF001
@@ -60,7 +83,13 @@ def make_default(session: SparkSession) -> None:
 
 
 def put_setting(session: SparkSession, name: str, value: str | None) -> None:
-    """Set a classic session's setting, or unset it (None), whichever it is: `SparkSession.builder` asks no more."""
+    """Set a session's setting, or unset it (None): a classic one's whichever it is, since `SparkSession.builder` asks no more.
+
+    A builder of Spark Connect sets what `conf` does.
+    """
+    if is_connected(session):
+        session.conf.unset(name) if value is None else session.conf.set(name, value)
+        return
     settings = session._jsparkSession.sessionState().conf()  # noqa: SLF001
     settings.unsetConf(name) if value is None else settings.setConfString(name, value)
 
@@ -85,12 +114,38 @@ def versions(session: SparkSession) -> tuple[str, str]:
     return jvm.org.apache.hadoop.util.VersionInfo.getVersion(), session.version
 
 
+def put_all(session: SparkSession, settings: Mapping[str, str]) -> None:
+    """Set settings that a session may change: a server of Spark Connect is asked once, and not once for each."""
+    if is_connected(session):
+        conf: Any = session.conf
+        conf._set_all(dict(settings), silent=False)  # noqa: SLF001
+        return
+    for name, value in settings.items():
+        session.conf.set(name, value)
+
+
+def modifiable(session: SparkSession, names: Sequence[str]) -> set[str]:
+    """Return which of some settings a session may change; a server of Spark Connect is asked once."""
+    if not is_connected(session):
+        return {name for name in names if session.conf.isModifiable(name)}
+    from pyspark.sql.connect import proto  # noqa: PLC0415 - without the extra there is none
+
+    remote: Any = session
+    requests: Any = proto.ConfigRequest
+    answer = remote.client.config(requests.Operation(is_modifiable=requests.IsModifiable(keys=list(names))))
+    return {name for name, said in answer.pairs if said == "true"}
+
+
 def settings_of(session: SparkSession) -> dict[str, str]:
-    """Return what `session.conf.getAll` does of a classic session, in a fifth of its time.
+    """Return what `session.conf.getAll` does, of a classic session in a fifth of its time.
 
     PySpark asks the JVM for each name and value, and ends with an error that it makes a Python one of. A run asks many times.
     What was put past Spark into its settings, and cannot be written as a name and its text, PySpark is asked for.
     """
+    if is_connected(session):
+        remote: Any = session.conf
+        said: dict[str, str] = remote.getAll
+        return said
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
 
     jvm: Any = session._jvm  # noqa: SLF001
@@ -111,18 +166,56 @@ def analysed(frame: DataFrame) -> list[dict[str, Any]]:
     return nodes
 
 
+def analysed_text(frame: DataFrame) -> str:
+    """Return the analysed plan of a frame of Spark Connect as Spark words it: a client has no other way to it."""
+    asked: Any = frame
+    said = str(asked._explain_string(mode="extended"))  # noqa: SLF001
+    return said.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+
+
+def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str]]:
+    """Return what a frame of Spark Connect asks its server for: the names of functions, and the texts that it is to parse."""
+    from google.protobuf.message import Message  # type: ignore[import-untyped] # noqa: PLC0415 - as above
+
+    asked: Any = frame
+    names: set[str] = set()
+    texts: list[str] = []
+    waiting: list[Any] = [asked._plan.to_proto(asked.sparkSession.client)]  # noqa: SLF001
+    while waiting:
+        message = waiting.pop()
+        kind = message.DESCRIPTOR.name
+        if kind in {"UnresolvedFunction", "CallFunction"}:
+            names.add(message.function_name.lower())
+        elif kind == "Sample":
+            names.add("sample")
+        elif kind in {"ExpressionString", "SQL"}:
+            texts.append(message.expression if kind == "ExpressionString" else message.query)
+        for field, value in message.ListFields():
+            if field.message_type is None:
+                continue
+            if field.message_type.GetOptions().map_entry:
+                waiting += [one for one in value.values() if isinstance(one, Message)]
+            elif isinstance(value, Message):
+                waiting.append(value)
+            else:
+                waiting += value
+    return names, texts
+
+
 _heard = threading.local()
 """In each thread, what hears the texts that Spark is given to parse."""
 _hears: list[bool] = []
+"""Which listeners are there: those of a client of Spark Connect (True), those of a classic session (False)."""
 
 
 @contextmanager
-def hearing_sql(hear: Callable[[str], None]) -> Iterator[None]:
+def hearing_sql(hear: Callable[[str], None], *, connected: bool = False) -> Iterator[None]:
     """Have a function hear each text that this thread gives Spark to parse as SQL: expressions, conditions and queries.
 
-    Of some words nothing is left in the plan that Spark makes of them: its parser puts a day in their place.
+    Of some words nothing is left in the plan that Spark makes of them: its parser puts a day in their place. `connected` is said
+    where the session is a client's of Spark Connect: its server parses.
     """
-    _hear_texts()
+    _hear_texts(connected=connected)
     before = getattr(_heard, "by", None)
     _heard.by = hear
     try:
@@ -131,35 +224,50 @@ def hearing_sql(hear: Callable[[str], None]) -> Iterator[None]:
         _heard.by = before
 
 
-def _hear_texts() -> None:
+def _hear_texts(*, connected: bool) -> None:
     """Put a listener before the few functions of PySpark by which text gets to the parser, once for the life of the process."""
-    if _hears:
+    if connected in _hears:
+        return
+    _hears.append(connected)
+    if connected:
+        from pyspark.sql.connect.expressions import SQLExpression  # noqa: PLC0415 - without the extra there is none
+        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415
+
+        # `expr`, `selectExpr` and a condition that is a text make one
+        _before(SQLExpression, "__init__", lambda _, expr: expr)
+        _before(RemoteSession, "sql", _texts_of_query)
         return
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the daemon of workers does without
     from pyspark.sql.classic.dataframe import DataFrame  # noqa: PLC0415
     from pyspark.sql.functions import builtin  # noqa: PLC0415
 
-    def tell(*texts: Any) -> None:
-        if (hear := getattr(_heard, "by", None)) is not None:
-            for text in texts:
-                tell(*text) if isinstance(text, (list, tuple)) else isinstance(text, str) and hear(text)
-
-    def before(owner: Any, name: str, texts: Callable[..., Any]) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def told(*given: Any, **named: Any) -> Any:
-            tell(texts(*given, **named))
-            return original(*given, **named)
-
-        setattr(owner, name, told)
-
     # `expr`, whoever has imported it, looks this one up when it is called
-    before(builtin, "_invoke_function", lambda name, *given: given if name == "expr" else ())
-    before(DataFrame, "selectExpr", lambda _, *given: given)
-    before(DataFrame, "filter", lambda _, condition: condition)  # `where` asks it
-    before(SparkSession, "sql", lambda _, sqlQuery, *given, **named: (sqlQuery, _texts_within(given, named)))  # noqa: N803
-    _hears.append(True)
+    _before(builtin, "_invoke_function", lambda name, *given: given if name == "expr" else ())
+    _before(DataFrame, "selectExpr", lambda _, *given: given)
+    _before(DataFrame, "filter", lambda _, condition: condition)  # `where` asks it
+    _before(SparkSession, "sql", _texts_of_query)
+
+
+def _before(owner: Any, name: str, texts: Callable[..., Any]) -> None:
+    """Have a function tell the texts that it is given, before it does what it does."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def told(*given: Any, **named: Any) -> Any:
+        _tell(texts(*given, **named))
+        return original(*given, **named)
+
+    setattr(owner, name, told)
+
+
+def _tell(*texts: Any) -> None:
+    if (hear := getattr(_heard, "by", None)) is not None:
+        for text in texts:
+            _tell(*text) if isinstance(text, (list, tuple)) else isinstance(text, str) and hear(text)
+
+
+def _texts_of_query(_: Any, sqlQuery: str, *given: Any, **named: Any) -> tuple[str, list[str]]:  # noqa: N803 - as it is called
+    return sqlQuery, _texts_within(given, named)
 
 
 def _texts_within(given: Sequence[Any], named: Mapping[str, Any]) -> list[str]:

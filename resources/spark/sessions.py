@@ -1,9 +1,8 @@
 """Spark sessions keyed by execution mode, on top of dagster-pyspark.
 
-Put here what a session may reach and how it is configured. A session knows its mode and says so; a mode other than
-LIVE gets no JDBC, no credentials of sinks, and, on the embedded default, no file system outside the lakehouse; that of
-RECONCILIATION writes no files at all. These settings stop accidents, not intent: see `docs/deployment.md` for the
-boundary that does.
+Put here how the session of a mode is had, in a JVM of this process or of a server, and what it is made to do for a while. A session
+knows its mode and says so; a mode other than LIVE gets no JDBC, no credentials of sinks, and, on the embedded default, no file
+system outside the lakehouse; that of RECONCILIATION writes no files at all. The settings themselves are `mode_settings`'.
 """
 
 from __future__ import annotations
@@ -22,169 +21,54 @@ from typing import TYPE_CHECKING, Any, cast
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
-from resources.code.sources import INSTALLED
-from resources.settings import (
-    API_VARIABLES,
-    DEFAULT_MASTER,
-    SINK_VARIABLES,
-    TOPIC_VARIABLES,
-    WEBHOOK_VARIABLE,
-    Settings,
+from resources.code import of_workers
+from resources.settings import API_VARIABLES, TOPIC_VARIABLES, Settings
+from resources.spark import (
+    class_archive,
+    connected,
+    failures,
+    kept_servers,
+    object_store,
+    one_reach,
+    pyspark_private,
+    surroundings,
 )
-from resources.spark import class_archive, object_store, pyspark_private, surroundings, worker_daemon
+from resources.spark.mode_settings import (
+    HADOOP,
+    JAVA_OPTIONS,
+    JDBC_PROVIDERS,
+    MODE_KEY,
+    OF_HADOOP,
+    WRITES_NOTHING,
+    of_the_jvm,
+    session_settings,
+    working_folder,
+    writing_settings,
+)
+from resources.spark.object_store import COMMIT_PROTOCOL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MODE_KEY = "spark.backfill.mode"
-"""Runtime setting in which a session carries its mode."""
-JDBC_PROVIDERS = "basic,db2,databricks,mariadb,mssql,mysql,oracle,postgres"
-
 _TELL_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of PySpark that write each error with the JVM's whole stack to stderr, besides raising it."""
-OPEN_FILES = 8
-"""Files that a task writes side by side; of rows for more than these, Spark would sort what is left once more."""
-_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-"""Ours; an installation's own are `spark.driver.extraJavaOptions`, which come after them."""
-
-# Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
-_STATIC = {
-    "spark.master": DEFAULT_MASTER,
-    "spark.driver.memory": "2g",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    _JAVA_OPTIONS: class_archive.LOGGING,
-    "spark.python.worker.reuse": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.codegen.cache.maxEntries": "1000",
-    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
-    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    "spark.hadoop.parquet.enable.summary-metadata": "false",
-}
-_RUNTIME = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.parquet.fieldId.write.enabled": "true",
-    "spark.sql.parquet.fieldId.read.enabled": "true",
-    "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
-    # Spark has times of day, and asks to be told so
-    "spark.sql.timeType.enabled": "true",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.files.maxRecordsPerFile": "4000000",
-    # the chunks of a partition are sorted by key already: this spares the writer's own sort, by folder
-    "spark.sql.maxConcurrentOutputFileWriters": str(OPEN_FILES),
-    # files are named to Spark one by one: on a local disk the driver looks them up faster than a job would
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    "spark.sql.sources.partitionOverwriteMode": "static",
-    # column chunks of a few kilobytes are read faster in this thread than by handing them to others
-    "parquet.hadoop.vectored.io.enabled": "false",
-}
-_WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _OTHERWISE = {
     "spark.sql.shuffle.partitions": "3",
     _ADAPTIVE: "false",
 }
 """Settings by which a chunk is computed again in another way than before."""
-_HADOOP = ("fs.", "parquet.", "mapreduce.")
-_OF_JVM, _OF_STORES = "spark.hadoop.", "spark.hadoop.fs."
-_S3 = ("fs.s3.", "fs.s3a.", "fs.s3n.")
-_COMMIT_PROTOCOL = object_store.COMMIT_PROTOCOL
-_WRITES_NOTHING = {_COMMIT_PROTOCOL: "org.apache.spark.internal.io.FileCommitProtocol"}
-"""What commits the files that a frame is written to: the abstract class itself, which Spark cannot make, so that every write
-fails before it has removed or written anything. Spark refuses the name of a class that it cannot load."""
-_OF_A_SESSION = frozenset({_COMMIT_PROTOCOL, object_store.COMMITTER})
-"""Settings that the root session is not given: what only one mode may not do, and what takes classes that may be missing."""
-_NOWHERE = "/there-is-no-local-file-here"
 _OWN_CATALOG = "spark.sql.warehouse.dir"
-_JDBC = "spark.sql.sources.disabledJdbcConnProviderList"
-_DENIED = {_JDBC: JDBC_PROVIDERS}
 _WITHOUT_SINKS = frozenset({Mode.DRY_RUN, Mode.RECONCILIATION})
 """Modes that write to no sink."""
-_reached: list[tuple[SparkSession, Path, Mode, dict[str, str]]] = []
-"""Which sessions of which installation open S3 by which settings, with the root session of their JVM."""
-_confined: set[bool] = set()
-"""Whether the sessions of this process are confined; both only where LIVE's reach nothing that others may not."""
-
-
-def session_settings(settings: Settings, mode: Mode) -> dict[str, str]:
-    """Return the Spark settings of a mode: defaults, then the installation's, then what the mode forbids."""
-    merged = _writing_settings(settings, mode)
-    return merged | _WRITES_NOTHING if mode is Mode.RECONCILIATION else merged
-
-
-def _writing_settings(settings: Settings, mode: Mode) -> dict[str, str]:
-    """Return the settings of a mode as they are where files are written."""
-    own = _by_session(settings.spark) | _by_session(settings.spark_by_mode.get(mode, {}))
-    merged = _STATIC | _RUNTIME | _DENIED | object_store.s3_settings(settings.catalog, own) | own
-    if mode is not Mode.LIVE:
-        merged |= _DENIED | only_the_warehouse(settings)
-    return merged | {MODE_KEY: mode.value}
-
-
-def of_the_jvm(wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that Spark is started with."""
-    return {name: value for name, value in wanted.items() if not name.startswith(_HADOOP) and name not in _OF_A_SESSION}
-
-
-def _by_session(own: Mapping[str, str]) -> dict[str, str]:
-    """Return an installation's settings, those of file systems as a session has them: they may be credentials.
-
-    As `spark.hadoop.fs.*` they would be the JVM's, on its command line and in Spark's log of events.
-    """
-    moved = {name.removeprefix(_OF_JVM): value for name, value in own.items() if name.startswith(_OF_STORES)}
-    return moved | {name: value for name, value in own.items() if not name.startswith(_OF_STORES)}
-
-
-def only_the_warehouse(settings: Settings) -> dict[str, str]:
-    """Return the settings that leave a session no local path but the warehouse's, and those of tables beside it.
-
-    Hadoop's view file system takes the place of the local one and has these mounts only, so that a path elsewhere does not
-    exist, for reading or writing. Where the warehouse is in S3 no local path is left, and what the catalog's keys may do there is
-    the limit; where it is in another store, its credentials alone are.
-    """
-    warehouse = settings.catalog.get("warehouse", "")
-    if not warehouse.startswith("file:") and not object_store.is_in_s3(settings.catalog):
-        return {}
-    # a view without any mount cannot be made
-    folders = settings.reachable_folders or [_NOWHERE]
-    return {
-        "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
-        # otherwise the file system that another session of this JVM opened would be handed out
-        "fs.file.impl.disable.cache": "true",
-        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
-        # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
-        "spark.sql.sources.ignoreDataLocality": "true",
-        **{f"fs.viewfs.mounttable.default.link.{one}": f"file://{one}" for one in folders},
-    }
-
-
-def working_folder(modules: Sequence[str]) -> dict[str, str]:
-    """Return the settings that keep Python workers from the working folder, which `python -m` searches first.
-
-    Else a folder there that is called like an installed product would be another package to the workers than to the driver.
-    Not where the driver searches it, or has found one of its `modules` there: Dagster searches it only while it loads code.
-    """
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:
-        return {}
-    files = (getattr(sys.modules.get(name.partition(".")[0]), "__file__", None) for name in modules)
-    found = (Path(file) for file in files if file)
-    is_searched = any(Path(entry or here).resolve() == here.resolve() for entry in sys.path) or any(
-        file.is_relative_to(here) and INSTALLED.isdisjoint(file.parts) for file in found
-    )
-    return {} if is_searched else {"spark.executorEnv.PYTHONSAFEPATH": "1"}
 
 
 class ModeSpark:
     """The Spark sessions of one process, one a mode, made at first use.
 
     `worker_modules` are what Python workers have imported when they begin; `sinks` those that other modes than LIVE may use.
-    `opened` returns the properties of the opened catalog, and is asked where the installation's own do not say where its tables are.
+    `opened` returns the properties of the opened catalog, and is asked where the installation's own do not say where its tables are;
+    `code` says which code the workers are to be.
     """
 
     def __init__(
@@ -193,12 +77,10 @@ class ModeSpark:
         worker_modules: Sequence[str] = (),
         sinks: Collection[str] = frozenset(),
         opened: Callable[[], Mapping[str, str]] | None = None,
+        code: Callable[[], str] = of_workers.text_of,
     ) -> None:
-        self._as_set, self._worker_modules, self._sinks, self._opened = settings, worker_modules, sinks, opened
-        self._workers = {
-            "spark.python.daemon.module": worker_daemon.__name__,
-            f"spark.executorEnv.{worker_daemon.MODULES_VARIABLE}": ",".join(worker_modules),
-        }
+        self._as_set, self._worker_modules, self._sinks = settings, worker_modules, sinks
+        self._opened, self._say_code = opened, code
         self._sessions: dict[Mode, SparkSession] = {}
 
     @cached_property
@@ -207,6 +89,11 @@ class ModeSpark:
         if self._opened is None or object_store.says_where(self._as_set.catalog):
             return self._as_set
         return self._as_set.model_copy(update={"catalog": self._as_set.catalog | dict(self._opened())})
+
+    @cached_property
+    def _code(self) -> str:
+        """Which code the workers are to be: that of the disk when the first session of this process began."""
+        return self._say_code()
 
     def session(self, mode: Mode) -> SparkSession:
         """Return the session of a mode.
@@ -220,10 +107,17 @@ class ModeSpark:
         if mode not in self._sessions:
             self._sessions[mode] = self._start(mode)
         session = self._sessions[mode]
-        if session.conf.get(MODE_KEY) != mode.value:
+        try:
+            said = session.conf.get(MODE_KEY)
+        except Exception as error:
+            if not failures.is_lost(error):
+                raise
+            session = self._sessions[mode] = self._start(mode)  # its server has ended, or given it up meanwhile
+            said = session.conf.get(MODE_KEY)
+        if said != mode.value:
             raise EnvironmentRefused(
                 Problem(
-                    f"the Spark session for {mode} says it is {session.conf.get(MODE_KEY)}",
+                    f"the Spark session for {mode} says it is {said}",
                     "a session is used in the mode it was made for",
                     f"nothing else may change {MODE_KEY}",
                 )
@@ -239,7 +133,7 @@ class ModeSpark:
         if mode is not Mode.RECONCILIATION:
             yield session
             return
-        _set_or_unset(session, _COMMIT_PROTOCOL, _writing_settings(self._settings, mode).get(_COMMIT_PROTOCOL))
+        _set_or_unset(session, COMMIT_PROTOCOL, writing_settings(self._settings, mode).get(COMMIT_PROTOCOL))
         try:
             yield session
         finally:
@@ -265,36 +159,101 @@ class ModeSpark:
 
     def _start(self, mode: Mode) -> SparkSession:
         reached = self._sinks if mode not in _WITHOUT_SINKS else ()
-        _require_one_reach(self._settings, mode, self._sinks)
+        one_reach.require_one_reach(self._settings, mode, self._sinks)
         # or the JVM and its Python workers would inherit them; what this process may need once rows are published comes back
-        held_back = {name: os.environ.pop(name) for name in _credentials() if mode is not Mode.LIVE}
+        held_back = {name: os.environ.pop(name) for name in one_reach.credentials() if mode is not Mode.LIVE}
         for name in [one for one in os.environ if one.upper().startswith((API_VARIABLES, TOPIC_VARIABLES))]:
             del os.environ[name]  # only an extraction asks a server, and hands its workers what they need
-        kept = {name: value for name, value in held_back.items() if _sink_of(name) in reached}
+        kept = {name: value for name, value in held_back.items() if one_reach.sink_of(name) in reached}
         try:
             return self._start_without_credentials(mode)
         finally:
             os.environ.update(kept)
 
     def _start_without_credentials(self, mode: Mode) -> SparkSession:
-        # most commands need no session, and Dagster's resource takes a second to import
-        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
-        from pyspark.logger import PySparkLogger  # noqa: PLC0415
-
         os.environ["TZ"] = "UTC"  # collect() converts instants in the Python process's zone
         time.tzset()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # workers are parallel already: one a core
-        wanted = self._workers | working_folder(self._worker_modules) | session_settings(self._settings, mode)
+        session = self._on_server(mode)
+        if session is None:
+            connected.require_kind(mode, connected=False)
+            session = self._in_own_jvm(mode)
+            connected.has_kind(connected=False)
+        else:
+            _tell_errors_once()
+            _set_runtime(session, session_settings(self._settings, mode))
+        return session
+
+    def _on_server(self, mode: Mode) -> SparkSession | None:
+        """Return a session of a server: the one that the settings name, or the one that is kept for the mode; None without one."""
+        address = self._settings.server_of(mode)
+        if not address and (self._settings.spark_server == "never" or connected.kind() is False):
+            return None
+        found: list[SparkSession] = []
+
+        def begin() -> None:
+            if address:
+                session = connected.session_at(address)
+                connected.require_server(session, address, mode, self._code, JDBC_PROVIDERS)
+                found.append(session)
+            elif (
+                kept := kept_servers.session_of(*self.kept(mode), start=self._settings.spark_server == "always")
+            ) is not None:
+                found.append(kept)
+
+        if address:
+            connected.require_kind(mode, connected=True)
+        _in_a_thread(begin)
+        if not found:
+            return None
+        connected.of_this_process(found[0])
+        return found[0]
+
+    def kept(self, mode: Mode) -> tuple[kept_servers.Kept, dict[str, str], dict[str, str]]:
+        """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with."""
+        code, python = self._code, os.environ.get("PYSPARK_PYTHON", sys.executable)
+        settings = self._of_jvm(mode) | connected.required(mode, code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        if settings["spark.master"].startswith("local"):
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        environment = connected.environment(code, self._worker_modules)
+        environment |= {"PYSPARK_PYTHON": python, "PYTHONSAFEPATH": "1"}  # or its own folder would be searched
+        return kept_servers.Kept(self._settings.home, mode), settings, environment
+
+    def required(self, mode: Mode, python: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what a server of somebody else has to be started with for a mode: its settings, and its environment.
+
+        `python` is the path of Python where its workers run.
+        """
+        settings = connected.required(mode, self._code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        return settings, connected.environment(self._code, self._worker_modules) | {"PYSPARK_PYTHON": python}
+
+    def _of_jvm(self, mode: Mode) -> dict[str, str]:
+        """Return the settings that a JVM is started with whose first session is of a mode."""
+        environment = connected.environment(self._code, self._worker_modules)
+        wanted = {connected.DAEMON_KEY: connected.DAEMON}
+        wanted |= {f"{connected.OF_EXECUTORS}{name}": value for name, value in environment.items()}
+        wanted |= session_settings(self._settings, mode)
         # Spark makes the folder as soon as a name is looked up in its own catalog, by default where the process runs
         wanted.setdefault(_OWN_CATALOG, str(Path(tempfile.gettempdir()) / f"spark-warehouse-{os.getuid()}"))
-        wanted[_JAVA_OPTIONS] = f"{wanted[_JAVA_OPTIONS]} {class_archive.java_options()}".strip()
+        wanted[JAVA_OPTIONS] = f"{wanted[JAVA_OPTIONS]} {class_archive.java_options()}".strip()
+        # the others have credentials as well: what is static is on the command line of the JVM, for everybody to read
+        return of_the_jvm(wanted)
+
+    def _in_own_jvm(self, mode: Mode) -> SparkSession:
+        # most commands need no session, and Dagster's resource takes a second to import
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415
+
+        static = self._of_jvm(mode) | working_folder(self._worker_modules)
+        started: list[SparkSession] = []
+
+        def start() -> None:
+            started.append(LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
+
         try:
-            # those have credentials as well: what is static is on the command line of the JVM, for everybody to read
-            static = of_the_jvm(wanted)
             pyspark_private.root_is_default()
-            root = _in_a_thread(lambda: LazyPySparkResource(spark_config=cast("dict[str, Any]", static)).spark_session)
-            pyspark_private.keep_root(root)
+            _in_a_thread(start)
+            pyspark_private.keep_root(started[0])
         except Exception as error:
             raise EnvironmentRefused(
                 Problem(
@@ -303,56 +262,15 @@ class ModeSpark:
                     "install a JDK (JAVA_HOME), and see `backfill config`",
                 )
             ) from error
-        for name in _TELL_TWICE:
-            PySparkLogger.getLogger(name).disabled = True
-        session = root.newSession()
-        s3 = {name: value for name, value in wanted.items() if name.startswith(_S3)}
-        _require_one_store(root, self._settings.home, mode, s3)
-        object_store.require_classes(session, self._settings.catalog, _writing_settings(self._settings, mode))
+        _tell_errors_once()
+        root, home = started[0], self._settings.home
+        session, wanted = root.newSession(), session_settings(self._settings, mode)
+        s3 = {name: value for name, value in wanted.items() if name.startswith(one_reach.S3)}
+        one_reach.require_one_store(root, home, mode, s3)
+        object_store.require_classes(session, self._settings.catalog, writing_settings(self._settings, mode))
         _set_runtime(session, wanted)  # Spark refuses the name of a class that is missing
-        _reached.append((root, self._settings.home, mode, s3))
+        one_reach.note_store(root, home, mode, s3)
         return session
-
-
-class SparkOfOneMode(ModeSpark):
-    """The sessions of one mode, of those that a process has: whoever holds it reaches no other mode's."""
-
-    def __init__(self, sessions: ModeSpark, mode: Mode) -> None:
-        self._of_process = sessions
-        self.mode = mode
-
-    def session(self, mode: Mode) -> SparkSession:
-        """Return the session of the mode.
-
-        Raises:
-            EnvironmentRefused: if another mode's is asked for, or Spark does not start.
-        """
-        if mode is not self.mode:
-            raise EnvironmentRefused(
-                Problem(
-                    f"a session of {mode} is asked for where a run of {self.mode} is computed",
-                    "a step computes in the mode of its run",
-                    "launch the run of the other mode by itself",
-                )
-            )
-        return self._of_process.session(mode)
-
-    @contextmanager
-    def writing_evidence(self, mode: Mode) -> Iterator[SparkSession]:
-        """Yield the session of the mode; one that writes no files may write what a gate has found meanwhile."""
-        self.session(mode)
-        with self._of_process.writing_evidence(mode) as session:
-            yield session
-
-    @contextmanager
-    def settings_kept(self, mode: Mode) -> Iterator[None]:
-        """Let nothing that is done meanwhile change the settings of the mode's session for what is done later."""
-        with self._of_process.settings_kept(mode):
-            yield
-
-    def interrupt(self) -> None:
-        """Cancel what the sessions of this process are doing, from any thread."""
-        self._of_process.interrupt()
 
 
 @contextmanager
@@ -361,18 +279,18 @@ def writing_no_files(session: SparkSession) -> Iterator[None]:
 
     Files that are written by an RDD are not frames'.
     """
-    before = pyspark_private.settings_of(session).get(_COMMIT_PROTOCOL)
-    session.conf.set(_COMMIT_PROTOCOL, _WRITES_NOTHING[_COMMIT_PROTOCOL])
+    before = pyspark_private.settings_of(session).get(COMMIT_PROTOCOL)
+    session.conf.set(COMMIT_PROTOCOL, WRITES_NOTHING[COMMIT_PROTOCOL])
     try:
         yield
     finally:
-        _set_or_unset(session, _COMMIT_PROTOCOL, before)
+        _set_or_unset(session, COMMIT_PROTOCOL, before)
 
 
 def released_settings(session: SparkSession) -> list[str]:
     """Return the settings by which a session that writes no files is kept from it, if it is no more."""
-    holds = pyspark_private.settings_of(session).get(_COMMIT_PROTOCOL) == _WRITES_NOTHING[_COMMIT_PROTOCOL]
-    return [] if holds else [_COMMIT_PROTOCOL]
+    holds = pyspark_private.settings_of(session).get(COMMIT_PROTOCOL) == WRITES_NOTHING[COMMIT_PROTOCOL]
+    return [] if holds else [COMMIT_PROTOCOL]
 
 
 def put_back(session: SparkSession, before: Mapping[str, str]) -> list[str]:
@@ -386,7 +304,7 @@ def put_back(session: SparkSession, before: Mapping[str, str]) -> list[str]:
 
 def is_refused_write(error: BaseException) -> bool:
     """Return whether an error is how Spark says that a session which writes no files was asked to write one."""
-    return f"{_WRITES_NOTHING[_COMMIT_PROTOCOL]}.<init>" in words_of(error)
+    return f"{WRITES_NOTHING[COMMIT_PROTOCOL]}.<init>" in words_of(error)
 
 
 @contextmanager
@@ -396,9 +314,10 @@ def computing_otherwise(session: SparkSession) -> Iterator[None]:
     Spark keeps the workers of another path to Python apart; where the path has no folder, they are the ones it has.
     """
     wanted = dict(_OTHERWISE)
-    python = session.conf.get("spark.pyspark.python", None) or os.environ.get("PYSPARK_PYTHON", sys.executable)
+    python = session.conf.get(connected.PYTHON_KEY, None) or session.conf.get("spark.pyspark.python", None)
+    python = python or os.environ.get("PYSPARK_PYTHON", sys.executable)
     if (path := surroundings.python_elsewhere(python)) is not None:
-        wanted[_WORKERS_PYTHON] = path
+        wanted[connected.PYTHON_KEY] = path
     if pyspark_private.settings_of(session).get(_ADAPTIVE, "true") == "false":
         wanted[_ADAPTIVE] = "true"
     before = {name: session.conf.get(name, None) for name in wanted}
@@ -411,76 +330,24 @@ def computing_otherwise(session: SparkSession) -> Iterator[None]:
             _set_or_unset(session, name, old)
 
 
-def _credentials() -> list[str]:
-    """Return the variables of the environment that have what sinks need."""
-    return [name for name in os.environ if name == WEBHOOK_VARIABLE or name.upper().startswith(SINK_VARIABLES)]
+def _tell_errors_once() -> None:
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - most commands need no session
+
+    for name in _TELL_TWICE:
+        PySparkLogger.getLogger(name).disabled = True
 
 
-def _sink_of(variable: str) -> str:
-    """Return the sink whose setting a variable has; nothing where it has those of several."""
-    prefix, _, rest = variable.lower().partition("__")
-    return rest.partition("__")[0] if prefix == SINK_VARIABLES.lower() else ""
-
-
-def _require_one_reach(settings: Settings, mode: Mode, sinks: Collection[str]) -> None:
-    """Refuse a second kind of session in a process.
-
-    Spark decides once a process which JDBC connections there are, and a JVM keeps the environment it was started with.
-
-    Raises:
-        EnvironmentRefused: if LIVE's sessions may reach what the others may not, and both are asked for.
-    """
-    of_live = [name for name in _credentials() if _sink_of(name) not in sinks]
-    opens = session_settings(settings, Mode.LIVE)[_JDBC] != JDBC_PROVIDERS or bool(of_live)
-    if mode is Mode.LIVE and not opens:
-        return
-    confined = mode is not Mode.LIVE
-    if (not confined) in _confined:
-        raise EnvironmentRefused(
-            Problem(
-                f"a session of {mode} is asked for in a process that has computed in {'LIVE' if confined else 'another mode'}",
-                "where LIVE may reach JDBC or has the credential of a sink, no other mode computes in its process",
-                "launch it in a process of its own",
-            )
-        )
-    _confined.add(confined)
-
-
-def _require_one_store(root: SparkSession, home: Path, mode: Mode, s3: Mapping[str, str]) -> None:
-    """Refuse a session that opens S3 by other settings than another one of the same JVM.
-
-    Hadoop keeps what it has opened by address and user alone: the second session would be handed the first one's keys. That
-    cannot be switched off: an S3A of its own for each look at a file would not be closed by anybody.
-
-    Raises:
-        EnvironmentRefused: naming the settings.
-    """
-    _reached[:] = [one for one in _reached if one[0] is root]
-    for _, other_home, other, reached in _reached:
-        if reached == s3 or (other_home != home and not (reached and s3)):
-            continue
-        differ = sorted(name for name in reached.keys() | s3.keys() if reached.get(name) != s3.get(name))
-        raise EnvironmentRefused(
-            Problem(
-                f"a session of {mode} would open S3 by other settings than {other} has in this process: {', '.join(differ)}",
-                "a JVM hands each of its sessions what it has opened in S3 before, with the keys of whoever was first",
-                "launch it in a process of its own, or give both modes the same settings (`spark`, `spark_by_mode`)",
-            )
-        )
-
-
-def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
+def _in_a_thread(start: Callable[[], None]) -> None:
     """Start a session in a thread of its own, so that Ctrl-C ends the waiting at once, while the JVM starts.
 
     In the main thread PySpark would also handle Ctrl-C from then on: by a call to the JVM, in the middle of the call that
     it interrupts.
     """
-    done: list[SparkSession] = []
     failed: list[Exception] = []
 
     def run() -> None:
         try:
-            done.append(start())
+            start()
         except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
             failed.append(error)
 
@@ -489,7 +356,6 @@ def _in_a_thread(start: Callable[[], SparkSession]) -> SparkSession:
     thread.join()
     if failed:
         raise failed[0]
-    return done[0]
 
 
 def _set_or_unset(session: SparkSession, name: str, value: str | None) -> None:
@@ -497,8 +363,11 @@ def _set_or_unset(session: SparkSession, name: str, value: str | None) -> None:
 
 
 def _set_runtime(session: SparkSession, wanted: Mapping[str, str]) -> None:
-    for key, value in wanted.items():
-        # Hadoop's settings reach it through the session, so that each session has its own view of the file system
-        if key.startswith(_HADOOP) or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
-            session.conf.set(key, value)
-    session.conf.set(MODE_KEY, wanted[MODE_KEY])
+    # Hadoop's settings reach it through the session, so that each session has its own view of the file system
+    own = {key: value for key, value in wanted.items() if key.startswith(HADOOP)}
+    if pyspark_private.is_connected(session):  # its JVM has those of whoever started it
+        of_hadoop = {key: value for key, value in wanted.items() if key.startswith(OF_HADOOP)}
+        own |= {key.removeprefix(OF_HADOOP): value for key, value in of_hadoop.items()}
+    of_sql = [key for key in wanted if key.startswith("spark.sql.")]
+    own |= {key: wanted[key] for key in pyspark_private.modifiable(session, of_sql)}
+    pyspark_private.put_all(session, own | {MODE_KEY: wanted[MODE_KEY]})

@@ -1,5 +1,7 @@
 """What Spark forks its Python workers from: PySpark's own daemon, with what the workers need imported already.
 
+Where the code that lies here is not the driver's (CODE_VARIABLE says which that is), each worker refuses whatever it is given.
+
 Each worker would import it anew, for more than a second, and Spark ends a worker that was idle for a minute. Only
 imported here, nothing is run: threads do not survive a fork, and a worker without those of Polars would wait for them for
 ever. Where a product's module has had Polars compute something while it was imported, the daemon begins anew with this
@@ -15,14 +17,18 @@ imported at the top of this module or of its package: it would come from the arc
 import gc
 import os
 import re
+import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from resources.code.of_workers import CODE_VARIABLE, differing
 from resources.spark import surroundings
-from resources.spark.pyspark_private import daemon_of_workers
+from resources.spark.failures import OTHER_CODE
+from resources.spark.pyspark_private import daemon_of_workers, refuse_work
 
 MODULES_VARIABLE = "BACKFILL_WORKER_MODULES"
 """Environment variable that names the modules, with commas between them."""
@@ -50,7 +56,15 @@ def has_threads_of_polars() -> bool:
     return False
 
 
+def other_code(names: Sequence[str], host: str) -> str:
+    """Return what a worker on a host says whose code is not the driver's."""
+    return f"{OTHER_CODE} the code of {', '.join(names)} in {sys.prefix} on {host} is not the driver's"
+
+
 if __name__ == "__main__":
+    # now: in other surroundings this module would be told that they have other values
+    code, host = os.environ.get(CODE_VARIABLE, ""), socket.gethostname()
+    modules = [module for module in os.environ.get(MODULES_VARIABLE, "").split(",") if module]
     if surroundings.begins_elsewhere():
         wanted = os.environ | surroundings.environment_elsewhere()
         if dict(os.environ) != wanted:  # a hash seed is what a process begins with
@@ -61,8 +75,9 @@ if __name__ == "__main__":
         del sys.path_importer_cache[gone]
 
     manager = daemon_of_workers()  # now not from an archive
+    if others := differing(code):
+        refuse_work(other_code(others, host))
 
-    modules = [module for module in os.environ.get(MODULES_VARIABLE, "").split(",") if module]
     for module in modules:
         with suppress(ImportError):  # of a folder that only the driver searches: a worker that needs it says so
             import_module(module)

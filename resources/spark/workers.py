@@ -15,6 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from manifests.model import Mode
 from resources.files.stores import StoreAccess
 from resources.spark.chunk_work import ChunkTask, ChunkWork, Result, Task, Weighed, in_worker, task_text
+from resources.spark.cores import tasks_at_once
+from resources.spark.failures import refusal
 from resources.spark.sessions import ModeSpark
 
 _TASKS_A_CORE = 2
@@ -34,16 +36,25 @@ class SparkWorkers:
     def do(
         self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]], at_once: int = 0
     ) -> list[Result]:
-        """Have the workers do the tasks; what comes back is a result a chunk, and never its rows."""
+        """Have the workers do the tasks; what comes back is a result a chunk, and never its rows.
+
+        Raises:
+            EnvironmentRefused: if Spark's server has gone, or the code of its workers is another one.
+        """
         function = partial(in_worker, work, self._access())
-        done = self.spread(mode, tasks, at_once).mapInArrow(function, "result string").collect()
+        try:
+            done = self.spread(mode, tasks, at_once).mapInArrow(function, "result string").collect()
+        except Exception as error:
+            if (refused := refusal(error)) is not None:
+                raise refused from error
+            raise
         return work.results(row["result"] for row in done)
 
     def spread(self, mode: Mode, tasks: Sequence[Weighed[ChunkTask]], at_once: int = 0) -> DataFrame:
         """Return tasks as a frame with a column `task` (JSON), evenly spread over its partitions: so many at most, if not 0."""
         spark = self._spark.session(mode)
         most = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        most = min(most, at_once or most, _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+        most = min(most, at_once or most, _TASKS_A_CORE * tasks_at_once(spark))
         slots = balanced([weight for _, weight in tasks], most)
         return spark.createDataFrame(
             [(slot, task_text(task)) for slot, (task, _) in zip(slots, tasks, strict=True)], "slot int, task string"

@@ -7,6 +7,7 @@ what is tested with it is the tests'. `servers.py`, a module beside this package
 - `postgresql.py`: `logical_postgres()`, with `wal_level=logical`, by the PostgreSQL of the machine or of the Python package;
 - `debezium.py`: `Debezium`, the embedded engine as a process in an environment of its own, which writes what it captures as files;
 - `s3.py`: `moto()` and `store_on_disk()`, S3 in memory and on disk, and the jars with which Spark reaches one;
+- `spark.py`: `cluster()`, a standalone master of Spark with workers, and `connect_server()`, by the package `pyspark`;
 - `fixtures.py`: the fixtures of `conftest.py` that tests ask for, which skip where a server cannot be had and say why.
 
 What is fetched is kept in `~/.cache/backfill-assets-tests` (or the folder that `BACKFILL_TEST_CACHE` names), once for all

@@ -37,9 +37,10 @@ from resources.files.stores import StoreAccess
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.file_access import access_to
 from resources.settings import load_settings
-from resources.spark import sessions
+from resources.spark import one_reach
+from resources.spark.mode_settings import of_the_jvm, session_settings
 from resources.spark.object_store import COMMIT_PROTOCOL, is_in_s3, require_classes
-from resources.spark.sessions import ModeSpark, of_the_jvm, session_settings
+from resources.spark.sessions import ModeSpark
 
 SECRET = "secret-0f1e2d3c"
 CATALOG = {
@@ -175,14 +176,14 @@ def test_what_opens_file_systems_is_on_no_command_line(tmp_path: Path) -> None:
 def test_no_two_sessions_of_a_jvm_open_s3_as_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, other = cast("SparkSession", object()), cast("SparkSession", object())
     mine, theirs = {"fs.s3a.access.key": "mine"}, {"fs.s3a.access.key": "theirs"}
-    monkeypatch.setattr(sessions, "_reached", [(root, tmp_path, Mode.LIVE, mine)])
-    sessions._require_one_store(root, tmp_path, Mode.BACKFILL, mine)
-    sessions._require_one_store(root, tmp_path / "of-another", Mode.BACKFILL, {})
+    monkeypatch.setattr(one_reach, "_reached", [(root, tmp_path, Mode.LIVE, mine)])
+    one_reach.require_one_store(root, tmp_path, Mode.BACKFILL, mine)
+    one_reach.require_one_store(root, tmp_path / "of-another", Mode.BACKFILL, {})
     for home, s3 in ((tmp_path, theirs), (tmp_path, {}), (tmp_path / "of-another", theirs)):
         with pytest.raises(EnvironmentRefused, match=r"than LIVE has in this process: fs\.s3a\.access\.key") as refused:
-            sessions._require_one_store(root, home, Mode.BACKFILL, s3)
+            one_reach.require_one_store(root, home, Mode.BACKFILL, s3)
         assert "theirs" not in str(refused.value)
-    sessions._require_one_store(other, tmp_path, Mode.BACKFILL, theirs)
+    one_reach.require_one_store(other, tmp_path, Mode.BACKFILL, theirs)
 
 
 def test_a_local_warehouse_is_not_written_as_s3_is(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Which code Spark's Python workers are to be, in one text that the driver hands to whoever starts them, and what differs from it.
+
+Put here how the code of a driver is said to a worker, and held against what lies where the worker runs: another machine may have
+another version installed, and a server that is kept may be older than the files on its disk. How files are found and hashed is
+`sources`' and `identity`'s; who refuses to work, `resources.spark.worker_daemon`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from resources.code.identity import content_of, own_content
+from resources.code.sources import Sources
+
+CODE_VARIABLE = "BACKFILL_WORKER_CODE"
+"""Environment variable in which a worker is told which code it is to be."""
+_OWN = "backfill-assets"
+
+
+def text_of(products: Iterable[Sources] = ()) -> str:
+    """Return the code of this process as a text: this package's, and that of products, each as it lies on the disk now."""
+    found = [f"{one.name}:{','.join(one.packages)}={content_of(one)}" for one in products if one.packages]
+    return ";".join([f"{_OWN}={own_content()}", *sorted(found)])
+
+
+def differing(text: str) -> list[str]:
+    """Return whose code here is another one than a text says; none where nothing is said.
+
+    A product of which no file is found here differs from nothing: who needs it says that it is missing.
+    """
+    found = []
+    for part in filter(None, text.split(";")):
+        what, _, content = part.rpartition("=")
+        name, _, packages = what.partition(":")
+        if not packages:
+            if content != own_content():
+                found.append(name)
+            continue
+        here = Sources(name, tuple(packages.split(",")))
+        if here.roots and content_of(here) != content:
+            found.append(name)
+    return found

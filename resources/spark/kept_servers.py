@@ -1,0 +1,379 @@
+"""Servers of Spark Connect that an installation keeps, one an execution mode, so that a run need not wait for a JVM.
+
+Put here how one is started, found, held to be well, and ended, and what of it lies in the home folder. What it is started with is
+`sessions`' to say and `connected`'s; who uses one, `sessions`'.
+
+A server listens on the loopback interface, and answers those alone who have the token that its file holds, which nobody but the
+installation's user reads. It has the environment that it needs and nothing else of whoever starts it. Those who compute on it
+hold a lock that the kernel takes from them when they end: a server that somebody uses is not ended by chance.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from manifests.canonical import sha256_of
+from manifests.errors import EnvironmentRefused, Problem, TransitionRefused
+from manifests.model import Mode
+from resources import logs, processes
+from resources.spark import connected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_FILE, _LOG, _SETTINGS, _WORK, _USED, _STARTED = "server.json", "log", "settings.conf", "work", "used", "started"
+_START_SECONDS, _END_SECONDS = 240.0, 15.0
+_LOOK_SECONDS = 0.1
+RETRIES = 4
+"""How often a call is tried again that a server of this machine does not answer: for some five seconds."""
+_PASSED_ON = frozenset(
+    [
+        *(
+            "PATH",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "LANG",
+            "LANGUAGE",
+            "TMPDIR",
+            "JAVA_HOME",
+            "PYTHONPATH",
+            "LD_LIBRARY_PATH",
+        ),
+        *("SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR", "HADOOP_HOME"),
+    ]
+)
+"""What a server has of the environment of whoever starts it: where things are. No name of a credential is among them."""
+_OF_CLIENTS_THAT_ENDED = {"spark.connect.execute.manager.detachedTimeout": "60s"}
+"""What a client has asked for that was killed goes on for a minute, and not for five: others compute meanwhile."""
+_SAID = 600
+_NOT_RUNNING, _OTHERS = "none runs", "it was started with other settings, or other code"
+_log = logging.getLogger(__name__)
+
+
+class Condition(StrEnum):
+    """How a server is."""
+
+    RUNNING = "RUNNING"
+    SILENT = "SILENT"
+    """Its process lives, and it does not answer."""
+    ENDED = "ENDED"
+    """It was not stopped: it has died, or was killed."""
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True)
+class KeptServer:
+    """A server of a mode, as its file has it.
+
+    Attributes:
+        process: its process, as `processes.name_of` names one.
+        fits: the hash of what it was started with, the code of its workers included.
+    """
+
+    mode: str
+    pid: int
+    process: str
+    port: int
+    token: str
+    fits: str
+    master: str
+    started_at: str
+
+    @property
+    def address(self) -> str:
+        """Where it answers, with its token: PySpark sends one without TLS to `localhost` only."""
+        return f"sc://localhost:{self.port}/;token={self.token}"
+
+
+class Kept:
+    """The server of one mode of an installation, running or not."""
+
+    def __init__(self, home: Path, mode: Mode) -> None:
+        self.mode, self.folder = mode, home / "spark" / mode.value.lower()
+
+    @property
+    def log(self) -> Path:
+        """The file of what it says."""
+        return self.folder / _LOG
+
+    def known(self) -> KeptServer | None:
+        """Return the server that was started last and not stopped, whether it lives or not."""
+        try:
+            return KeptServer(**json.loads((self.folder / _FILE).read_text()))
+        except (OSError, ValueError, TypeError):  # of other code, or half of it is there
+            return None
+
+    def condition(self, found: KeptServer | None, seconds: float = connected.ANSWER_SECONDS) -> Condition:
+        """Return how a server is: one that does not answer within some seconds is silent."""
+        if found is None:
+            return Condition.STOPPED
+        if not processes.is_at_work(found.process):
+            return Condition.ENDED
+        return Condition.RUNNING if _answers(found, seconds) else Condition.SILENT
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Let one process at a time start or end the server."""
+        with _locked(self.folder / _STARTED, fcntl.LOCK_EX):
+            yield
+
+    def use(self) -> IO[bytes]:
+        """Return what says that this process computes on the server, until it is closed or the process ends."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        opened = (self.folder / _USED).open("ab")
+        fcntl.flock(opened, fcntl.LOCK_SH)
+        return opened
+
+    def is_used(self) -> bool:
+        """Return whether a process computes on it."""
+        if not (self.folder / _USED).exists():
+            return False
+        with (self.folder / _USED).open("ab") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def start(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[KeptServer, bool]:
+        """Return the server that was started with settings, and whether this call has started it: if none runs, it is.
+
+        One that runs with others, of other code among them, is ended first, unless somebody computes on it.
+
+        Raises:
+            TransitionRefused: if somebody computes on a server that was started with others.
+            EnvironmentRefused: if it does not start.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fits = fitting(settings, environment)
+        with self._starting():
+            found = self.known()
+            condition = self.condition(found)
+            if found is not None and condition is Condition.RUNNING and found.fits == fits:
+                return found, False
+            if found is not None and condition in {Condition.RUNNING, Condition.SILENT}:
+                self._require_unused(_OTHERS if condition is Condition.RUNNING else "it does not answer")
+                self._end(found)
+            return self._launched(settings, environment, fits), True
+
+    def stop(self, *, force: bool = False) -> Condition:
+        """End the server, and return how it was.
+
+        Raises:
+            TransitionRefused: if somebody computes on it, unless `force`.
+        """
+        if not self.folder.is_dir():
+            return Condition.STOPPED
+        with self._starting():
+            found = self.known()
+            condition = self.condition(found, 1.0)
+            if found is not None:
+                if condition is not Condition.ENDED:
+                    if not force:
+                        self._require_unused("its end would be theirs")
+                    self._end(found)
+                (self.folder / _FILE).unlink(missing_ok=True)
+        return condition
+
+    def _require_unused(self, why: str) -> None:
+        if self.is_used():
+            raise TransitionRefused(
+                Problem(
+                    f"a process computes on the Spark server of {self.mode}: {why}",
+                    "a server that somebody uses is not ended",
+                    f"wait for what runs, or stop it (`backfill stop RUN`); `backfill spark stop --mode {self.mode} --force`",
+                )
+            )
+
+    def _end(self, found: KeptServer) -> None:
+        for number, seconds in ((signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):
+            if not processes.is_at_work(found.process):
+                return
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, number)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and processes.is_at_work(found.process):
+                time.sleep(_LOOK_SECONDS)
+
+    def _launched(self, settings: Mapping[str, str], environment: Mapping[str, str], fits: str) -> KeptServer:
+        import pyspark  # noqa: PLC0415 - who asks for a state needs none of it
+
+        port, token = _free_port(), secrets.token_urlsafe(32)
+        work = self.folder / _WORK
+        work.mkdir(exist_ok=True)
+        own = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.connect.authenticate.token": token,
+            "spark.sql.warehouse.dir": (work / "tables").as_uri(),
+        }
+        write_private(self.folder / _SETTINGS, properties(_OF_CLIENTS_THAT_ENDED | dict(settings) | own))
+        home = Path(pyspark.__file__).parent
+        command = [str(home / "bin" / "spark-submit"), "--class", _CLASS, "--name", f"backfill {self.mode}"]
+        command += ["--properties-file", str(self.folder / _SETTINGS)]
+        has = passed_on(os.environ) | {"SPARK_HOME": str(home)} | dict(environment)
+        with _private(self.log).open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=work, env=has, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        found = KeptServer(
+            self.mode.value,
+            process.pid,
+            processes.name_of(process.pid),
+            port,
+            token,
+            fits,
+            settings.get("spark.master", ""),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        write_private(self.folder / _FILE, json.dumps(asdict(found), indent=2) + "\n")
+        try:
+            self._wait_for(process, found)
+        except BaseException:
+            self._end(found)
+            (self.folder / _FILE).unlink(missing_ok=True)
+            raise
+        return found
+
+    def _wait_for(self, process: subprocess.Popen[bytes], found: KeptServer) -> None:
+        until = time.monotonic() + _START_SECONDS
+        while process.poll() is None and time.monotonic() < until:
+            if _listens(found.port) and _answers(found, _START_SECONDS / 3):
+                return
+            time.sleep(_LOOK_SECONDS)
+        ended = "has ended" if process.poll() is not None else f"does not answer in {_START_SECONDS:g} seconds"
+        said = " ".join(self.log.read_text(errors="replace").split())[-_SAID:]
+        raise EnvironmentRefused(
+            Problem(
+                f"the Spark server of {self.mode} {ended}: {said}",
+                "Java 17 or later is installed and the Spark settings are right",
+                f"see {self.log}, and `backfill config`",
+            )
+        )
+
+
+def fitting(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Return the hash by which a server is known that was started with settings and an environment."""
+    return sha256_of({"settings": dict(settings), "environment": dict(environment)})
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a server has of an environment: no credential."""
+    return {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("LC_")}
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Return settings of Spark as Java's properties, in which some characters have a meaning."""
+    escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+    in_name = escaped | str.maketrans({"=": "\\=", ":": "\\:", " ": "\\ ", "#": "\\#", "!": "\\!"})
+    lines = []
+    for name, value in sorted(settings.items()):
+        text = value.translate(escaped)
+        text = f"\\{text}" if text.startswith(" ") else text
+        lines.append(f"{name.translate(in_name)}={text}\n")
+    return "".join(lines)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that nobody but its owner reads, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with _private(unfinished).open("w", encoding="utf-8") as opened:
+        opened.write(text)
+    unfinished.replace(path)
+
+
+def _private(path: Path) -> Path:
+    """Make a file that nobody but its owner reads, before anything is in it."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    return path
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("ab") as opened:
+        fcntl.flock(opened, how)
+        yield
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as asked:
+        asked.settimeout(1.0)
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _answers(found: KeptServer, seconds: float) -> bool:
+    """Return whether a server answers those who have its token."""
+    if not _listens(found.port):
+        return False
+    try:
+        connected.session_at(found.address, retries=0, seconds=seconds).stop()
+    except EnvironmentRefused:
+        return False
+    return True
+
+
+_used: list[IO[bytes]] = []
+"""What says that this process computes on a server, until it ends."""
+
+
+def session_of(
+    kept: Kept, settings: Mapping[str, str], environment: Mapping[str, str], *, start: bool
+) -> SparkSession | None:
+    """Return a session of a server that was started with some settings; None where there is none, which is logged.
+
+    With `start`, one that does not run is started, and one that died is started again.
+
+    Raises:
+        EnvironmentRefused: if it is to be started, and does not start.
+    """
+    why = _NOT_RUNNING
+    for started in (False, True):
+        used = kept.use()
+        found = kept.known()
+        if found is not None and processes.is_at_work(found.process):
+            if found.fits == fitting(settings, environment):
+                try:
+                    session = connected.session_at(found.address, retries=RETRIES)
+                except EnvironmentRefused as refusal:
+                    why = refusal.problems[0].what
+                else:
+                    _used.append(used)
+                    return session
+            else:
+                why = _OTHERS
+        used.close()
+        if started or not start:
+            break
+        try:
+            kept.start(settings, environment)
+        except TransitionRefused as refusal:
+            why = refusal.problems[0].what
+            break
+    text = f"the Spark server of {kept.mode} is not used: {why}; this process starts a JVM of its own"
+    logs.event(_log, logging.INFO if why == _NOT_RUNNING else logging.WARNING, "spark_server_unused", text)
+    return None
