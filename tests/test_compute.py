@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
@@ -17,12 +18,13 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyspark.sql import DataFrame
 from support import a_lakehouse, a_plan
-from worlds import FEW_GATES, make_world
+from worlds import FEW_GATES, World, make_world
 
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import needed_columns
+from backfill_assets.planning.resolve import preview
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import compute
@@ -159,3 +161,27 @@ def test_what_is_read_of_earlier_rows_has_the_column_that_places_them_in_time() 
     target = replace(TARGET, look_back_columns=("id",))
     assert needed_columns(target, a_plan(), target.look_back_columns) == ("id", "at")
     assert needed_columns(target, a_plan(), ("at", "id")) == ("at", "id")
+
+
+def test_what_spark_is_given_to_read_is_what_was_asked_for_and_the_next_plan_learns_from_it(world: World) -> None:
+    """By the shipped product, whose transform looks back."""
+    few = world.with_few_gates()
+    record = few.approved(few.manifest("first", limits={"maxRowsPerMinute": 10**9, "maxChunksPerJob": 12}))
+    few.stage(record)
+    measured = [json.loads(one.measures) for one in few.platform.ledger.attempts("first")]
+    rows = [
+        sum(count for name, count in one.items() if name.endswith("_rows") and name != "suppressed_rows")
+        for one in measured
+    ]
+    assert len(rows) == 2
+    assert measured[1]["look_back_rows"] > 0
+    with few.platform.ledger.engine.connect() as connection:
+        asked = (
+            connection.exec_driver_sql("SELECT rows FROM admissions WHERE run_id = 'first' ORDER BY id").scalars().all()
+        )
+    assert asked == rows
+    costs = preview(few.platform, few.manifest("next")).costs
+    assert costs is not None
+    assert costs.learned_from == ("first",)
+    assert costs.seconds is not None
+    assert costs.seconds > 0

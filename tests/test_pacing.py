@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from sqlalchemy.exc import OperationalError
 from support import put_in_force
 from test_pages import page
-from worlds import World
 
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.publish import publication_requests
@@ -508,27 +507,3 @@ def test_what_the_policy_limits_holds_for_a_manifest_that_says_nothing(platform:
     assert record.plan.pace.chunks_in_parallel == 3
     with pytest.raises(PlanRefused, match="'paced' allows 3"):
         plan_run(platform, contract("more", limits={"maxChunksInParallel": 4}))
-
-
-def test_what_spark_is_given_to_read_is_what_was_asked_for_and_the_next_plan_learns_from_it(world: World) -> None:
-    """By the shipped product, whose transform looks back."""
-    few = world.with_few_gates()
-    record = few.approved(few.manifest("first", limits={"maxRowsPerMinute": 10**9, "maxChunksPerJob": 12}))
-    few.stage(record)
-    measured = [json.loads(one.measures) for one in few.platform.ledger.attempts("first")]
-    rows = [
-        sum(count for name, count in one.items() if name.endswith("_rows") and name != "suppressed_rows")
-        for one in measured
-    ]
-    assert len(rows) == 2
-    assert measured[1]["look_back_rows"] > 0
-    with few.platform.ledger.engine.connect() as connection:
-        asked = (
-            connection.exec_driver_sql("SELECT rows FROM admissions WHERE run_id = 'first' ORDER BY id").scalars().all()
-        )
-    assert asked == rows
-    costs = preview(few.platform, few.manifest("next")).costs
-    assert costs is not None
-    assert costs.learned_from == ("first",)
-    assert costs.seconds is not None
-    assert costs.seconds > 0
