@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, cast
+from unittest import mock
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import InProcessCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.run_coordinator.base import SubmitRunContext
 from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.workspace.context import IWorkspaceProcessContext
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 from worlds import World, make_world
 
 from backfill_assets.cli.launching import execute
@@ -21,7 +29,7 @@ from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launch import report_inputs, run_chunks, run_publication
 from backfill_assets.defs.lost_runs import end_lost_runs
 from backfill_assets.defs.publish import publication_requests
-from backfill_assets.defs.run_queue import AT_ONCE
+from backfill_assets.defs.run_queue import AT_ONCE, LIVE_FIRST
 from backfill_assets.defs.staging import (
     PROCESS_TAG,
     asset_key,
@@ -114,7 +122,6 @@ def test_decisions_do_not_wait_in_the_queue_of_what_computes(world: World, monke
     with world.dagster() as instance:
         coordinator = instance.run_coordinator
         assert isinstance(coordinator, DecisionsFirst)
-        assert coordinator.get_run_queue_config().max_concurrent_runs == 1
         launched, queued = list[str](), list[str]()
         monkeypatch.setattr(type(instance), "launch_run", lambda _self, run_id, _workspace: launched.append(run_id))
         queue = QueuedRunCoordinator
@@ -128,9 +135,55 @@ def test_decisions_do_not_wait_in_the_queue_of_what_computes(world: World, monke
     assert (launched, queued) == ([decided.run_id], [computed.run_id])
 
 
+def test_live_waits_in_the_queue_for_no_backfill_and_one_backfill_for_the_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Dagster's own daemon, of the settings that an installation begins with."""
+    with world.dagster() as instance:
+        launcher = type(instance.run_launcher)
+        monkeypatch.setattr(launcher, "launch_run", lambda _, context: started.append(context.dagster_run.run_id))
+        context = cast("IWorkspaceProcessContext", mock.Mock(instance=instance))
+        runs, started = dict[str, str](), list[str]()
+
+        def ask(name: str, tags: Mapping[str, str] = MappingProxyType({})) -> None:
+            run = instance.create_run_for_job(_nothing, tags=dict(tags), remote_job_origin=_ORIGIN)
+            runs[run.run_id] = name
+            instance.run_coordinator.submit_run(SubmitRunContext(run, workspace=cast("Any", None)))
+
+        def begun() -> list[str]:
+            list(QueuedRunCoordinatorDaemon(interval_seconds=1).run_iteration(context))
+            found = [runs[one] for one in started]
+            started.clear()
+            return found
+
+        try:
+            ask("backfill")
+            assert begun() == ["backfill"]
+            ask("another backfill")
+            assert begun() == []
+            ask("live", LIVE_FIRST)
+            assert begun() == ["live"]
+            for run_id, name in runs.items():
+                if name in {"backfill", "live"}:
+                    run = instance.get_run_by_id(run_id)
+                    assert run is not None
+                    instance.report_run_canceled(run)
+            ask("live again", LIVE_FIRST)
+            assert begun() == ["live again", "another backfill"]
+        finally:
+            for run_id in runs:
+                instance.delete_run(run_id)
+
+
 @dg.job
 def _nothing() -> None:
     """Stands for any job."""
+
+
+_ORIGIN = RemoteJobOrigin(
+    repository_origin=RemoteRepositoryOrigin(InProcessCodeLocationOrigin(LoadableTargetOrigin()), "any"),
+    job_name="_nothing",
+)
 
 
 def test_a_run_whose_process_was_killed_is_ended_and_no_other(world: World) -> None:

@@ -192,6 +192,29 @@ def test_a_launch_that_waits_is_ended_by_a_stop_and_by_a_pause(
     assert platform.ledger.admissions.waiting() == {}
 
 
+@pytest.mark.parametrize(
+    "limits", [{}, {"limits": {"maxChunksPerJob": 4, "maxRowsPerMinute": 10**9}}], ids=["no limits", "limits"]
+)
+def test_a_backfill_lets_live_go_first_between_two_batches_and_says_so(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
+) -> None:
+    planned(platform, contract(**{"limits": {"maxChunksPerJob": 4}} | limits))
+    admissions = platform.ledger.admissions
+    answers = iter([None, "live-7", "live-7"])
+    monkeypatch.setattr(type(admissions), "live_computing", lambda _: next(answers, None))
+    said: list[str] = []
+
+    def look(seconds: float) -> None:
+        said.append(str(admissions.waiting(RUN)[RUN]))
+        assert len([one for one in platform.ledger.attempts(RUN) if one.is_running]) == 0
+        clock.sleep(seconds)
+
+    monkeypatch.setattr(pacing, "sleep", look)
+    assert launched(platform) is RunState.VALIDATED
+    assert said == ["LIVE comes first: 'live-7' computes"] * 2
+    assert admissions.waiting() == {}
+
+
 def test_a_pause_between_batches_is_kept(platform: Platform) -> None:
     planned(platform, contract(limits={"maxChunksInParallel": 4, "pauseBetweenBatchesSeconds": 120}))
     assert launched(platform) is RunState.VALIDATED

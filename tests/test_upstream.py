@@ -727,6 +727,7 @@ PINNED = {
         f"{_CORE}.storage.runs:RunStorage": NAMED,
         f"{_CORE}.storage.sqlite:SQLITE_BUSY_TIMEOUT_SECONDS": NAMED,
         f"{_CORE}.storage.tags:BACKFILL_ID_TAG": NAMED,
+        f"{_CORE}.storage.tags:PRIORITY_TAG": NAMED,
         f"{_CORE}.storage.tags:RUN_KEY_TAG": NAMED,
         f"{_CORE}.workspace.context:WorkspaceProcessContext": NAMED,
         f"{_CORE}.workspace.context:WorkspaceRequestContext": NAMED,

@@ -24,7 +24,7 @@ from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, Sq
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME, SqliteEventLogStorage
 from dagster._core.storage.runs import RunStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
-from dagster._core.storage.tags import BACKFILL_ID_TAG, RUN_KEY_TAG
+from dagster._core.storage.tags import BACKFILL_ID_TAG, PRIORITY_TAG, RUN_KEY_TAG
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
 from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
 from dagster._core.workspace.permissions import PermissionResult, Permissions
@@ -41,6 +41,7 @@ __all__ = [
     "BACKFILL_ID_TAG",
     "DAEMON_MODULE",
     "INDEX_SHARD_NAME",
+    "PRIORITY_TAG",
     "RUN_KEY_TAG",
     "SQLITE_BUSY_TIMEOUT_SECONDS",
     "AssetCheckEvaluationTargetMaterializationData",

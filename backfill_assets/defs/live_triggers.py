@@ -11,6 +11,7 @@ from backfill_assets.declarations.schedules import LivePolicy
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, is_tick, schedule, sensor, tried_out
+from backfill_assets.defs.run_queue import LIVE_FIRST
 from backfill_assets.defs.staging import offer_run, range_tags
 from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_then import unrecorded_then
@@ -45,7 +46,8 @@ def next_request(
         return dg.SkipReason(f"{record.run_id} is being computed by Dagster run {launched[0].run_id}")
     if len(launched) >= _LAUNCHES:
         return dg.SkipReason(f"{record.run_id} was launched {len(launched)} times and is {record.state}: see its runs")
-    return dg.RunRequest(run_key=f"{record.run_id}:{len(launched)}", tags=range_tags(record.run_id, keys[0], keys[-1]))
+    tags = range_tags(record.run_id, keys[0], keys[-1]) | LIVE_FIRST
+    return dg.RunRequest(run_key=f"{record.run_id}:{len(launched)}", tags=tags)
 
 
 def _unrecorded(platform: Platform, record: RunRecord, keys: list[str]) -> str | None:

@@ -1,12 +1,14 @@
-"""Dagster's queue, which decisions do not wait in.
+"""Dagster's queue, which decisions do not wait in, and in which LIVE waits for no backfill.
 
-One Spark job at a time is what a small machine can serve, so that launches queue. A decision takes no Spark: that somebody
-stops a run must not wait for the run's own end. Put here which runs are started at once.
+One backfill at a time is what a small machine can serve, so that launches queue. A decision takes no Spark: that somebody stops a
+run must not wait for the run's own end. What computes history has a tag, of which the queue's settings let fewer run at once than
+there are places (`dagster.yaml`): a place is left for LIVE, which is taken first. Put here which runs are started at once, and which
+are history.
 """
 
 import dagster as dg
 
-from backfill_assets.defs.dagster_private import instance_of
+from backfill_assets.defs.dagster_private import PRIORITY_TAG, instance_of
 
 AT_ONCE = frozenset(
     {
@@ -24,16 +26,22 @@ AT_ONCE = frozenset(
     }
 )
 """The jobs that decide, by name: whoever opens an instance need not load what they do."""
+LIVE_FIRST = {"backfill/live": "true", PRIORITY_TAG: "10"}
+"""Tags of the runs that LIVE's own schedules and sensors ask for."""
+HISTORY = {"backfill/queue": "history"}
+"""The tag of all others that wait in the queue."""
 
 
 class DecisionsFirst(dg.QueuedRunCoordinator):
-    """A queue in which only what computes waits."""
+    """A queue in which only what computes waits, and LIVE for LIVE alone."""
 
     def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
         """Start a decision at once; let everything else wait for its turn."""
         run = context.dagster_run
-        if run.job_name not in AT_ONCE or run.status is not dg.DagsterRunStatus.NOT_STARTED:
-            return super().submit_run(context)
         instance = instance_of(self)
+        if run.job_name not in AT_ONCE or run.status is not dg.DagsterRunStatus.NOT_STARTED:
+            if not run.tags.items() >= LIVE_FIRST.items():
+                instance.add_run_tags(run.run_id, HISTORY)
+            return super().submit_run(context)
         instance.launch_run(run.run_id, context.workspace)
         return instance.get_run_by_id(run.run_id) or run

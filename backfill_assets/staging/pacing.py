@@ -20,7 +20,8 @@ from backfill_assets.staging.compute import scans_of
 from manifests.breaker import Trip
 from manifests.errors import Problem, TransitionRefused
 from manifests.estimates import Estimate
-from manifests.pace import PlannedPace, Work, never, portion
+from manifests.model import Mode
+from manifests.pace import PlannedPace, Wait, Work, never, portion
 from manifests.plan import PlannedChunk
 from resources import logs
 from resources.actors import Actor, Channel, Proof, acting
@@ -83,20 +84,22 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
         RunStopped: if the run is stopped, or paused, meanwhile.
         TransitionRefused: if the batch takes more than the limits ever allow.
     """
-    pace = run.plan.pace
+    pace, begin = run.plan.pace, start
     pause_if_tripped(run)
-    if pace is None:
-        return start()
-    reads = reads_of(run, batch)
-    asked = Asked(pace, Work(len(batch), reads.rows, reads.bytes), run.plan.costs)
-    _require_possible(run, batch, pace, asked.work)
+    if pace is not None:
+        reads = reads_of(run, batch)
+        asked = Asked(pace, Work(len(batch), reads.rows, reads.bytes), run.plan.costs)
+        _require_possible(run, batch, pace, asked.work)
+        begin = partial(start, asked=asked)
     told = ""
     try:
         while True:
-            stopping.going_on(run.run_id)()
-            run.platform.ledger.fail_attempts_of_dead_processes(run.run_id)  # nobody waits for those
+            if pace is not None or told:
+                stopping.going_on(run.run_id)()
+                run.platform.ledger.fail_attempts_of_dead_processes(run.run_id)  # nobody waits for those
             try:
-                return start(asked=asked)
+                _make_way(run)
+                return begin()
             except MustWait as found:
                 run.platform.ledger.admissions.wait(run.run_id, run.target.name, found)
                 told = _say(tell, found, told)
@@ -104,7 +107,21 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
             except BudgetSpent as spent:
                 pause(run, BUDGET, str(spent))
     finally:
-        run.platform.ledger.admissions.wait_no_more(run.run_id)
+        if pace is not None or told:
+            run.platform.ledger.admissions.wait_no_more(run.run_id)
+
+
+def _make_way(run: RunContext) -> None:
+    """Let no batch of another mode begin while a live run computes, of whatever table.
+
+    Raises:
+        MustWait: naming the live run.
+    """
+    if run.plan.mode is Mode.LIVE:
+        return
+    admissions = run.platform.ledger.admissions
+    if (live := admissions.live_computing()) is not None:
+        raise MustWait([Wait(f"LIVE comes first: '{live}' computes", None)], run.platform.ledger.now())
 
 
 @contextmanager

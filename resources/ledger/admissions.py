@@ -347,6 +347,23 @@ class Admissions(Part):
                     return row.run_id, (present - row.since).total_seconds()
         return None
 
+    def live_computing(self) -> str | None:
+        """Return a live run of which a batch is computed at this moment, of any target; None if there is none.
+
+        A batch that began more than an hour ago is none: its machine may be gone, and nobody here could tell.
+        """
+        query = (
+            sa.select(attempts.c.run_id, attempts.c.host, attempts.c.pid, attempts.c.process)
+            .join(runs, runs.c.run_id == attempts.c.run_id)
+            .where(runs.c.mode == Mode.LIVE.value, runs.c.state.in_(_UNDER_WAY))
+            .where(attempts.c.state == AttemptState.RUNNING)
+            .order_by(attempts.c.id)
+        )
+        with self.engine.connect() as connection:
+            since = instants.shared(connection) - _HOUR
+            found = connection.execute(query.where(attempts.c.started_at >= since)).all()
+        return next((str(one.run_id) for one in found if not has_ended(one)), None)
+
     def wait_no_more(self, run_id: str) -> None:
         """End on record what this process waits for on behalf of a run, and what processes did that are no more."""
         with self.engine.connect() as connection:

@@ -459,6 +459,37 @@ def live(ledger: Ledger, run_id: str) -> None:
     ledger.decide(run_id, approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=record.plan_hash)
 
 
+def test_a_live_run_computes_while_a_batch_of_it_is_under_way_in_a_process_that_lives(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ledger.admissions.live_computing
+    live(ledger, "live")
+    assert ask() is None, "nothing of it has begun"
+    number, _ = begun(ledger, "live", "2012-01")
+    assert ask() == "live"
+    ledger.fail_attempt("live", number, "it only shows the end")
+    assert ask() is None
+    began = begun(ledger, "live", "2012-02")
+    assert began
+    assert ask() == "live"
+    with monkeypatch.context() as patch:
+        patch.setattr("resources.ledger.admissions.has_ended", lambda _: True)
+        assert ask() is None, "its process is no more"
+    with ledger.engine.begin() as connection:
+        long_ago = ledger.attempts("live")[-1].started_at - timedelta(minutes=61)
+        connection.execute(attempts.update().values(started_at=long_ago))
+    assert ask() is None, "nobody waits longer than an hour for one batch"
+    approved(ledger, "back", "2012-04-01", "2012-04-30")
+    begun(ledger, "back", "2012-04")
+    assert ask() is None, "a backfill is none"
+
+
+def begun(ledger: Ledger, run_id: str, key: str) -> tuple[int, str]:
+    found = ledger.start_attempt(run_id, [key], edition=0, actor=REQUESTER, location="/staging")
+    assert found is not None
+    return found
+
+
 def test_a_live_run_is_late_from_its_approval_on_and_not_for_what_it_waits_for_itself(ledger: Ledger) -> None:
     live(ledger, "live")
     target, at = ledger.run("live").target, ledger.approvals("live")[-1].at
