@@ -20,39 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elsewhere import EXECUTORS, ROOT, RUN, SMALL, core, process, same
 from real_servers.processes import MissingServerError, wait_until
 from real_servers.spark import ConnectServer, cluster, connect_server, environment_of, require_spark
 
 pytestmark = pytest.mark.servers
-ROOT = Path(__file__).resolve().parent.parent
-SMALL = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "1g",
-}
-EXECUTORS = {"spark.executor.memory": "700m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-RUN = "elsewhere"
-
-
-def process(arguments: list[str], environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=dict(environment),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-
-
-def core(action: str, environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
-    """Return what `elsewhere_core.py` finds."""
-    done = process([str(ROOT / "tests" / "elsewhere_core.py"), action], environment, folder)
-    assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
-    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-    found: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
-    return found
 
 
 def command(environment: Mapping[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -93,15 +65,6 @@ def connect(folder: Path) -> Iterator[ConnectServer]:
     settings = asked["settings"] | {"spark.backfill.server.modes": "BACKFILL,REPLAY,RECONCILIATION"}
     with connect_server(folder / "server", settings, asked["environment"]) as server:
         yield server
-
-
-def same(found: dict[str, Any], local: dict[str, Any]) -> None:
-    assert found["digests"] == local["digests"]
-    assert len(set(found["digests"].values())) == 3
-    assert found["gates"] == local["gates"]
-    assert ["recomputed_chunks_are_equal", True] in found["gates"]
-    assert (found["rows"], found["left"], found["verified"]) == (local["rows"], 0, [])
-    assert (found["state"], found["reproduced"], found["after"]) == ("PUBLISHED", "EQUAL", "ROLLED_BACK")
 
 
 # --- a server of somebody else ----------------------------------------------------------------------------------------

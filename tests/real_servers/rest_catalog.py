@@ -24,6 +24,7 @@ import pyspark
 from servers import free_port
 
 from real_servers.processes import MissingServerError, end_of_log, ended, fetch_by, fetched, java, started, wait_until
+from real_servers.s3 import Store, spark_jars
 
 _POM = Path(__file__).with_name("rest_catalog.xml")
 _SERVER = Path(__file__).with_name("RestCatalogServer.java")
@@ -54,16 +55,20 @@ def jars() -> Path:
 
 
 class RestCatalog:
-    """A server with its tables below a folder, and the proxy before it."""
+    """A server with its tables below a folder, or in a bucket of a store, and the proxy before it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Store | None = None, bucket: str = "") -> None:
         """Start both.
 
         Raises:
             MissingServerError: if jars or Java are missing, or it does not start, with what it said.
         """
-        self.folder = folder
-        self.warehouse = f"file://{folder}/warehouse"
+        self.folder, self._store = folder, store
+        self.warehouse = f"file://{folder}/warehouse" if store is None else f"s3://{bucket}/warehouse"
+        settings = {} if store is None else _s3_settings(store)
+        self._settings = folder / "hadoop.properties"
+        self._settings.touch(0o600)
+        self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -72,7 +77,8 @@ class RestCatalog:
     @property
     def properties(self) -> dict[str, str]:
         """The properties of a PyIceberg catalog that is reached through the proxy."""
-        return {"type": "rest", "uri": self.proxy.address, "warehouse": self.warehouse}
+        store = {} if self._store is None else self._store.properties()
+        return {"type": "rest", "uri": self.proxy.address, "warehouse": self.warehouse, **store}
 
     def start(self) -> None:
         """Start the server, if it does not run.
@@ -88,11 +94,13 @@ class RestCatalog:
             "-Xmx256m",
             "-XX:+UseSerialGC",
             "-cp",
-            f"{jars()}/*:{hadoop}:{_logging()}",
+            # first: the package of Iceberg's tests has a class of S3A's, of another version
+            ("" if self._store is None else f"{spark_jars()}/*:") + f"{jars()}/*:{hadoop}:{_logging()}",
             str(_SERVER),
             str(self._port),
             str(self.folder / "catalog.db"),
             self.warehouse,
+            str(self._settings),
         ]
         self._process = started(command, self.folder)
         try:
@@ -121,6 +129,19 @@ class RestCatalog:
             return False
         finally:
             connection.close()
+
+
+def _s3_settings(store: Store) -> dict[str, str]:
+    """Return Hadoop's settings by which the server writes the metadata of tables into a store."""
+    return {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.s3a.endpoint": store.endpoint,
+        "fs.s3a.endpoint.region": store.properties()["s3.region"],
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.access.key": store.access_key,
+        "fs.s3a.secret.key": store.secret_key,
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    }
 
 
 def _logging() -> str:
@@ -251,14 +272,14 @@ def _happens(fault: Fault) -> None:
 
 
 @contextmanager
-def rest_catalog() -> Iterator[RestCatalog]:
-    """Yield a REST catalog of its own; it is gone afterwards.
+def rest_catalog(store: Store | None = None, bucket: str = "") -> Iterator[RestCatalog]:
+    """Yield a REST catalog of its own, with its tables in a bucket of a store if one is given; it is gone afterwards.
 
     Raises:
         MissingServerError: if none can be had, with the package that is missing.
     """
     with tempfile.TemporaryDirectory(prefix="rest-catalog-") as folder:
-        server = RestCatalog(Path(folder))
+        server = RestCatalog(Path(folder), store, bucket)
         try:
             yield server
         finally:
