@@ -40,6 +40,10 @@ def core(action: str, environment: Mapping[str, str], folder: Path) -> dict[str,
     return found
 
 
+def command(environment: Mapping[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return process(["-m", "backfill_assets.cli.command", *arguments], environment, folder)
+
+
 def same(found: dict[str, Any], local: dict[str, Any]) -> None:
     assert found["digests"] == local["digests"]
     assert len(set(found["digests"].values())) == 3

@@ -3,7 +3,7 @@
 PySpark's functions are a server's or a JVM's in a whole process: the tests' own process has a JVM. What is found is printed as
 JSON; what it has to be is `test_spark_elsewhere.py`'s.
 
-    python tests/elsewhere_core.py whole|session|approved|refused
+    python tests/elsewhere_core.py whole|session|approved|another|result|refused
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from resources.spark.sessions import computing_otherwise, is_refused_write
 
 START, END = date(2010, 1, 1), date(2010, 12, 31)
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
-RUN = "elsewhere"
+RUN = os.environ.get("ELSEWHERE_RUN", "elsewhere")
 UNSTEADY = [
     *("current_date()", "current_timestamp()", "now()", "localtimestamp()", "current_time()", "curdate()"),
     *("rand(3)", "randn()", "uuid()", "randstr(5)", "uniform(0, 9)", "shuffle(array(1, 2))"),
@@ -173,6 +173,28 @@ def approved() -> dict[str, Any]:
     return {"run": record.run_id}
 
 
+def another() -> dict[str, Any]:
+    """Make one more run of an installation that is there."""
+    world = opened()
+    record = world.approved(manifest(world))
+    with world.dagster() as instance:
+        announce_approval(world.platform, instance, record)
+    return {"run": record.run_id}
+
+
+def result() -> dict[str, Any]:
+    """Say what became of a run, and whether everything on record is as it was written."""
+    world = opened()
+    return {
+        "state": world.platform.ledger.run(RUN).state.value,
+        "digests": world.digests(RUN),
+        "rows": world.rows().height,
+        "runs": sorted(set(world.rows()["run_id"])),
+        "publications": [one.state.value for one in world.platform.ledger.publications(RUN)],
+        "verified": [f"{one.where}: {one.what}" for one in verify(world.platform, data=True).everything],
+    }
+
+
 def refused() -> dict[str, Any]:
     """Stage a run whose workers are of other code; say what is refused, and what was written."""
     world = made()
@@ -191,5 +213,5 @@ def refused() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    done = {one.__name__: one for one in (whole, session, approved, refused)}[sys.argv[1]]()
+    done = {one.__name__: one for one in (whole, session, approved, another, result, refused)}[sys.argv[1]]()
     print("FOUND " + json.dumps(done, default=str))

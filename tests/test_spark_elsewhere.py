@@ -20,15 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elsewhere import EXECUTORS, ROOT, RUN, SMALL, core, process, same
+from elsewhere import EXECUTORS, ROOT, RUN, SMALL, command, core, process, same
 from real_servers.processes import MissingServerError, wait_until
 from real_servers.spark import ConnectServer, cluster, connect_server, environment_of, require_spark
 
 pytestmark = pytest.mark.servers
-
-
-def command(environment: Mapping[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return process(["-m", "backfill_assets.cli.command", *arguments], environment, folder)
 
 
 def answer(environment: Mapping[str, str], folder: Path, *arguments: str) -> Any:
