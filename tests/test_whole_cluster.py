@@ -97,6 +97,7 @@ def test_a_run_on_a_connect_server_with_s3_rest_and_postgres_is_the_run_of_local
     services: Services, local: dict[str, Any]
 ) -> None:
     asking = services.environment("asking", {})
+    assert command(asking, services.folder, "init").returncode == 0
     asked = json.loads(command(asking, services.folder, "spark", "settings", "--json").stdout)
     modes = {"spark.backfill.server.modes": "BACKFILL,REPLAY,RECONCILIATION"}
     jars = {"spark.driver.extraClassPath": f"{services.jars}/*"}

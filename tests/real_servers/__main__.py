@@ -1,4 +1,4 @@
-"""Fetch what the real servers need, and say what is missing: `make test-servers` begins with it.
+"""Fetch what the real servers need, and say what is missing: `make test-servers` and `make test-cluster` begin with it.
 
 It ends with 0 whatever is missing: the tests of what cannot be had are skipped, and give the same reasons.
 """
@@ -13,6 +13,7 @@ from real_servers.kafka import jars
 from real_servers.postgresql import binaries
 from real_servers.processes import MissingServerError
 from real_servers.s3 import gateway, moto_environment, spark_jars
+from real_servers.spark import require_spark
 
 
 def main() -> None:
@@ -25,10 +26,11 @@ def main() -> None:
         "S3 (moto)": moto_environment,
         "S3 (Versity gateway)": gateway,
         "Spark's S3A": spark_jars,
+        "Spark's cluster and Spark Connect": require_spark,
     }
     for name, had in servers.items():
         try:
-            print(f"{name}: {had()}")
+            print(f"{name}: {had() or 'here'}")
         except MissingServerError as reason:
             print(f"{name} cannot be had, and what needs it is skipped: {reason}")
 
