@@ -137,7 +137,7 @@ def cli() -> None:
       backfill split-files MANIFEST    part files that reach across its range
       backfill runbook RUN             its steps: what is done, what is next
       backfill sinks                   what runs can tell, and which mode may
-      backfill spark start             a Spark server that is kept; `stop`, `status`
+      backfill spark start             a Spark server that is kept; `stop` ends it
       backfill migration plan NAME     move readers to another table; `advance`
       backfill metrics                 figures for Prometheus; --output, --listen
 

@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, say, show, tell
-from manifests.model import Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manifests.model import Mode
     from resources.spark.kept_servers import Kept, KeptServer
 
-_MODE = click.Choice([mode.value for mode in Mode], case_sensitive=False)
+MODES = ("LIVE", "BACKFILL", "REPLAY", "DRY_RUN", "RECONCILIATION")
+"""The values of `manifests.model.Mode`, which takes longer to import than help does to be shown."""
+_MODE = click.Choice(MODES, case_sensitive=False)
+
+
+def _named(modes: Sequence[str]) -> list[Mode]:
+    from manifests.model import Mode
+
+    return [Mode(mode) for mode in modes]
 
 
 @click.group()
@@ -44,7 +54,7 @@ def start(modes: tuple[str, ...], cold: bool, as_json: bool) -> None:
 
     shown = []
     with opened_platform() as platform:
-        for mode in map(Mode, modes or (Mode.BACKFILL,)):
+        for mode in _named(modes or ("BACKFILL",)):
             kept, settings, environment = platform.spark.kept(mode)
             began = time.monotonic()
             found, is_new = kept.start(settings, environment)
@@ -70,7 +80,7 @@ def stop(modes: tuple[str, ...], force: bool, as_json: bool) -> None:
     from resources.spark.kept_servers import Kept
 
     home = load_settings().home
-    was = {mode.value: Kept(home, mode).stop(force=force).value for mode in map(Mode, modes or tuple(Mode))}
+    was = {mode.value: Kept(home, mode).stop(force=force).value for mode in _named(modes or MODES)}
     if as_json:
         say([{"mode": mode, "was": condition} for mode, condition in was.items()])
         return
@@ -94,7 +104,7 @@ def status(modes: tuple[str, ...], as_json: bool) -> None:
 
     settings = load_settings()
     shown = []
-    for mode in map(Mode, modes or tuple(Mode)):
+    for mode in _named(modes or MODES):
         kept = Kept(settings.home, mode)
         began = time.monotonic()
         condition = kept.condition(kept.known())
@@ -108,7 +118,7 @@ def status(modes: tuple[str, ...], as_json: bool) -> None:
 
 
 @spark.command("settings")
-@click.option("--mode", type=_MODE, default=Mode.BACKFILL.value, show_default=True, help="The mode that it computes.")
+@click.option("--mode", type=_MODE, default="BACKFILL", show_default=True, help="The mode that it computes.")
 @click.option(
     "--python", default=sys.executable, help="The path of Python where its workers run; this one's without it."
 )
@@ -122,7 +132,7 @@ def required(mode: str, python: str, as_json: bool) -> None:
     from resources.spark.kept_servers import properties
 
     with opened_platform() as platform:
-        settings, environment = platform.spark.required(Mode(mode), python)
+        settings, environment = platform.spark.required(_named([mode])[0], python)
     if as_json:
         say({"mode": mode, "settings": settings, "environment": environment})
         return

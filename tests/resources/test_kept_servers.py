@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.cli.spark import MODES
 from manifests.errors import EnvironmentRefused, TransitionRefused
 from manifests.model import Mode
 from resources import processes
@@ -196,3 +197,7 @@ def test_nothing_at_an_address_is_refused_with_the_address(monkeypatch: pytest.M
     pytest.importorskip("grpc_status", reason="the extra connect is not installed")
     with pytest.raises(EnvironmentRefused, match="the Spark server at sc://localhost:1 cannot be used"):
         connected.session_at("sc://localhost:1/;token=hunter2", retries=0, seconds=0.2)
+
+
+def test_the_command_knows_every_mode() -> None:
+    assert tuple(mode.value for mode in Mode) == MODES
