@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from random import Random
 
 import pytest
+from admitting import BEGIN, SimulatedClock, in_memory, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import APPROVER, REQUESTER, approved, planned
@@ -26,30 +24,6 @@ from resources.ledger.admissions import Asked, BudgetSpent, MustWait
 from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Ledger
 from resources.ledger.tables import attempts, runs, waits
-
-BEGIN = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
-
-
-@dataclass
-class SimulatedClock:
-    """It goes on while it is looked at, as clocks do: an attempt begins, and ends, between two looks."""
-
-    at: datetime = BEGIN
-
-    def __call__(self) -> datetime:
-        self.at += timedelta(milliseconds=1)
-        return self.at
-
-    def on(self, seconds: float) -> None:
-        self.at += timedelta(seconds=seconds)
-
-
-def start(ledger: Ledger, key: str, pace: PlannedPace, work: Work, run_id: str = "run") -> int:
-    found = ledger.start_attempt(
-        run_id, [key], edition=0, actor=REQUESTER, location="/staging", asked=Asked(pace, work)
-    )
-    assert found is not None
-    return found[0]
 
 
 def tried(ledger: Ledger, key: str, pace: PlannedPace, work: Work) -> int | MustWait:
@@ -157,17 +131,6 @@ def test_a_run_that_always_asks_gets_most_of_its_allowance() -> None:
             clock.on(5)
             ledger.fail_attempt("run", number, "it only tells the time")
     assert 0.85 * 180 * 100 <= rows <= 180 * 100 + 1_000
-
-
-@contextmanager
-def in_memory(clock: SimulatedClock) -> Iterator[Ledger]:
-    """Yield a ledger of a file that a test of many steps does not wait for."""
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        ledger = Ledger(f"sqlite:///{folder}/ledger.db", clock)
-        ledger.migrate()
-        yield ledger
-        ledger.engine.dispose()
 
 
 # --- what is shared ---------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from admitting import BEGIN, SimulatedClock, in_memory, start
 from support import approved
-from test_admissions import BEGIN, SimulatedClock, in_memory, start
 
 from manifests.lifecycle import RunState
 from manifests.pace import PlannedPace, Wait, Work
