@@ -207,13 +207,14 @@ def test_a_launch_that_ended_before_it_looked_lets_the_next_begin_nothing_beyond
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "compute_batch", of_rows(thinned, 0))
-    planned(platform, contract(breaker={"maxDriftPercent": 40.0}))
+    record = planned(platform, contract(breaker={"maxDriftPercent": 40.0}))
     with monkeypatch.context() as patch:
         patch.setattr(execution, "gate_chunks", ended_after(execution.gate_chunks, "killed", platform))
         with pytest.raises(KeyboardInterrupt):
             launched(platform)
-    with pytest.raises(RunStopped, match="maxDriftPercent is 40"):
-        launched(platform)
+    others = [chunk.key for chunk in record.plan.chunks[1:]]
+    with pytest.raises(RunStopped, match="maxDriftPercent is 40"), stopping.launched(platform, RUN):
+        Execution(platform, RUN, chunks=others).run(Step.COMPUTE)
     assert len(platform.ledger.attempts(RUN)) == 1
 
 
