@@ -21,7 +21,7 @@ from backfill_assets.publication.topic_publishing import publish_events
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Listener, Staged, ignore_progress, stage_chunks
-from manifests.lifecycle import ChunkState
+from manifests.lifecycle import COMPUTABLE, ChunkState
 from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, PublishEvents, RunGates, Stage, Step
 
 Handler = Callable[[Sequence[Any]], None]
@@ -98,6 +98,9 @@ class Execution:
         states = {one.chunk: one.state for one in self._platform.ledger.chunks(self._run_id)} if looks else {}
         passed = [key for key, state in states.items() if state is ChunkState.PASSED]
         run = RunContext(self._platform, self._platform.products.target(record.target), record.plan)
+        if looks and record.state in COMPUTABLE:  # a launch that ended after its last gate has not come to it
+            look(run)
+            stopping.going_on(self._run_id)()
         for portion in portions(record.plan, chunks, passed):
             done = stage_chunks(
                 self._platform, self._run_id, portion, dagster_run_id=self._dagster_run_id, tell=self._tell

@@ -21,6 +21,8 @@ WINDOW = timedelta(minutes=10)
 MARGIN = timedelta(seconds=1)
 """How much longer a batch counts: an attempt is on record as begun just before it was admitted, and as ended just after it was."""
 _MINUTES = 10
+_NAMED = 3
+"""Batches that are named to who waits for them."""
 _TURNS = 200
 """Openings of windows that are looked at until all of them are open at once."""
 
@@ -71,11 +73,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A batch that was admitted at an instant; `ended` is None while it is under way."""
+    """A batch that was admitted at an instant; `ended` is None while it is under way.
+
+    `by` says who computes it, and `way_out` what to do where that cannot be seen from here.
+    """
 
     work: Work
     at: datetime
     ended: datetime | None
+    by: str = ""
+    way_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -187,14 +194,25 @@ def _rate(
         if used + wanted <= allowed:
             until = ended + WINDOW + MARGIN + timedelta(microseconds=1)  # both ends included
             break
-    yield Wait(f"{name} is {most:,}, over any 10 minutes", until)
+    said = whom([one for one, _ in counting]) if until is None else ""
+    yield Wait(f"{name} is {most:,}, over any 10 minutes{said}", until)
+
+
+def whom(admitted: Sequence[Admitted]) -> str:
+    """Say which batches are under way, and what to do about those whose machine cannot be seen; empty of none."""
+    under_way = [one for one in admitted if one.ended is None and one.by]
+    if not under_way:
+        return ""
+    more = ", ..." if len(under_way) > _NAMED else ""
+    ways_out = dict.fromkeys(one.way_out for one in under_way if one.way_out)
+    return "; ".join(["", f"under way: {', '.join(one.by for one in under_way[:_NAMED])}{more}", *ways_out])
 
 
 def _places(pace: PlannedPace, work: Work, admitted: Sequence[Admitted]) -> Iterator[Wait]:
     most = pace.chunks_in_parallel
     under_way = sum(one.work.chunks for one in admitted if one.ended is None)
     if most is not None and under_way and under_way + work.chunks > most:
-        yield Wait(f"limits.maxChunksInParallel is {most:,}, over all machines", None)
+        yield Wait(f"limits.maxChunksInParallel is {most:,}, over all machines{whom(admitted)}", None)
 
 
 def _pause(pace: PlannedPace, admitted: Sequence[Admitted], at: datetime) -> Iterator[Wait]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backfill_assets import execution
 from backfill_assets.execution import Execution
 from backfill_assets.installation import Platform
 from backfill_assets.operations import pausing
@@ -23,6 +24,7 @@ from manifests.errors import ManifestRefused, RunStopped, TransitionRefused
 from manifests.lifecycle import ChunkState, RunState
 from manifests.reading import manifest_from
 from manifests.stages import Step
+from resources.ledger import stops
 
 RUN = "watched"
 SEEDS = range(4)
@@ -181,6 +183,66 @@ def test_the_first_chunks_are_computed_gated_and_waited_on_and_the_others_follow
     pausing.resume(platform, RUN, by="grace", reason=ENOUGH)
     assert launched(platform) is RunState.VALIDATED
     assert publish(platform, RUN).new
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_launch_that_ended_once_the_canary_had_passed_leaves_the_wait_to_the_next(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    planned(platform, contract(canary={"chunks": 1, "waits": True}))
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "gate_chunks", ended_after(execution.gate_chunks, how, platform))
+        with pytest.raises(KeyboardInterrupt if how == "killed" else RunStopped):
+            launched(platform)
+    assert states(platform) == ["PASSED", "PLANNED", "PLANNED", "PLANNED"]
+    assert platform.ledger.pauses.holding(RUN) == [], "nobody has come to it"
+    with pytest.raises(RunStopped, match="the others wait until somebody has looked"):
+        launched(platform)
+    assert states(platform) == ["PASSED", "PLANNED", "PLANNED", "PLANNED"]
+    pausing.resume(platform, RUN, by="grace", reason=ENOUGH)
+    assert launched(platform) is RunState.VALIDATED
+
+
+def test_a_launch_that_ended_before_it_looked_lets_the_next_begin_nothing_beyond_a_threshold(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", of_rows(thinned, 0))
+    record = planned(platform, contract(breaker={"maxDriftPercent": 40.0}))
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "gate_chunks", ended_after(execution.gate_chunks, "killed", platform))
+        with pytest.raises(KeyboardInterrupt):
+            launched(platform)
+    others = [chunk.key for chunk in record.plan.chunks[1:]]
+    with pytest.raises(RunStopped, match="maxDriftPercent is 40"), stopping.launched(platform, RUN):
+        Execution(platform, RUN, chunks=others).run(Step.COMPUTE)
+    assert len(platform.ledger.attempts(RUN)) == 1
+
+
+def ended_after(usual: Callable[..., Any], how: str, platform: Platform) -> Callable[..., Any]:
+    """Return what gates chunks and then ends the launch, by a kill or by a stop from elsewhere."""
+
+    def gate(*arguments: Any, **named: Any) -> Any:
+        usual(*arguments, **named)
+        if how == "killed":
+            raise KeyboardInterrupt
+        platform.ledger.stops.stop(RUN, by="ana", through="backfill stop")
+        raise stops.refusal(platform.ledger.stops.of_run(RUN)[-1])
+
+    return gate
+
+
+def test_who_has_decided_about_a_drift_has_not_looked_at_the_canary_yet(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", of_rows(thinned, 0))
+    planned(platform, contract(breaker={"maxDriftPercent": 40.0}, canary={"chunks": 1, "waits": True}))
+    for cause in ("DRIFT", "CANARY"):
+        with pytest.raises(RunStopped):
+            launched(platform)
+        assert cause in [one.cause for one in platform.ledger.pauses.holding(RUN)]
+        assert states(platform) == ["PASSED", "PLANNED", "PLANNED", "PLANNED"]
+        pausing.resume(platform, RUN, by="grace", reason=ENOUGH)
+    assert launched(platform) is RunState.VALIDATED
 
 
 def states(platform: Platform) -> list[str]:

@@ -26,7 +26,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations import pausing
 from backfill_assets.operations.metrics import LedgerCollector
 from backfill_assets.planning.resolve import plan_run, preview
-from backfill_assets.planning.run_costs import cores_of
+from backfill_assets.planning.run_costs import cores_of, with_costs
 from backfill_assets.publication.publisher import publish
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor, pacing, stopping, watched_launch
@@ -493,6 +493,17 @@ def test_an_estimate_beyond_the_limits_refuses_the_plan_with_every_reason(
     assert "would cost about $180.00" in str(refusal.value)
     with pytest.raises(PlanRefused, match="no prices are set"):
         plan_run(platform, contract(safety={"maxCostUsd": 1.0}))
+
+
+def test_what_live_may_cost_is_held_and_nothing_else_is_reckoned_of_it(platform: Platform) -> None:
+    for safety, is_held in (({"maxCostUsd": 50.0}, True), ({"maxDurationMinutes": 60}, False), ({}, False)):
+        with priced(platform, usd_per_core_hour=1.0) as dear:
+            plan = preview(dear, contract(safety=safety))
+            live = replace(plan, mode=Mode.LIVE, costs=None)
+            assert (with_costs(dear, live).costs is not None) == is_held, safety
+        if is_held:
+            with pytest.raises(PlanRefused, match="no prices are set"):
+                with_costs(platform, live)
 
 
 def test_a_run_that_has_cost_what_it_may_is_paused(

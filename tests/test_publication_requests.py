@@ -28,6 +28,7 @@ from benchmarks.small_table import planned, staged
 from manifests.errors import DecisionRefused, InputRefused, PublicationDeferred, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
+from manifests.reading import manifest_from
 from resources.lakehouse.commits import commit_replacement
 
 __all__ = ["history", "platform"]
@@ -98,16 +99,86 @@ def test_a_run_whose_days_cannot_be_looked_at_waits_and_keeps_no_other_from_bein
     assert asked(history) == []
 
 
+def without_entry() -> dg.JobDefinition:
+    """Return what stands for publications whose processes end before they come to their entries."""
+
+    @dg.job(name=publish_job(small_table.TARGET).name)
+    def nothing() -> None:
+        pass
+
+    return nothing
+
+
+def limited(platform: Platform, run_id: str, scope: tuple[str, str]) -> None:
+    """Have a run validated whose table takes one publication more within this hour."""
+    most = 1 + len(platform.ledger.committed(small_table.READINGS))
+    parts = {"validation": {"gates": ["all_chunks_staged"]}, "limits": {"maxCommitsPerHour": most}}
+    planned(platform, manifest_from(small_table.manifest_data(run_id, "REPLACE_PARTITIONS", scope) | parts))
+    staged(platform, run_id)
+
+
+def sensed(platform: Platform, instance: dg.DagsterInstance) -> tuple[list[dg.RunRequest], str]:
+    """Return what the sensor asks for, and why it skips."""
+    sensor = publish_sensor(small_table.TARGET, publish_job(small_table.TARGET))
+    said: list[Any] = [*sensor(dg.build_sensor_context(instance=instance), platform=platform)]
+    skipped = [str(one.skip_message) for one in said if isinstance(one, dg.SkipReason)]
+    return [one for one in said if isinstance(one, dg.RunRequest)], "; ".join(skipped)
+
+
+def launched(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.DagsterRun:
+    tags = {**request.tags, "dagster/run_key": str(request.run_key)}
+    return instance.create_run_for_job(without_entry(), tags=tags)
+
+
+@pytest.mark.parametrize("how", ["failed", "canceled"])
+def test_a_request_that_has_come_to_nothing_takes_no_room_from_others_which_are_told_whom_they_wait_for(
+    history: Platform, how: str
+) -> None:
+    limited(history, "run", FEBRUARY)
+    limited(history, "april", APRIL)
+    with dg.DagsterInstance.ephemeral() as instance:
+        (request,), _ = sensed(history, instance)
+        first = str(request.partition_key)
+        (second,) = {"run", "april"} - {first}
+        for _ in range(5 if how == "failed" else 1):
+            run = launched(instance, request)
+            _, skipped = sensed(history, instance)
+            assert f"{second} waits: limits.maxCommitsPerHour leaves room for 1 publication(s)" in skipped
+            assert f"{first} is asked for before it" in skipped
+            if how == "failed":
+                instance.report_run_failed(run)
+            else:
+                instance.report_run_canceled(run)
+            (request,), _ = sensed(history, instance)
+        assert request.partition_key == second, "nobody else takes the room"
+        launched(instance, request)
+        _, skipped = sensed(history, instance)
+        why = "was asked for 5 times and failed" if how == "failed" else "was canceled in Dagster"
+        assert f"{first} waits: its publication {why}" in skipped
+        assert f"`backfill publish {first}`" in skipped
+    assert publish(history, second).new
+
+
+def test_a_run_whose_publication_is_queued_is_not_asked_for_anew(history: Platform) -> None:
+    validated(history, "run")
+    with dg.DagsterInstance.ephemeral() as instance:
+        (request,), _ = sensed(history, instance)
+        run = launched(instance, request)
+        stopped_and_resumed(history)
+        (again,), _ = sensed(history, instance)
+        assert again.run_key == request.run_key, "it is queued, and finds what has happened itself"
+        instance.report_run_failed(run)
+        (anew,), _ = sensed(history, instance)
+        assert anew.run_key != request.run_key
+
+
 def test_a_request_that_failed_before_its_entry_is_repeated_a_few_times_and_then_left_to_people(
     history: Platform,
 ) -> None:
     validated(history, "run")
     sensor = publish_sensor(small_table.TARGET, publish_job(small_table.TARGET))
 
-    @dg.job
-    def nothing() -> None:
-        """Stand for a publication whose process failed before it came to its entry."""
-
+    nothing = without_entry()
     with dg.DagsterInstance.ephemeral() as instance:
 
         def sense() -> Any:

@@ -4,6 +4,7 @@ The sensor requests, the publisher decides: the body verifies everything from th
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -44,6 +45,7 @@ from resources.logs import also_to
 
 SENSOR_SECONDS = 10
 _LEASE_WAIT_SECONDS = 15
+_FINISHED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
 
 
 def freshness(policy: LivePolicy) -> dg.FreshnessPolicy:
@@ -181,22 +183,70 @@ def change_charts(before: Sequence[ChunkRecord], after: Sequence[ChunkRecord]) -
     return charts.as_markdown("by chunk, before and after", charts.before_and_after(panels, keys, "measures"))
 
 
+def _job_name(target: TargetTable) -> str:
+    return f"publish_{target.name.replace('.', '_')}"
+
+
 def publish_job(target: TargetTable) -> UnresolvedAssetJobDefinition:
     """Make the job that the sensor runs."""
     return dg.define_asset_job(
-        f"publish_{target.name.replace('.', '_')}",
+        _job_name(target),
         selection=[asset_key(f"{target.name}_published")],
         description=f"Publishes validated backfill runs of {target.name}.",
     )
 
 
-def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:
+def publication_requests(
+    platform: Platform, target: TargetTable, instance: dg.DagsterInstance | None = None
+) -> Iterator[dg.RunRequest]:
     """Yield a request for each validated run that may be published without anybody saying so, and need not wait.
 
     A run key fires once: it carries the number of publications tried, and of what else a request meets that leaves no
-    publication on record, so that one that failed, or that met a stop after all, is asked for again.
+    publication on record, so that one that failed, or that met a stop after all, is asked for again. With `instance`, it is known
+    which requests Dagster has under way, or have come to nothing: those take no room from others, and are not asked for.
     """
-    stopped, asked = platform.ledger.stops.all_held(), 0
+    yield from _asked(platform, target, instance).requests
+
+
+@dataclass
+class _Asked:
+    """What a sensor asks for, and why it does not ask for other runs, by run."""
+
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    new: int = 0
+    waiting: dict[str, str] = field(default_factory=dict)
+
+
+def _asked(platform: Platform, target: TargetTable, instance: dg.DagsterInstance | None) -> _Asked:
+    """Return what is asked for: what is under way in Dagster, and as many others as the hour has room for beside it."""
+    found, others, ahead = _Asked(), list[tuple[RunRecord, dg.RunRequest, int | None]](), list[str]()
+    for record, request, room in _wanted(platform, target):
+        known = [] if instance is None else _known(instance, target, record.run_id)
+        under_way = [key for key, status in known if status not in _FINISHED]
+        mine = request.with_replaced_attrs(run_key=under_way[0]) if under_way else _not_failed(request, known)
+        if isinstance(mine, str):
+            found.waiting[record.run_id] = mine
+        elif under_way:
+            found.requests.append(mine)
+            ahead += [] if record.plan.mode is Mode.LIVE else [record.run_id]
+        else:
+            others.append((record, mine, room))
+    for record, request, room in others:
+        if room is not None and len(ahead) >= room:
+            found.waiting[record.run_id] = (
+                f"limits.maxCommitsPerHour leaves room for {room} publication(s) of {target.name}, and "
+                f"{', '.join(ahead)} is asked for before it"
+            )
+            continue
+        found.requests.append(request)
+        found.new += 1
+        ahead += [] if record.plan.mode is Mode.LIVE else [record.run_id]
+    return found
+
+
+def _wanted(platform: Platform, target: TargetTable) -> Iterator[tuple[RunRecord, dg.RunRequest, int | None]]:
+    """Yield each validated run that need not wait for anything but others of its target, its request, and what room its limit leaves."""
+    stopped = platform.ledger.stops.all_held()
     for record in platform.ledger.runs(target=target.name, states=[RunState.VALIDATED]):
         if record.run_id in stopped or not record.manifest.execution_mode.publishes or record.plan.manual_publish:
             continue
@@ -206,13 +256,13 @@ def publication_requests(platform: Platform, target: TargetTable) -> Iterator[dg
             continue
         room, made = _room(platform, record)
         number, met = tried(platform.ledger, record.run_id), _met(platform, record) + made
-        if number < ATTEMPTS and (room is None or asked < room):
-            asked += 0 if record.plan.mode is Mode.LIVE else 1
-            yield dg.RunRequest(
+        if number < ATTEMPTS:
+            request = dg.RunRequest(
                 run_key=f"{record.run_id}:{number}" + (f":{met}" if met else ""),
                 partition_key=record.run_id,
                 tags={RUN_TAG: record.run_id} | (LIVE_FIRST if record.plan.mode is Mode.LIVE else {}),
             )
+            yield record, request, room
 
 
 def _room(platform: Platform, record: RunRecord) -> tuple[int | None, int]:
@@ -235,24 +285,43 @@ def _met(platform: Platform, record: RunRecord) -> int:
     return waited + len(stopped) + len(ledger.amendments(record.run_id)) + len(adopted)
 
 
-def _not_failed(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.RunRequest | None:
+def _known(instance: dg.DagsterInstance, target: TargetTable, run_id: str) -> list[tuple[str, dg.DagsterRunStatus]]:
+    """Return the key and the status of each publication of a run that Dagster was asked for, the newest first."""
+    asked = instance.get_runs(dg.RunsFilter(job_name=_job_name(target), tags={RUN_TAG: run_id}))
+    return [(key, one.status) for one in asked if (key := one.tags.get(RUN_KEY_TAG)) is not None]
+
+
+def _not_failed(request: dg.RunRequest, known: Sequence[tuple[str, dg.DagsterRunStatus]]) -> dg.RunRequest | str:
     """Return a request as one that has not failed yet, where its process failed before anything was on record.
 
-    None if that has happened too often; what is put on record meanwhile makes it another request.
+    Or why it is not asked for: that has happened too often, or somebody has canceled it; what is put on record meanwhile makes it
+    another request.
     """
+    run_id = request.partition_key
     for time in range(ATTEMPTS):
         key = f"{request.run_key}/{time}" if time else request.run_key
-        launched = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: str(key)}))
-        if not launched or any(run.status is not dg.DagsterRunStatus.FAILURE for run in launched):
+        statuses = [status for known_key, status in known if known_key == key]
+        if dg.DagsterRunStatus.CANCELED in statuses:
+            return f"its publication was canceled in Dagster: `backfill publish {run_id}`"
+        if any(status is not dg.DagsterRunStatus.FAILURE for status in statuses):
+            return f"its publication has ended in Dagster, and is not on record: `backfill publish {run_id}`"
+        if not statuses:
             return request.with_replaced_attrs(run_key=key)
-    return None
+    return _failed_too_often(str(run_id))
+
+
+def _failed_too_often(run_id: str) -> str:
+    return (
+        f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then "
+        f"`backfill publish {run_id}`"
+    )
 
 
 def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Make the sensor that asks for the publication of validated runs."""
 
     @dg.sensor(
-        name=f"publish_{target.name.replace('.', '_')}_when_validated",
+        name=f"{_job_name(target)}_when_validated",
         job=job,
         minimum_interval_seconds=SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -261,22 +330,21 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
     def when_validated(
         context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        wanted = {str(one.partition_key): one for one in publication_requests(platform, target)}
-        asked = {run_id: _not_failed(context.instance, one) for run_id, one in wanted.items()}
-        requests = [one for one in asked.values() if one is not None]
-        if not requests:
-            waiting = _waiting(platform, target, [run_id for run_id, one in asked.items() if one is None])
+        asked = _asked(platform, target, context.instance)
+        if not asked.new and (asked.waiting or not asked.requests):
+            waiting = _waiting(platform, target, asked.waiting)
             yield dg.SkipReason(
                 "; ".join(f"{run_id} waits: {why}" for run_id, why in waiting.items())
                 or f"no validated run of {target.name} waits for its publication"
             )
-        yield from requests
+            return
+        yield from asked.requests
 
     return when_validated
 
 
-def _waiting(platform: Platform, target: TargetTable, failed: Sequence[str]) -> dict[str, str]:
-    """Return why validated runs of a target are not asked for: a freeze, a stop, a limit, or that asking for them has failed."""
+def _waiting(platform: Platform, target: TargetTable, others: Mapping[str, str]) -> dict[str, str]:
+    """Return why validated runs of a target are not asked for: a freeze, a stop, a limit, or that asking for them came to nothing (`others`)."""
     waiting = platform.ledger.freezes.waiting(target.name)
     validated = platform.ledger.runs(target=target.name, states=[RunState.VALIDATED])
     waiting |= {
@@ -285,13 +353,8 @@ def _waiting(platform: Platform, target: TargetTable, failed: Sequence[str]) -> 
     waiting |= {
         one.run_id: why for one in validated if one.run_id not in waiting and (why := waits_for_commit(platform, one))
     }
-    often = [*failed, *(one.run_id for one in validated if tried(platform.ledger, one.run_id) >= ATTEMPTS)]
-    return waiting | {
-        run_id: f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then "
-        f"`backfill publish {run_id}`"
-        for run_id in often
-        if run_id not in waiting
-    }
+    often = [one.run_id for one in validated if tried(platform.ledger, one.run_id) >= ATTEMPTS]
+    return {**others, **{run_id: _failed_too_often(run_id) for run_id in often}, **waiting}
 
 
 def recomputation_requests(platform: Platform, target: TargetTable) -> Iterator[dg.RunRequest]:

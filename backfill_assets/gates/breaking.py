@@ -56,12 +56,11 @@ def look(run: RunContext) -> None:
         return
     decided = {one.cause for one in ledger.stops.of_run(run.run_id) if one.is_pause and one.resumed_at is not None}
     chunks = ledger.chunks(run.run_id)
-    found = trips(breaker, gated_of(run.platform, run.plan, chunks))
+    found = [one for one in trips(breaker, gated_of(run.platform, run.plan, chunks)) if one.cause not in decided]
     if not found:
-        found = list(_canary(breaker, run.plan, chunks))
+        found = [one for one in _canary(breaker, run.plan, chunks) if one.cause not in decided]
     for one in found:
-        if one.cause not in decided:
-            pacing.pause_for(run, one)
+        pacing.pause_for(run, one)
 
 
 def canary_of(plan: Plan) -> list[str]:

@@ -27,7 +27,9 @@ def with_costs(platform: Platform, plan: Plan) -> Plan:
     Raises:
         PlanRefused: if it would take longer, or cost more, than its manifest allows; or nobody could say what it costs.
     """
-    if plan.mode in {Mode.RECONCILIATION, Mode.LIVE}:  # it computes nothing; or nobody waits for a figure
+    if plan.mode is Mode.RECONCILIATION:  # it computes nothing
+        return plan
+    if plan.mode is Mode.LIVE and (plan.pace is None or plan.pace.cost_usd is None):  # nobody waits for a figure
         return plan
     found = platform.ledger.recorded(plan.target, plan.transform_version, but=plan.run_id)
     prices = platform.settings.prices if platform.settings.prices.are_given else None

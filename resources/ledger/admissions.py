@@ -15,32 +15,33 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
 from manifests.costs import RunCosts
 from manifests.errors import Problem, PublicationDeferred
-from manifests.lifecycle import AttemptState, DecisionKind, PublicationState, RunState
+from manifests.lifecycle import COMPUTABLE, AttemptState, DecisionKind, PublicationState, RunState
 from manifests.model import Mode
-from manifests.pace import Admitted, PlannedPace, Wait, Work, over_budget, soonest, waits
+from manifests.pace import MARGIN, WINDOW, Admitted, PlannedPace, Wait, Work, over_budget, soonest, waits, whom
 from manifests.reading import stored_manifest
 from resources.ledger import instants
+from resources.ledger.cells import illegible
 from resources.ledger.freezes import freezing
 from resources.ledger.measured import is_lost, taken
 from resources.ledger.part import Part
 from resources.ledger.tables import admissions, approvals, attempts, publications, runs, stops
 from resources.ledger.tables import waits as waiting
-from resources.processes import has_ended, this_process
+from resources.processes import has_ended, is_busy, this_process
 
 BUDGET = "BUDGET"
 """The cause of a pause of a run that has spent what it may take in all."""
-_NEWEST = 1_000
-"""Admissions that are looked at: more batches of a run do not end within the minutes that a rate is measured over."""
 _UNDER_WAY = (RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED)
 _WHY = "limits: "
 """What the reason of such a wait begins with."""
 _MOMENT = timedelta(seconds=1)
 _HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 _OF_ITS_ATTEMPT = sa.and_(attempts.c.run_id == admissions.c.run_id, attempts.c.attempt == admissions.c.attempt)
 
 
@@ -93,7 +94,9 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
     Raises:
         MustWait: if it may not begin yet.
         BudgetSpent: if it may not begin at all.
+        IllegibleRow: if what is on record of other batches cannot be so.
     """
+    _require_legible(connection, run_id)
     newest = connection.execute(sa.select(sa.func.max(admissions.c.at)).where(admissions.c.run_id == run_id)).scalar()
     present = instants.shared(connection)
     at = present if newest is None else max(present, newest)
@@ -109,7 +112,7 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
     )
     if why:
         raise BudgetSpent(why)
-    if found := waits(asked.pace, asked.work, _admitted(connection, run_id), at, present):
+    if found := waits(asked.pace, asked.work, _admitted(connection, run_id, asked.pace, at), at, present):
         raise MustWait(found, present)
     work = asked.work
     connection.execute(
@@ -118,6 +121,24 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
         )
     )
     _end_own(connection, run_id)
+
+
+def _require_legible(connection: sa.Connection, run_id: str) -> None:
+    """Refuse to go by batches on record that this project has not written so.
+
+    Raises:
+        IllegibleRow: naming the first of them.
+    """
+    a, latest = admissions.c, instants.shared(connection) + _DAY
+    odd = (
+        (sa.or_(a.chunks < 0, a.rows < 0, a.bytes < 0), "a batch has a negative count"),
+        (sa.or_(a.at > latest, a.ended_at > latest), f"a batch began, or ended, after {latest:%Y-%m-%d %H:%M} UTC"),
+        (a.ended_at < a.at, "a batch ended before it began"),
+    )
+    for which, why in odd:
+        number = connection.execute(sa.select(a.id).where(a.run_id == run_id, which).order_by(a.id).limit(1)).scalar()
+        if number is not None:
+            raise illegible(f"ledger admissions {number}", why)
 
 
 def _times(connection: sa.Connection, run_id: str) -> int:
@@ -156,16 +177,17 @@ def left_of(
         return None
     seconds, times = _computed(connection, run_id), _times(connection, run_id)
     again = f", allowed {times} times" if times > 1 else ""
-    found = []
+    unseen = [one for one in _admitted(connection, run_id, pace, instants.shared(connection)) if one.way_out]
+    counted, found = whom(unseen), []
     if pace.duration_minutes is not None:
         most = f"safety.maxDurationMinutes is {pace.duration_minutes:,}{again}"
-        why = f"{most}: {seconds / 60:,.1f} minutes are computed"
+        why = f"{most}: {seconds / 60:,.1f} minutes are computed{counted}"
         found.append(Left(60 * pace.duration_minutes * times - seconds, why))
     if pace.cost_usd is not None and costs is not None:
         usd = costs.usd_of(seconds, size, taken(connection, run_id).written)
         a_second = costs.usd_of(1, 0, 0)
         if usd is not None and a_second is not None:
-            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent"
+            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent{counted}"
             found.append(Left(_lasts(pace.cost_usd * times - usd, a_second), why))
     return min(found, key=lambda one: one.seconds, default=None)
 
@@ -189,15 +211,32 @@ def _computed(connection: sa.Connection, run_id: str) -> float:
     return sum(max(0.0, one) for one in lasted)
 
 
-def _admitted(connection: sa.Connection, run_id: str) -> list[Admitted]:
-    """Return the newest batches of a run that were admitted, with when each has ended by the shared clock."""
+def _admitted(connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime) -> list[Admitted]:
+    """Return the batches of a run that count at an instant: those under way, and those that have ended within its rates' window and its pause."""
+    since = at - max(WINDOW + 2 * MARGIN, timedelta(seconds=pace.pause_seconds or 0))
     query = (
-        sa.select(admissions.c.chunks, admissions.c.rows, admissions.c.bytes, admissions.c.at, admissions.c.ended_at)
-        .where(admissions.c.run_id == run_id)
+        sa.select(
+            *(admissions.c[name] for name in ("chunks", "rows", "bytes", "at", "attempt")),
+            admissions.c.ended_at.label("over_at"),
+            *(attempts.c[name] for name in ("host", "pid", "process")),
+        )
+        .outerjoin_from(admissions, attempts, _OF_ITS_ATTEMPT)
+        .where(admissions.c.run_id == run_id, sa.or_(admissions.c.ended_at.is_(None), admissions.c.ended_at >= since))
         .order_by(admissions.c.id.desc())
-        .limit(_NEWEST)
     )
-    return [Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.ended_at) for row in connection.execute(query)]
+    return [
+        Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.over_at, *_by(run_id, row))
+        for row in connection.execute(query)
+    ]
+
+
+def _by(run_id: str, row: sa.Row[Any]) -> tuple[str, str]:
+    """Say who computes a batch that is under way, and what to do where that cannot be seen from this machine."""
+    if row.over_at is not None or row.host is None:
+        return "", ""
+    said = f"attempt {row.attempt} on {row.host} since {row.at:%Y-%m-%d %H:%M:%S} UTC"
+    fix = f"if that machine is no more: `backfill stop {run_id}`, then `backfill resume {run_id}`"
+    return said, "" if is_busy(row) else fix
 
 
 def end_admissions(connection: sa.Connection, run_id: str) -> None:
@@ -215,6 +254,17 @@ def end_admissions(connection: sa.Connection, run_id: str) -> None:
     for row in over:
         still_open = (admissions.c.id == row.id, admissions.c.ended_at.is_(None))
         connection.execute(admissions.update().where(*still_open).values(ended_at=max(row.at, at)))
+
+
+def end_waits(connection: sa.Connection, run_id: str) -> None:
+    """End what launches of a run wait for a limit for, on whatever machine: it was stopped, or is over."""
+    if over := [number for number, _ in _open(connection, waiting.c.run_id == run_id)]:
+        connection.execute(waiting.update().where(waiting.c.id.in_(over)).values(ended_at=instants.now(connection)))
+
+
+def still_waits(row: sa.Row[Any], state: RunState) -> bool:
+    """Whether an open wait of a run is one: what waits for a limit is a process that lives, of a run that may compute."""
+    return not str(row.why).startswith(_WHY) or (state in COMPUTABLE and not has_ended(row))
 
 
 def next_commit(connection: sa.Connection, run_id: str, target: str, most: int, at: datetime) -> datetime | None:
@@ -373,10 +423,11 @@ class Admissions(Part):
             _end_own(connection, run_id)
 
     def waiting(self, run_id: str | None = None) -> Mapping[str, Waiting]:
-        """Return what launches that live wait for, by run."""
+        """Return what launches that live wait for, by run; see `still_waits`."""
         mine = sa.true() if run_id is None else waiting.c.run_id == run_id
+        computable = sa.select(runs.c.run_id).where(runs.c.state.in_(COMPUTABLE))
         with self.engine.connect() as connection:
-            found = _open(connection, mine)
+            found = _open(connection, sa.and_(mine, waiting.c.run_id.in_(computable)))
         return {one.run_id: one for _, one in found if not has_ended(one)}
 
 

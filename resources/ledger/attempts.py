@@ -26,7 +26,7 @@ from resources.ledger.admissions import Asked, admit, end_admissions
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
 from resources.ledger.chunks import STAGED, DerivedFiles
-from resources.ledger.measured import LOST
+from resources.ledger.measured import LOST, UNSEEN
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
 from resources.ledger.tables import attempts, chunks
@@ -233,6 +233,7 @@ class Attempts(Part):
             )
             end_admissions(connection, run_id)
             if failed.rowcount != 1:
+                _confirm_end(connection, run_id, attempt)
                 return state_of_attempt(connection, run_id, attempt)
             if chunk is not None:
                 connection.execute(
@@ -367,6 +368,16 @@ def _end_staged(
                 "run the chunks again",
             )
         )
+
+
+def _confirm_end(connection: sa.Connection, run_id: str, attempt: int) -> None:
+    """Let the time of an attempt count that was stopped from a machine which could not see its process: this is that process."""
+    own = (attempts.c.run_id == run_id, attempts.c.attempt == attempt, attempts.c.process == this_process())
+    stopped = (attempts.c.state == AttemptState.STOPPED, attempts.c.error.startswith(UNSEEN))
+    error = connection.execute(sa.select(attempts.c.error).where(*own, *stopped)).scalar()
+    if error is not None:
+        said = str(error).removeprefix(f"{UNSEEN}; ")
+        connection.execute(attempts.update().where(*own, *stopped).values(error=said))
 
 
 def chunks_of(attempt: AttemptRecord) -> list[str]:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from manifests.estimates import Estimate
 from manifests.lifecycle import AttemptState, PublicationState, RunState
+from resources.ledger.admissions import still_waits
 from resources.ledger.cells import legible, parsed
 from resources.ledger.chunks import STAGED
 from resources.ledger.leases import RELEASED
@@ -144,10 +145,10 @@ def _read(connection: sa.Connection, keys: Sequence[str], shown: dict[str, RunFi
     since = sa.select(transitions.c.run_id, sa.func.max(transitions.c.at).label("at"))
     for row in connection.execute(since.where(transitions.c.run_id.in_(keys)).group_by(transitions.c.run_id)):
         shown[row.run_id].since = row.at
-    waiting = sa.select(waits.c.run_id, sa.func.min(waits.c.since_at).label("at"))
-    waiting = waiting.where(waits.c.run_id.in_(keys), waits.c.ended_at.is_(None)).group_by(waits.c.run_id)
-    for row in connection.execute(waiting):
-        shown[row.run_id].waiting_since = row.at
+    waiting = sa.select(waits).where(waits.c.run_id.in_(keys), waits.c.ended_at.is_(None))
+    for row in connection.execute(waiting.order_by(waits.c.since_at.desc())):
+        if still_waits(row, shown[row.run_id].state):
+            shown[row.run_id].waiting_since = row.since_at
     held = _read_chunks(connection, keys, shown)
     _read_attempts(connection, keys, shown, held)
     _read_verdicts(connection, keys, shown)

@@ -27,7 +27,9 @@ _MOST = 20
 _COSTS = TypeAdapter(RunCosts)
 LOST = "its process ended"
 """What the error of an attempt begins with whose process was no more when somebody looked: for how long it computed, nobody knows."""
-_ALSO_LOST = (LOST, "process ended")
+UNSEEN = "its process could not be seen"
+"""What it begins with where the attempt was stopped from another machine, until its own process has put its end on record."""
+_ALSO_LOST = (LOST, "process ended", UNSEEN)
 _DONE = (RunState.STAGED, RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPERSEDED, RunState.ROLLED_BACK)
 
 
@@ -35,7 +37,7 @@ _DONE = (RunState.STAGED, RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPER
 class Taken:
     """What a run has taken: rows and bytes that staged attempts were given to read, bytes staged, seconds of all attempts.
 
-    Seconds of attempts are not counted whose processes were found dead: how long they have computed is not on record.
+    Seconds of attempts are not counted whose processes were found dead, or could not be seen: how long they have computed is not on record.
     """
 
     rows: int

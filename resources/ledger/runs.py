@@ -22,6 +22,7 @@ from manifests.plan import Plan
 from manifests.reading import stored_manifest
 from resources import actors
 from resources.ledger import freezes, instants, plans, ticks
+from resources.ledger.admissions import end_waits
 from resources.ledger.cells import legible
 from resources.ledger.locks import lock_run, lock_target, require_lease
 from resources.ledger.part import Part, Stored
@@ -373,6 +374,7 @@ def move_run(
     )
     if wanted in freezes.OVER:
         freezes.end(connection, run_id, at)
+        end_waits(connection, run_id)
 
 
 def require_state(record: RunRecord, expected: RunState, wanted: RunState) -> None:

@@ -19,12 +19,12 @@ from manifests.lifecycle import WAS_PUBLISHED, AttemptState, PublicationState, R
 from manifests.text import visible
 from resources import actors
 from resources.ledger import instants
-from resources.ledger.admissions import end_admissions
+from resources.ledger.admissions import end_admissions, end_waits
 from resources.ledger.locks import lock_run
-from resources.ledger.measured import LOST
+from resources.ledger.measured import LOST, UNSEEN
 from resources.ledger.part import Part
 from resources.ledger.tables import attempts, launches, publications, runs, stops
-from resources.processes import has_ended
+from resources.processes import has_ended, is_busy
 
 STOPPABLE = frozenset({RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED})
 """States in which something of a run may be under way, or be done next without anybody saying so."""
@@ -118,13 +118,15 @@ class Stops(Part):
             found = [one for one in _holding(connection, run_id) if not one.is_pause][-1]
             running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
             rows = connection.execute(sa.select(attempts).where(*running)).all()
-            gone = attempts.c.id.in_([row.id for row in rows if has_ended(row)])
-            said = ((gone, f"{LOST}; {found}"), (sa.not_(gone), str(found)))
-            for which, error in said:
+            for row in rows:
+                error = f"{LOST}; {found}" if has_ended(row) else str(found) if is_busy(row) else f"{UNSEEN}; {found}"
                 connection.execute(
-                    attempts.update().where(*running, which).values(state=STOPPED, ended_at=at, error=error)
+                    attempts.update()
+                    .where(*running, attempts.c.id == row.id)
+                    .values(state=STOPPED, ended_at=at, error=error)
                 )
             end_admissions(connection, run_id)
+            end_waits(connection, run_id)
         return found
 
     def launched(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from random import Random
 
 import pytest
+from admitting import BEGIN, SimulatedClock, in_memory, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import APPROVER, REQUESTER, approved, planned
@@ -21,34 +19,11 @@ from manifests.costs import Prices, RunCosts
 from manifests.errors import PublicationDeferred
 from manifests.model import Mode
 from manifests.pace import MARGIN, WINDOW, PlannedPace, Wait, Work
-from resources.ledger import admissions
+from resources.ledger import admissions, tables
 from resources.ledger.admissions import Asked, BudgetSpent, MustWait
+from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Ledger
 from resources.ledger.tables import attempts, runs, waits
-
-BEGIN = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
-
-
-@dataclass
-class SimulatedClock:
-    """It goes on while it is looked at, as clocks do: an attempt begins, and ends, between two looks."""
-
-    at: datetime = BEGIN
-
-    def __call__(self) -> datetime:
-        self.at += timedelta(milliseconds=1)
-        return self.at
-
-    def on(self, seconds: float) -> None:
-        self.at += timedelta(seconds=seconds)
-
-
-def start(ledger: Ledger, key: str, pace: PlannedPace, work: Work, run_id: str = "run") -> int:
-    found = ledger.start_attempt(
-        run_id, [key], edition=0, actor=REQUESTER, location="/staging", asked=Asked(pace, work)
-    )
-    assert found is not None
-    return found[0]
 
 
 def tried(ledger: Ledger, key: str, pace: PlannedPace, work: Work) -> int | MustWait:
@@ -156,17 +131,6 @@ def test_a_run_that_always_asks_gets_most_of_its_allowance() -> None:
             clock.on(5)
             ledger.fail_attempt("run", number, "it only tells the time")
     assert 0.85 * 180 * 100 <= rows <= 180 * 100 + 1_000
-
-
-@contextmanager
-def in_memory(clock: SimulatedClock) -> Iterator[Ledger]:
-    """Yield a ledger of a file that a test of many steps does not wait for."""
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        ledger = Ledger(f"sqlite:///{folder}/ledger.db", clock)
-        ledger.migrate()
-        yield ledger
-        ledger.engine.dispose()
 
 
 # --- what is shared ---------------------------------------------------------------------------------------------------
@@ -407,6 +371,43 @@ def test_a_process_ends_what_it_waited_for_itself(ledger: Ledger) -> None:
     assert [str(one) for one in ledger.admissions.waiting().values()] == ["its turn"]
 
 
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"at": BEGIN + timedelta(days=2)}, "a batch began, or ended, after"),
+        ({"ended_at": datetime(2100, 1, 1, tzinfo=UTC)}, "a batch began, or ended, after"),
+        ({"ended_at": BEGIN - timedelta(days=1)}, "a batch ended before it began"),
+        ({"rows": -(10**12)}, "a batch has a negative count"),
+        ({"bytes": -1}, "a batch has a negative count"),
+        ({"chunks": -1}, "a batch has a negative count"),
+    ],
+    ids=str,
+)
+def test_batches_on_record_that_cannot_be_so_are_not_gone_by(odd: dict[str, object], why: str) -> None:
+    clock, pace = SimulatedClock(), PlannedPace(rows_per_minute=100, pause_seconds=60)
+    with in_memory(clock) as ledger:
+        keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
+        ledger.fail_attempt("run", start(ledger, keys[0], pace, Work(1, 900, 1)), "again")
+        forged = {"run_id": "run", "attempt": 999, "chunks": 1, "rows": 0, "bytes": 0, "at": clock()}
+        with ledger.engine.begin() as connection:
+            connection.execute(tables.admissions.insert().values(**(forged | odd)))
+        with pytest.raises(IllegibleRow, match=rf"ledger admissions 2 has cells that cannot be read: {why}"):
+            start(ledger, keys[1], pace, Work(1, 900, 1))
+        assert len(ledger.attempts("run")) == 1
+
+
+def test_a_batch_that_is_under_way_counts_however_many_have_ended_since() -> None:
+    clock, pace = SimulatedClock(), PlannedPace(rows_per_minute=100)
+    with in_memory(clock) as ledger:
+        keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
+        start(ledger, keys[0], pace, Work(1, 900, 1))
+        short = {"run_id": "run", "chunks": 1, "rows": 0, "bytes": 0, "at": clock(), "ended_at": clock()}
+        with ledger.engine.begin() as connection:
+            connection.execute(tables.admissions.insert(), [short | {"attempt": 2 + one} for one in range(1_000)])
+        with pytest.raises(MustWait, match="maxRowsPerMinute"):
+            start(ledger, keys[1], pace, Work(1, 200, 1))
+
+
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 
@@ -427,6 +428,14 @@ def test_a_table_takes_no_more_commits_an_hour_whichever_run_asks(ledger: Ledger
     ledger.close_refused(ledger.publications("run-1")[0].id, "it has changed nothing")
     ledger.close_refused(ledger.publications("run-2")[0].id, "it has changed nothing")
     assert ledger.open_publication("run-3", "publish", None, "", "ada", commits_per_hour=2)
+
+
+def test_a_rollback_is_a_commit_of_the_hour_too_and_waits_for_nobody(ledger: Ledger) -> None:
+    approved(ledger, "run-1", "2012-01-01", "2012-01-31")
+    target = approved(ledger, "run-2", "2012-02-01", "2012-02-29").target
+    ledger.open_publication("run-1", "publish", None, "", "ada", commits_per_hour=3)
+    ledger.open_publication("run-1", "rollback", None, "", "ada")
+    assert ledger.admissions.room("run-2", target, 3) == (1, 0)
 
 
 def test_live_publishes_whatever_others_have(ledger: Ledger) -> None:
