@@ -30,6 +30,7 @@ from manifests.model import Mode
 from manifests.text import TEXT_RULE, not_text
 from resources.files.head_places import is_place, shown
 from resources.files.object_names import ambiguous
+from resources.server_address import require_addresses, shown_address
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
@@ -199,6 +200,7 @@ class Settings(BaseSettings):
         if self.log_file is not None:
             object.__setattr__(self, "log_file", _regular("log_file", _absolute("log_file", self.log_file)))
         _require_places(self.head_places)
+        require_addresses(SERVER_KEY, self.spark, *self.spark_by_mode.values())
         if not self.catalog:
             object.__setattr__(
                 self,
@@ -489,8 +491,8 @@ def _redacted(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
         return {name: _redacted(item, name) for name, item in value.items()}
     if isinstance(value, str) and value:
-        if _SECRET.search(key):
-            return REDACTED
+        if key == SERVER_KEY or _SECRET.search(key):
+            return shown_address(value) if key == SERVER_KEY else REDACTED
         shown = re.sub(r"(?<=://)([^:@/]*):.*@", rf"\1:{REDACTED}@", value)  # up to the last @: a password may hold one
         return re.sub(r"((?:passw|secret|token|key)[^=&]*=)[^&]*", rf"\1{REDACTED}", shown, flags=re.IGNORECASE)
     return value

@@ -45,6 +45,8 @@ UNSTEADY = [
     *("input_file_block_length()", "current_user()", "current_database()", "current_catalog()"),
     *("reflect('java.lang.Math', 'random')", "java_method('java.lang.Math', 'random')"),
     *("cast('today' as date)", "cast(concat('to', 'day') as date)", "to_timestamp('now')", "day > to_date('tomorrow')"),
+    *("unix_timestamp()", "try_cast('today' as date)", "try_to_date('today')", "try_to_timestamp(concat('n', 'ow'))"),
+    *("to_timestamp_ntz('now')", "to_timestamp_ltz('now')", "try_to_timestamp('now', 'yyyy')", "upper('a\nrand(1)')"),
     *(
         "day > 'yesterday'",
         "upper('rand(1)')",
@@ -122,11 +124,35 @@ def session() -> dict[str, Any]:
         found["worker elsewhere"] = worker_of(spark)
     table = spark.range(2).select("id", F.lit(date(2020, 1, 1)).alias("day"), F.lit("rand(1)").alias("text"))
     found["unsteady"] = {one: sorted(set(unsteady(table.select(F.expr(one).alias("x"))))) for one in UNSTEADY}
-    found["unsteady"]["sample"] = sorted(set(unsteady(table.sample(0.5, seed=1))))
+    found["unsteady"] |= {name: sorted(set(unsteady(frame))) for name, frame in unsteady_frames(spark, table).items()}
     silent = world.platform.spark.session(Mode.RECONCILIATION)
     found["reconciliation"] = refused_write(lambda: silent.range(3).write.parquet(f"file://{warehouse}/never"))
     found["reconciliation wrote"] = (warehouse / "never").exists()
     return found
+
+
+def unsteady_frames(spark: SparkSession, table: DataFrame) -> dict[str, DataFrame]:
+    """Return frames of which the expression is not in what a client asks for, or by another name; and some that only look like one."""
+    table.select("id", F.rand().alias("x")).createOrReplaceTempView("of_chance")
+    spark.range(4).sample(0.5, seed=1).createOrReplaceTempView("sampled")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW identified AS SELECT id, uuid() AS x FROM of_chance")
+    looks_like = table.select(F.lit("rand(1)").alias("text"), F.col("id").alias("rand(3)"))
+    return {
+        "sample": table.sample(0.5, seed=1),
+        "sample by": table.sampleBy("id", {0: 0.5}, seed=1),
+        "clock as a function": table.select(F.unix_timestamp().alias("x")),
+        "view": spark.table("of_chance"),
+        "view in a text": spark.sql("SELECT id, x FROM of_chance"),
+        "view of a view": spark.sql("SELECT x FROM identified"),
+        "sampled view": spark.table("sampled"),
+        "text": looks_like.where("`rand(3)` > 0"),
+        "text in a query": spark.sql("SELECT upper('rand(1)'), :said AS said", args={"said": "uuid()"}),
+        "function of Python": table.select(F.udf(user, "string")("text").alias("x")),
+    }
+
+
+def user(text: str) -> str:
+    return text
 
 
 def tried(act: Callable[[], Any]) -> Any:

@@ -90,11 +90,14 @@ SAID: Mapping[str, str] = {
     "uuid": "Uuid",
 }
 """By the name of a function, in small letters: the class of its expression. A client of Spark Connect sees names alone."""
+_COMES_TO = {"unix_timestamp": "CurrentTimestamp"}
+"""By the name of a function: the class of what Spark may make of it."""
 _MOST_FIELDS = "spark.sql.debug.maxToStringFields"
 _CALL = re.compile(r"(?<![\w.'`])(\w+)\(")
 _SAMPLE = re.compile(r"[\s:+|-]*Sample [\d.]")
+_VIEW = re.compile(r"^[\s:+|-]*View \(", re.MULTILINE)
 _NAMED = re.compile(r" AS (\w+)#\d+")
-_CAST = re.compile(r"(?<!\w)(cast|to_date|to_timestamp)\(")
+_CAST = re.compile(r"(?<!\w)(?:try_)?(cast|to_date|to_timestamp)(?:_ntz|_ltz)?\(")
 _PARSED = {"to_date": "date", "to_timestamp": "timestamp"}
 
 
@@ -195,27 +198,60 @@ def _told_whole(session: SparkSession) -> Iterator[None]:
         session.conf.unset(_MOST_FIELDS) if before is None else session.conf.set(_MOST_FIELDS, before)
 
 
-def unsteady_in_text(plan: str, asked: Collection[str], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def unsteady_in_text(
+    plan: str, asked: Collection[str], texts: Sequence[str], given: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield what `unsteady` does, from the words that Spark has for an analysed plan.
 
-    They show texts without quotes: what looks like a function counts where it was asked for, by its name (`asked`) or in a text
-    that Spark has parsed.
+    Whatever looks like a function there is one, whoever has asked for it: `unix_timestamp()` comes to a clock, and a view has what
+    another frame asked for. But the words show texts without quotes. So texts of the frame (`given`, and those in what Spark has
+    parsed) that look like a function count only where that function was asked for, by its name (`asked`) or in a text of SQL, and
+    where no view is read.
     """
     said = set(asked) | {word for text in texts for word in _words(text)}
+    wanted = {found for word in said if (found := SAID.get(word) or _COMES_TO.get(word))}
+    apart = [*given, *(one for text in texts for one in _quoted(text))]
+    bare = plan if _VIEW.search(plan) else _without(plan, apart)
+    yield from (one for one in _calls(plan) if one[0] in wanted)
+    yield from (one for one in _calls(bare) if one[0] not in wanted)
+    sampled = plan if said & {"sample", "tablesample"} else bare
+    yield from (("Sample", "") for line in sampled.splitlines() if _SAMPLE.match(line))
     for line in plan.splitlines():
-        for found in _CALL.finditer(line):
-            name = SAID.get(found[1].lower())
-            if name is not None and any(SAID[word] == name for word in said & SAID.keys()):
-                yield name, _column_after(line, found.start())
-        if _SAMPLE.match(line) and said & {"sample", "tablesample"}:
-            yield "Sample", ""
         for start, words, moment in _casts(line):
             yield f"'{words}' as a {moment}", _column_after(line, start)
 
 
+def _calls(plan: str) -> Iterator[tuple[str, str]]:
+    for line in plan.splitlines():
+        for found in _CALL.finditer(line):
+            name = SAID.get(found[1].lower())
+            end = found.end() + len(_until_closed(line, found.end())) + 1
+            if name is not None and line[end : end + 1] != "#":  # a column, or a function of Python, has a number
+                yield name, _column_after(line, found.start())
+
+
+def _without(plan: str, apart: Collection[str]) -> str:
+    """Return a plan without those texts of its frame in which something looks like a function, or like a sample."""
+    for text in sorted(set(apart), key=len, reverse=True):
+        if any(found[1].lower() in SAID for found in _CALL.finditer(text)) or any(
+            map(_SAMPLE.match, text.splitlines())
+        ):
+            plan = plan.replace(text, " ")
+    return plan
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """Yield the texts, and the quoted names, in a text of SQL."""
+    for found in _TOKENS.finditer(text):
+        if found[0].startswith(("'", '"')):
+            yield _unescaped(found[0][1:-1])
+        elif found[0].startswith("`"):
+            yield found[0].strip("`")
+
+
 def _words(text: str) -> Iterator[str]:
     """Yield the words of a text of SQL, in small letters, without those of its texts and remarks."""
-    bare = _TOKENS.sub(lambda found: found[0].strip("`") if found[0].startswith("`") else " ", text)
+    bare = _TOKENS.sub(lambda found: found[0][1:-1] if re.fullmatch(r"`\w+`", found[0]) else " ", text)
     yield from re.findall(r"\w+", bare.lower())
 
 
@@ -227,11 +263,11 @@ def _column_after(line: str, start: int) -> str:
 def _casts(line: str) -> Iterator[tuple[int, str, str]]:
     """Yield where a line makes a day or an instant of a text that Spark takes for now, that text, and the type."""
     for found in _CAST.finditer(line):
-        inside, _, rest = _until_closed(line, found.end()).rpartition(" as ")
-        kind = rest if found[1] == "cast" else _PARSED[found[1]]
+        inside, _, kind = _until_closed(line, found.end()).rpartition(" as ")
         if found[1] != "cast":
-            inside, _, form = _until_closed(line, found.end()).partition(", ")
-            if not form.startswith("None"):  # with a format of its own there are no words
+            kind = _PARSED[found[1]]
+            inside, without_form, _ = _until_closed(line, found.end()).partition(", None, ")
+            if not without_form:  # with a format of its own there are no words
                 continue
         if kind not in _MOMENTS or "#" in inside:  # what has a column inside is left to the rows
             continue

@@ -23,6 +23,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
 from resources.code import of_workers
+from resources.server_address import FORM, shown_address, without_secrets, wrong_address
 from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE
 from resources.spark import failures, pyspark_private, worker_daemon
 
@@ -88,9 +89,17 @@ def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_
     """Return a new session of the server at an address, `sc://host:port`, with its own settings and no other's.
 
     Raises:
-        EnvironmentRefused: if the client's packages are missing, or nothing answers there.
+        EnvironmentRefused: if it is no address, the client's packages are missing, or nothing answers there.
     """
     shown = shown_address(address)
+    if wrong := wrong_address(address):
+        raise EnvironmentRefused(
+            Problem(
+                f"the Spark server at {shown} cannot be used: {wrong}",
+                f"the address of a Spark server is written {FORM}",
+                "correct `spark.remote`; see `backfill config`",
+            )
+        )
     try:
         import grpc  # type: ignore[import-untyped] # noqa: PLC0415 - without the extra there is none
         from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
@@ -113,32 +122,29 @@ def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_
         session = RemoteSession.builder.channelBuilder(builder).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=retries)])
         session.conf.get("spark.app.id", None)  # asks the server for the first time
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing can be computed there
         if session is not None:
             _given_back(session)
-        why = words_of(error).strip().partition("\n")[0] or f"no answer in {seconds:g} seconds"
+        said = words_of(error)
+        why = without_secrets(said, address).strip().partition("\n")[0] or f"no answer in {seconds:g} seconds"
         raise EnvironmentRefused(
             Problem(
                 f"the Spark server at {shown} cannot be used: {type(error).__name__}: {why[:_LINE]}",
                 f"a server answers at the address that `spark.remote` names, within {seconds:g} seconds",
                 "start it, or correct the address and its token; see `backfill config`",
             )
-        ) from error
+        ) from (error if without_secrets(said, address) == said else None)
     found: SparkSession = session
     _open.append(found)
     return found
 
 
-def shown_address(address: str) -> str:
-    """Return an address without its parameters, among which a token may be."""
-    return address.partition("/;")[0]
-
-
 def of_this_process(session: SparkSession) -> None:
     """Have PySpark's functions and its builder be of a server's session from now on, in this whole process."""
     has_kind(connected=True)
-    os.environ[_MODE_SWITCH] = "1"
-    os.environ[_ADDRESS] = _NO_ADDRESS
+    for name, value in ((_MODE_SWITCH, "1"), (_ADDRESS, _NO_ADDRESS)):
+        os.environ[name] = value
+        os.unsetenv(name)  # PySpark looks in `os.environ`; programs that this process starts are not told
     pyspark_private.make_default(session)
 
 

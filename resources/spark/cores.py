@@ -21,7 +21,11 @@ _known: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 
 
 def tasks_at_once(session: SparkSession) -> int:
-    """Return how many tasks Spark runs at once; a server of Spark Connect that is no local one is asked by a job, once."""
+    """Return how many tasks Spark runs at once; a server of Spark Connect that is no local one is asked by a job, once.
+
+    That job counts the partitions that Spark gives a frame of numbers. On a cluster these are the cores of the executors that have
+    registered by then, and two at least: who knows better sets `spark.default.parallelism` on the server.
+    """
     if not is_connected(session):
         return session.sparkContext.defaultParallelism
     if session not in _known:
@@ -37,6 +41,6 @@ def _of_server(session: SparkSession) -> int:
         return int(local[1] or 1)
     if local is not None and session.conf.get("spark.driver.host", None) in {"127.0.0.1", "localhost"}:
         return os.cpu_count() or 1
-    # a frame of numbers has as many partitions as Spark takes for right, and no other setting tells
+    # a frame of numbers has as many partitions as Spark takes for right: no setting that a client can ask for tells
     [row] = session.range(_MANY).agg(F.count_distinct(F.spark_partition_id()).alias("tasks")).collect()
     return int(row["tasks"])

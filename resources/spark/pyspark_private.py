@@ -173,25 +173,36 @@ def analysed_text(frame: DataFrame) -> str:
     return said.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
 
 
-def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str]]:
-    """Return what a frame of Spark Connect asks its server for: the names of functions, and the texts that it is to parse."""
+_DRAWN_BY = {"Sample": "sample", "StatSampleBy": "rand"}
+"""What a message asks a server for that names no function."""
+
+
+def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str], set[str]]:
+    """Return what a frame of Spark Connect asks its server for: the names of functions, and the texts that it is to parse.
+
+    In the third place are all its other texts: values, and names of columns.
+    """
     from google.protobuf.message import Message  # type: ignore[import-untyped] # noqa: PLC0415 - as above
 
     asked: Any = frame
     names: set[str] = set()
     texts: list[str] = []
+    given: set[str] = set()
     waiting: list[Any] = [asked._plan.to_proto(asked.sparkSession.client)]  # noqa: SLF001
     while waiting:
         message = waiting.pop()
         kind = message.DESCRIPTOR.name
         if kind in {"UnresolvedFunction", "CallFunction"}:
             names.add(message.function_name.lower())
-        elif kind == "Sample":
-            names.add("sample")
+        elif kind in _DRAWN_BY:
+            names.add(_DRAWN_BY[kind])
         elif kind in {"ExpressionString", "SQL"}:
             texts.append(message.expression if kind == "ExpressionString" else message.query)
         for field, value in message.ListFields():
             if field.message_type is None:
+                if kind not in {"ExpressionString", "SQL"} and field.cpp_type == field.CPPTYPE_STRING:
+                    values = [value] if isinstance(value, (str, bytes)) else value
+                    given |= {one.strip("`") for one in values if isinstance(one, str)}
                 continue
             if field.message_type.GetOptions().map_entry:
                 waiting += [one for one in value.values() if isinstance(one, Message)]
@@ -199,7 +210,7 @@ def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str]]:
                 waiting.append(value)
             else:
                 waiting += value
-    return names, texts
+    return names, texts, given
 
 
 _heard = threading.local()

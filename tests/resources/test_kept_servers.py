@@ -16,6 +16,7 @@ from backfill_assets.cli.spark import MODES
 from manifests.errors import EnvironmentRefused, TransitionRefused
 from manifests.model import Mode
 from resources import processes
+from resources.server_address import shown_address
 from resources.settings import load_settings
 from resources.spark import connected, kept_servers
 from resources.spark.kept_servers import Condition, Kept, KeptServer
@@ -176,7 +177,7 @@ def test_a_server_says_what_it_was_started_for() -> None:
 
 def test_the_address_of_a_server_is_shown_without_its_token() -> None:
     address = "sc://spark.example.com:15002/;use_ssl=true;token=hunter2"
-    assert connected.shown_address(address) == "sc://spark.example.com:15002"
+    assert shown_address(address) == "sc://spark.example.com:15002"
     settings = load_settings(spark={"spark.remote": address})
     assert settings.server_of(Mode.LIVE) == address
     assert "hunter2" not in json.dumps(settings.shown())
