@@ -17,7 +17,8 @@ from backfill_assets.cli.base import EXIT_FAILED, json_option, opened_platform, 
 from manifests.model import Mode
 
 if TYPE_CHECKING:
-    from resources.spark.kept_servers import Kept, KeptServer
+    from resources.spark.kept_servers import Kept
+    from resources.spark.server_files import KeptServer
 
 _MODE = click.Choice([mode.value for mode in Mode], case_sensitive=False)
 
@@ -119,7 +120,7 @@ def required(mode: str, python: str, as_json: bool) -> None:
     It is a file for `spark-submit --properties-file`; lines that begin with `# export` are for its environment. The same code has to be installed
     where its Python workers run. Its address is the Spark setting `spark.remote`.
     """
-    from resources.spark.kept_servers import properties
+    from resources.spark.server_files import properties
 
     with opened_platform() as platform:
         settings, environment = platform.spark.required(Mode(mode), python)

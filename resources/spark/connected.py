@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MODES_KEY = "spark.backfill.server.modes"
 """Setting in which a server says the modes that it was started for, with commas between them."""
+STORE_KEY = "spark.backfill.server.s3"
+"""Setting in which a server says by which settings its sessions open S3, as a hash: its JVM has what it has opened for all of them."""
 PYTHON_KEY = "spark.sql.execution.pyspark.python"
 JDBC_KEY = "spark.sql.sources.disabledJdbcConnProviderList"
 DAEMON_KEY = "spark.python.daemon.module"
@@ -163,10 +165,11 @@ def _release() -> None:
 # --- what a server is held against ------------------------------------------------------------------------------------
 
 
-def required(mode: Mode, code: str, providers: str) -> dict[str, str]:
+def required(mode: Mode, code: str, providers: str, store: str = "") -> dict[str, str]:
     """Return the settings that a server of a mode is started with, whoever starts it; of PYTHON_KEY any value will do.
 
-    `providers` are the JDBC connection providers that a session of the mode may not have.
+    `providers` are the JDBC connection providers that a session of the mode may not have; `store` is the hash of the settings by which
+    one opens S3, if it does.
     """
     settings = {
         MODES_KEY: mode.value,
@@ -176,6 +179,7 @@ def required(mode: Mode, code: str, providers: str) -> dict[str, str]:
         f"{OF_EXECUTORS}{_HASH_SEED}": "0",
         PYTHON_KEY: "",
     }
+    settings |= {STORE_KEY: store} if store else {}
     return settings if mode is Mode.LIVE else settings | {JDBC_KEY: providers}
 
 
@@ -190,14 +194,14 @@ def environment(code: str, modules: Sequence[str] = ()) -> dict[str, str]:
     }
 
 
-def require_server(session: SparkSession, address: str, mode: Mode, code: str, providers: str) -> None:
-    """Refuse a server that was not started for a mode, or whose workers are others than a run's have to be.
+def require_server(session: SparkSession, address: str, code: str, wanted: Mapping[str, str]) -> None:
+    """Refuse a server that was not started with what is `required` of it, or whose workers are others than a run's have to be.
 
     Raises:
         EnvironmentRefused: naming each setting with what it has to be, or what is wrong with the workers.
     """
     shown = shown_address(address)
-    problems = list(_wrong_settings(pyspark_private.settings_of(session), shown, required(mode, code, providers)))
+    problems = list(_wrong_settings(pyspark_private.settings_of(session), shown, wanted))
     if not problems:
         problems = list(_wrong_workers(session, shown, code))
     if problems:

