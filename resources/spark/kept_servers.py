@@ -97,8 +97,12 @@ class Kept:
         return self.folder / _LOG
 
     def known(self) -> KeptServer | None:
-        """Return the server that was started last and not stopped, whether it lives or not."""
-        return on_record(self.folder / _FILE)
+        """Return the server that was started last and not stopped, whether it lives or not.
+
+        Raises:
+            EnvironmentRefused: if others than this user could have written what is on record.
+        """
+        return on_record(self.folder / _FILE, self.mode, self.home)
 
     def condition(self, found: KeptServer | None, seconds: float = connected.ANSWER_SECONDS) -> Condition:
         """Return how a server is: one that does not answer within some seconds is silent."""

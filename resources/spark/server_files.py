@@ -6,13 +6,20 @@ Put here how these files are written and read, and what is believed of a record.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from manifests.errors import EnvironmentRefused, Problem
+from manifests.model import Mode
+
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -45,19 +52,51 @@ class KeptServer:
         return f"sc://localhost:{self.port}/;token={self.token}"
 
 
-def on_record(path: Path) -> KeptServer | None:
-    """Return the server that a file is the record of; None where it is none, or of other code."""
+def on_record(path: Path, mode: Mode, home: Path) -> KeptServer | None:
+    """Return the server of a mode and a home that a file is the record of.
+
+    None where there is none, or it is of other code, of another home that was copied, or nothing that a server was given.
+
+    Raises:
+        EnvironmentRefused: if others than this user could have written it: who is believed gets keys, or is killed.
+    """
     try:
+        for one in (path.parent, path):
+            _require_own(one)
         said = json.loads(path.read_text())
-        said.pop("pid")
-        return KeptServer(**said)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
+    fields = {field.name: int if field.name == "port" else str for field in dataclasses.fields(KeptServer)}
+    if not isinstance(said, dict) or said.keys() != fields.keys() | {"pid"}:
+        return None
+    number = said.pop("pid")
+    if any(type(said[name]) is not kind for name, kind in fields.items()):
+        return None
+    named = said["process"].split("/")
+    is_process = len(named) > 2 and named[-2].isdecimal() and named[-2].isascii() and int(named[-2]) > 1  # noqa: PLR2004 - 1 starts all others
+    found = KeptServer(**said)
+    if not is_process or number != found.pid or not 0 < found.port <= _LAST_PORT:
+        return None
+    return found if (found.mode, found.home) == (mode.value, str(home.resolve())) else None
+
+
+def _require_own(path: Path) -> None:
+    has = path.stat()
+    if has.st_uid == os.geteuid() and not has.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    is_own = has.st_uid == os.geteuid()
+    raise EnvironmentRefused(
+        Problem(
+            f"{path}: others can write to it" if is_own else f"{path} is another user's",
+            "what is on record of a Spark server that is kept is its user's alone: by it a process is ended, and gets keys",
+            f"chmod go-w {path}" if is_own else "have a home folder for each user, or let one user compute",
+        )
+    )
 
 
 def put_on_record(path: Path, server: KeptServer) -> None:
     """Write the record of a server."""
-    write_private(path, json.dumps(asdict(server) | {"pid": server.pid}, indent=2) + "\n")
+    write_private(path, json.dumps(dataclasses.asdict(server) | {"pid": server.pid}, indent=2) + "\n")
 
 
 def properties(settings: Mapping[str, str]) -> str:
