@@ -10,7 +10,6 @@ hold a lock that the kernel takes from them when they end: a server that somebod
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -32,6 +31,7 @@ from resources import logs, processes
 from resources.spark import connected
 from resources.spark.server_files import (
     KeptServer,
+    Users,
     locked,
     on_record,
     private,
@@ -90,6 +90,7 @@ class Kept:
 
     def __init__(self, home: Path, mode: Mode) -> None:
         self.mode, self.home, self.folder = mode, home, home / "spark" / mode.value.lower()
+        self._users = Users(self.folder / _USED)
 
     @property
     def log(self) -> Path:
@@ -119,22 +120,18 @@ class Kept:
             yield
 
     def use(self) -> IO[bytes]:
-        """Return what says that this process computes on the server, until it is closed or the process ends."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        opened = (self.folder / _USED).open("ab")
-        fcntl.flock(opened, fcntl.LOCK_SH)
-        return opened
+        """Return what says that this process computes on the server, until it is closed or the process ends.
+
+        While the server is being ended, this waits.
+
+        Raises:
+            EnvironmentRefused: if this user may not write into its folder.
+        """
+        return self._users.joined()
 
     def is_used(self) -> bool:
         """Return whether a process computes on it."""
-        if not (self.folder / _USED).exists():
-            return False
-        with (self.folder / _USED).open("ab") as opened:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return self._users.there_are()
 
     def start(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[KeptServer, bool]:
         """Return the server that was started with settings, and whether this call has started it: if none runs, it is.
@@ -145,7 +142,6 @@ class Kept:
             TransitionRefused: if somebody computes on a server that was started with others.
             EnvironmentRefused: if it does not start.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fits = fitting(self, settings, environment)
         with self._starting():
             found = self.known()
@@ -153,8 +149,7 @@ class Kept:
             if found is not None and condition is Condition.RUNNING and found.fits == fits:
                 return found, False
             if found is not None and condition in {Condition.RUNNING, Condition.SILENT}:
-                self._require_unused(_OTHERS if condition is Condition.RUNNING else "it does not answer")
-                self._end(found)
+                self._end_unused(found, _OTHERS if condition is Condition.RUNNING else "it does not answer")
             return self._launched(settings, environment, fits), True
 
     def stop(self, *, force: bool = False) -> Condition:
@@ -170,21 +165,23 @@ class Kept:
             condition = self.condition(found, 1.0)
             if found is not None:
                 if condition is not Condition.ENDED:
-                    if not force:
-                        self._require_unused("its end would be theirs")
-                    self._end(found)
+                    self._end_unused(found, "its end would be theirs", force=force)
                 (self.folder / _FILE).unlink(missing_ok=True)
         return condition
 
-    def _require_unused(self, why: str) -> None:
-        if self.is_used():
-            raise TransitionRefused(
-                Problem(
-                    f"a process computes on the Spark server of {self.mode}: {why}",
-                    "a server that somebody uses is not ended",
-                    f"wait for what runs, or stop it (`backfill stop RUN`); `backfill spark stop --mode {self.mode} --force`",
-                )
+    def _end_unused(self, found: KeptServer, why: str, *, force: bool = False) -> None:
+        """End the server unless somebody computes on it; who would begin to meanwhile waits until it has ended."""
+        with self._users.none() as is_unused:
+            if is_unused or force:
+                self._end(found)
+                return
+        raise TransitionRefused(
+            Problem(
+                f"a process computes on the Spark server of {self.mode}: {why}",
+                "a server that somebody uses is not ended",
+                f"wait for what runs, or stop it (`backfill stop RUN`); `backfill spark stop --mode {self.mode} --force`",
             )
+        )
 
     def _end(self, found: KeptServer) -> None:
         for number, seconds in ((signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
@@ -114,8 +115,8 @@ def properties(settings: Mapping[str, str]) -> str:
 def write_private(path: Path, text: str) -> None:
     """Write a file that nobody but its owner reads, whole or not at all."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with private(unfinished).open("w", encoding="utf-8") as opened:
-        opened.write(text)
+    with private(unfinished).open("w", encoding="utf-8") as file:
+        file.write(text)
     unfinished.replace(path)
 
 
@@ -126,17 +127,70 @@ def private(path: Path) -> Path:
     return path
 
 
-@contextmanager
-def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Hold a lock of a file meanwhile, which the kernel takes from a process that ends.
+def opened(path: Path) -> IO[bytes]:
+    """Return a file to lock, which is made where there is none.
 
     Raises:
-        BlockingIOError: if somebody else holds it, and `how` has LOCK_NB.
+        EnvironmentRefused: if this user may not.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("ab") as opened:
-        fcntl.flock(opened, how)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"the folder {path.parent} cannot be used: {error.strerror}",
+                "who computes on a Spark server that is kept writes into its folder, which is its user's alone",
+                'let the user who started the server compute, or set `spark_server = "never"`',
+            )
+        ) from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock of a file meanwhile, which the kernel takes from a process that ends."""
+    with opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+class Users:
+    """Who computes on a server: each holds a lock of a file together with the others, and who ends the server holds it alone.
+
+    The lock is asked for by trying to hold it alone for a moment. So one at a time tries, or they would see each other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._trying = path, path.with_name(f"{path.name}.asked")
+
+    def joined(self) -> IO[bytes]:
+        """Return what says that this process is one of them, until it is closed; while the server is being ended this waits."""
+        file = opened(self._path)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return file
+
+    def there_are(self) -> bool:
+        """Return whether there is one."""
+        if not os.access(self._path, os.W_OK):
+            return False
+        with locked(self._trying), opened(self._path) as file:
+            return not _is_held_alone(file)
+
+    @contextmanager
+    def none(self) -> Iterator[bool]:
+        """Yield whether there is none, and let there be none meanwhile."""
+        with opened(self._path) as file:
+            with locked(self._trying):
+                is_held = _is_held_alone(file)
+            yield is_held
+
+
+def _is_held_alone(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_listening(pid: int, port: int) -> bool:
