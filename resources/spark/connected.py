@@ -58,15 +58,19 @@ _first: list[bool] = []
 _open: list[SparkSession] = []
 
 
+class OtherKindRefused(EnvironmentRefused):
+    """A session would be of the other kind than those that its process has had."""
+
+
 def require_kind(mode: Mode, *, connected: bool) -> None:
     """Refuse a session of the other kind than the first of this process is, if there was one.
 
     Raises:
-        EnvironmentRefused: naming both kinds.
+        OtherKindRefused: naming both kinds.
     """
     if _first and _first[0] is not connected:
         kinds = {True: "on a Spark server", False: "in a JVM of its own"}
-        raise EnvironmentRefused(
+        raise OtherKindRefused(
             Problem(
                 f"a session of {mode} would compute {kinds[connected]} in a process that has computed {kinds[_first[0]]}",
                 "a process computes in one of the two ways: PySpark's functions are made for one",
@@ -84,6 +88,25 @@ def has_kind(*, connected: bool) -> None:
 def kind() -> bool | None:
     """Return whether the sessions of this process are a server's; None where there was none yet."""
     return _first[0] if _first else None
+
+
+def require_client() -> None:
+    """Refuse a process without what a client of Spark Connect needs: a server is not silent that nobody here can ask.
+
+    Raises:
+        EnvironmentRefused: naming the package that is missing.
+    """
+    try:
+        import grpc  # noqa: F401, PLC0415 - without the extra there is none
+        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"a session of a Spark server needs a package that is missing: {str(error)[:_LINE]}",
+                "a client of Spark Connect has packages of its own",
+                _EXTRA,
+            )
+        ) from error
 
 
 def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_SECONDS) -> SparkSession:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -32,6 +34,7 @@ from resources.spark import connected
 from resources.spark.server_files import (
     KeptServer,
     Users,
+    is_listening,
     locked,
     on_record,
     private,
@@ -67,6 +70,8 @@ _PASSED_ON = frozenset(
     ]
 )
 """What a server has of the environment of whoever starts it: where things are. No name of a credential is among them."""
+_OF_A_LOGIN = frozenset({"PATH", "USER", "LOGNAME", "LANG", "LANGUAGE", "TMPDIR"})
+"""What of this is another one in each shell or service, and changes nothing that a server computes."""
 _OF_CLIENTS_THAT_ENDED = {"spark.connect.execute.manager.detachedTimeout": "60s"}
 """What a client has asked for that was killed goes on for a minute, and not for five: others compute meanwhile."""
 _SAID = 600
@@ -106,11 +111,16 @@ class Kept:
         return on_record(self.folder / _FILE, self.mode, self.home)
 
     def condition(self, found: KeptServer | None, seconds: float = connected.ANSWER_SECONDS) -> Condition:
-        """Return how a server is: one that does not answer within some seconds is silent."""
+        """Return how a server is: one that does not answer within some seconds is silent.
+
+        Raises:
+            EnvironmentRefused: if its process lives, and the packages are missing by which it is asked.
+        """
         if found is None:
             return Condition.STOPPED
         if not processes.is_at_work(found.process):
             return Condition.ENDED
+        connected.require_client()
         return Condition.RUNNING if _answers(found, seconds) else Condition.SILENT
 
     @contextmanager
@@ -142,6 +152,7 @@ class Kept:
             TransitionRefused: if somebody computes on a server that was started with others.
             EnvironmentRefused: if it does not start.
         """
+        connected.require_client()
         fits = fitting(self, settings, environment)
         with self._starting():
             found = self.known()
@@ -162,7 +173,10 @@ class Kept:
             return Condition.STOPPED
         with self._starting():
             found = self.known()
-            condition = self.condition(found, 1.0)
+            try:
+                condition = self.condition(found, 1.0)
+            except EnvironmentRefused:  # whoever wants it to end need not be able to ask it
+                condition = Condition.SILENT
             if found is not None:
                 if condition is not Condition.ENDED:
                     self._end_unused(found, "its end would be theirs", force=force)
@@ -210,6 +224,8 @@ class Kept:
         command = [str(home / "bin" / "spark-submit"), "--class", _CLASS, "--name", f"backfill {self.mode}"]
         command += ["--properties-file", str(self.folder / _SETTINGS)]
         has = passed_on(os.environ) | {"SPARK_HOME": str(home)} | dict(environment)
+        if self.log.exists():  # it may say why the one before has died
+            self.log.replace(self.log.with_name(f"{_LOG}.before"))
         with private(self.log).open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=work, env=has, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -236,7 +252,7 @@ class Kept:
     def _wait_for(self, process: subprocess.Popen[bytes], found: KeptServer) -> None:
         until = time.monotonic() + _START_SECONDS
         while process.poll() is None and time.monotonic() < until:
-            if _listens(found.port) and _answers(found, _START_SECONDS / 3):
+            if _answers(found, _START_SECONDS / 3):
                 return
             time.sleep(_LOOK_SECONDS)
         ended = "has ended" if process.poll() is not None else f"does not answer in {_START_SECONDS:g} seconds"
@@ -251,8 +267,38 @@ class Kept:
 
 
 def fitting(kept: Kept, settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Return the hash by which a server is known that was started with settings and an environment."""
-    return sha256_of({"settings": dict(settings), "environment": dict(environment)})
+    """Return the hash by which a server is known: what it was started with, for which home, and where that leads its code to."""
+    has = passed_on(os.environ)
+    said = {
+        name: value for name, value in has.items() if value and name not in _OF_A_LOGIN and not name.startswith("LC_")
+    }
+    if "JAVA_HOME" not in said:
+        said["java"] = os.path.realpath(shutil.which("java", path=has.get("PATH")) or "")
+    python = {connected.PYTHON_KEY, "PYSPARK_PYTHON"}
+    return sha256_of(
+        {
+            "home": str(kept.home.resolve()),
+            "settings": {name: _one_name(value) if name in python else value for name, value in settings.items()},
+            "environment": {name: _one_name(value) if name in python else value for name, value in environment.items()},
+            "surroundings": said,
+            "installed": _installed(),
+        }
+    )
+
+
+def _one_name(python: str) -> str:
+    """Return the path of Python in its environment, the same for each of its names there."""
+    path = Path(shutil.which(python) or python)
+    for name in ("python3", "python"):
+        other = path.with_name(name)
+        if path.exists() and other.exists() and other.samefile(path):
+            return str(other)
+    return str(path)
+
+
+def _installed() -> list[str]:
+    """Return the distributions that are installed, with their versions."""
+    return sorted({f"{one.name}=={one.version}" for one in distributions()})
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
@@ -266,15 +312,9 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as asked:
-        asked.settimeout(1.0)
-        return asked.connect_ex(("127.0.0.1", port)) == 0
-
-
 def _answers(found: KeptServer, seconds: float) -> bool:
-    """Return whether a server answers those who have its token."""
-    if not _listens(found.port):
+    """Return whether a server answers those who have its token, which no other process is shown that listens at its port."""
+    if not is_listening(found.pid, found.port):
         return False
     try:
         connected.session_at(found.address, retries=0, seconds=seconds).stop()
@@ -292,6 +332,12 @@ def computes_on(kept: Kept, used: IO[bytes]) -> None:
     _used.setdefault(kept.folder, []).append(used)
 
 
+def has_lost(kept: Kept) -> None:
+    """Have this process not be one of those who compute on a server: its session there is lost."""
+    for used in _used.pop(kept.folder, []):
+        used.close()
+
+
 def session_of(
     kept: Kept, settings: Mapping[str, str], environment: Mapping[str, str], *, start: bool
 ) -> SparkSession | None:
@@ -300,14 +346,20 @@ def session_of(
     With `start`, one that does not run is started, and one that died is started again.
 
     Raises:
-        EnvironmentRefused: if it is to be started, and does not start.
+        EnvironmentRefused: if it is to be started, and does not start; or if the packages of a client are missing, or the folder
+            cannot be used.
     """
     why = _NOT_RUNNING
+    connected.require_client()
     for started in (False, True):
         used = kept.use()
         found = kept.known()
         if found is not None and processes.is_at_work(found.process):
-            if found.fits == fitting(kept, settings, environment):
+            if found.fits != fitting(kept, settings, environment):
+                why = _OTHERS
+            elif not is_listening(found.pid, found.port):
+                why = "it does not listen"
+            else:
                 try:
                     session = connected.session_at(found.address, retries=RETRIES)
                 except EnvironmentRefused as refusal:
@@ -315,8 +367,6 @@ def session_of(
                 else:
                     computes_on(kept, used)
                     return session
-            else:
-                why = _OTHERS
         used.close()
         if started or not start:
             break
@@ -325,6 +375,11 @@ def session_of(
         except TransitionRefused as refusal:
             why = refusal.problems[0].what
             break
-    text = f"the Spark server of {kept.mode} is not used: {why}; this process starts a JVM of its own"
-    logs.event(_log, logging.INFO if why == _NOT_RUNNING else logging.WARNING, "spark_server_unused", text)
+    not_used(kept.mode, why)
     return None
+
+
+def not_used(mode: Mode, why: str) -> None:
+    """Log why the server of a mode is not used."""
+    text = f"the Spark server of {mode} is not used: {why}; this process starts a JVM of its own"
+    logs.event(_log, logging.INFO if why == _NOT_RUNNING else logging.WARNING, "spark_server_unused", text)

@@ -50,6 +50,14 @@ _CREDENTIALS = {
     "session.token": ("s3.session-token", "client.session-token"),
 }
 _PROVIDER = "fs.s3a.aws.credentials.provider"
+_OF_THE_ENVIRONMENT = frozenset(
+    [
+        *("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_SESSION_TOKEN"),
+        *("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
+        *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ]
+)
+"""Variables by which Hadoop, and the SDK of AWS, find keys."""
 _SDK = "software.amazon.awssdk.services.s3.S3Client"
 
 
@@ -103,6 +111,27 @@ def _credentials(catalog: Mapping[str, str]) -> dict[str, str]:
         return {}
     kind = "TemporaryAWSCredentialsProvider" if "fs.s3a.session.token" in found else "SimpleAWSCredentialsProvider"
     return {**found, _PROVIDER: f"{_S3A}.{kind}"}
+
+
+def require_stated_keys(
+    catalog: Mapping[str, str], settings: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+    """Refuse a server that would be started without the keys of S3: they are in an environment that it is not given.
+
+    Raises:
+        EnvironmentRefused: naming the variables that this process has.
+    """
+    found = sorted(name for name in environment if name in _OF_THE_ENVIRONMENT)
+    if not found or not is_in_s3(catalog) or {"fs.s3a.access.key", _PROVIDER} & settings.keys():
+        return
+    raise EnvironmentRefused(
+        Problem(
+            f"a Spark server that is kept would not have the keys of S3, which are in the environment: {', '.join(found)}",
+            "no credential of an environment is passed on to a server that is kept: it serves processes with others",
+            "state them as properties of the catalog (`s3.access-key-id`, `s3.secret-access-key`), or a provider "
+            f'(`{_PROVIDER}`) in `spark`, or compute without it (`spark_server = "never"`)',
+        )
+    )
 
 
 def require_classes(session: SparkSession, catalog: Mapping[str, str], settings: Mapping[str, str]) -> None:

@@ -10,9 +10,10 @@ import dataclasses
 import fcntl
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,8 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 
 _LAST_PORT = 65535
+_LISTENS = "0A"
+"""How Linux says the state of a socket that listens."""
 
 
 @dataclass(frozen=True)
@@ -194,5 +197,20 @@ def _is_held_alone(file: IO[bytes]) -> bool:
 
 
 def is_listening(pid: int, port: int) -> bool:
-    """Return whether a process of this user listens at a port of this machine; True where the system does not say."""
-    return True
+    """Return whether a process of this user listens at a port; where the system has no /proc, whether any does."""
+    sockets = Path(f"/proc/{pid}/net/tcp")
+    if not Path("/proc/self/net/tcp").exists():
+        with socket.socket() as asked:
+            asked.settimeout(1.0)
+            return asked.connect_ex(("127.0.0.1", port)) == 0
+    found = set()
+    with suppress(OSError):  # it has ended meanwhile, or the system has no IPv6
+        for file in (sockets, sockets.with_name("tcp6")):
+            rows = [line.split() for line in file.read_text().splitlines()[1:]]
+            found |= {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTENS and row[1].endswith(f":{port:04X}")}
+    with suppress(OSError):
+        for opened_file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if str(opened_file.readlink()) in found:
+                    return True
+    return False

@@ -112,7 +112,7 @@ class ModeSpark:
         except Exception as error:
             if not failures.is_lost(error):
                 raise
-            session = self._sessions[mode] = self._start(mode)  # its server has ended, or given it up meanwhile
+            session = self._sessions[mode] = self._start_again(mode, error)  # its server has ended, or given it up
             said = session.conf.get(MODE_KEY)
         if said != mode.value:
             raise EnvironmentRefused(
@@ -156,6 +156,14 @@ class ModeSpark:
         """Cancel what the sessions of this process are doing, from any thread; what they are asked next, they do."""
         for session in tuple(self._sessions.values()):
             session.interruptAll()
+
+    def _start_again(self, mode: Mode, error: Exception) -> SparkSession:
+        """Return a session of a mode in the place of one that was lost."""
+        kept_servers.has_lost(kept_servers.Kept(self._settings.home, mode))
+        try:
+            return self._start(mode)
+        except connected.OtherKindRefused as refused:  # none is there any more, which is why
+            raise failures.gone(error) from refused
 
     def _start(self, mode: Mode) -> SparkSession:
         reached = self._sinks if mode not in _WITHOUT_SINKS else ()
@@ -203,9 +211,7 @@ class ModeSpark:
                 session = connected.session_at(address)
                 connected.require_server(session, address, self._code, self._required(mode))
                 found.append(session)
-            elif (
-                kept := kept_servers.session_of(*self.kept(mode), start=self._settings.spark_server == "always")
-            ) is not None:
+            elif (kept := self._on_kept_server(mode)) is not None:
                 found.append(kept)
 
         if address:
@@ -216,12 +222,36 @@ class ModeSpark:
         connected.of_this_process(found[0])
         return found[0]
 
+    def _on_kept_server(self, mode: Mode) -> SparkSession | None:
+        is_demanded = self._settings.spark_server == "always"
+        try:
+            return kept_servers.session_of(*self.kept(mode), start=is_demanded)
+        except EnvironmentRefused as refusal:
+            if is_demanded:
+                raise
+            kept_servers.not_used(mode, refusal.problems[0].what)
+            return None
+
     def kept(self, mode: Mode) -> tuple[kept_servers.Kept, dict[str, str], dict[str, str]]:
-        """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with."""
+        """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with.
+
+        Raises:
+            EnvironmentRefused: if runs of the mode compute on a server of somebody else, or the one that is kept could not open S3.
+        """
+        if self._settings.server_of(mode):
+            raise EnvironmentRefused(
+                Problem(
+                    f"runs of {mode} compute on the server that `spark.remote` names",
+                    "a server is kept for those runs alone that would compute on it",
+                    f"take `spark.remote` out of the settings of {mode} (`spark`, `spark_by_mode`), or start no server",
+                )
+            )
+        object_store.require_stated_keys(self._settings.catalog, session_settings(self._settings, mode), os.environ)
         code, python = self._code, os.environ.get("PYSPARK_PYTHON", sys.executable)
         settings = self._of_jvm(mode) | self._required(mode) | {connected.PYTHON_KEY: python}
         if settings["spark.master"].startswith("local"):
             settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings.pop(_OWN_CATALOG)  # it has a folder of its own for that
         environment = connected.environment(code, self._worker_modules)
         environment |= {"PYSPARK_PYTHON": python, "PYTHONSAFEPATH": "1"}  # or its own folder would be searched
         return kept_servers.Kept(self._settings.home, mode), settings, environment
