@@ -41,8 +41,6 @@ def start(modes: tuple[str, ...], cold: bool, as_json: bool) -> None:
 
     One that was started with others is ended first, unless somebody computes on it.
     """
-    from resources.spark.warming import warmed
-
     shown = []
     with opened_platform() as platform:
         for mode in map(Mode, modes or (Mode.BACKFILL,)):
@@ -50,7 +48,10 @@ def start(modes: tuple[str, ...], cold: bool, as_json: bool) -> None:
             began = time.monotonic()
             found, is_new = kept.start(settings, environment)
             if is_new and not cold:
-                warmed(found.address, kept.folder)
+                # what executors of a cluster would write is beside what they see of this machine
+                why = _not_warmed(found, kept) if settings["spark.master"].startswith("local") else "it is a cluster's"
+                if why:
+                    tell(f"the Spark server of {mode} was started, and has computed nothing yet: {why}", err=True)
             seconds = round(time.monotonic() - began, 1)
             shown.append(_shown(kept, found, "RUNNING", 0.0) | {"started": is_new, "seconds": seconds})
     if as_json:
@@ -130,6 +131,18 @@ def required(mode: str, python: str, as_json: bool) -> None:
     for name, value in environment.items():
         tell(f"# export {name}={shlex.quote(value)}")
     tell(properties(settings).rstrip())
+
+
+def _not_warmed(found: KeptServer, kept: Kept) -> str:
+    """Have a server compute a little; return why it has not, if so: then its first run is slower, and no worse."""
+    from resources.spark.connected import raised
+    from resources.spark.warming import warmed
+
+    try:
+        warmed(found.address, kept.folder)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the server runs, and says more to whoever computes on it
+        return raised(error)
+    return ""
 
 
 def _shown(kept: Kept, found: KeptServer | None, condition: str, seconds: float) -> dict[str, Any]:

@@ -12,14 +12,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from backfill_assets.cli.spark import spark as cli_of_spark
 from manifests.errors import EnvironmentRefused, TransitionRefused
 from manifests.model import Mode
 from resources import processes
@@ -580,3 +583,27 @@ def test_no_server_is_kept_for_runs_that_compute_on_one_of_somebody_else(tmp_pat
         spark.kept(Mode.BACKFILL)
     assert "hunter2" not in str(refused.value)
     spark.kept(Mode.REPLAY)
+
+
+@pytest.mark.parametrize(
+    ("master", "asked", "why"), [("local[2]", 1, "RuntimeError: no room"), ("spark://there:7077", 0, "a cluster's")]
+)
+def test_a_server_that_could_compute_nothing_yet_was_started_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, asked: int, why: str
+) -> None:
+    kept, tried = Kept(tmp_path, Mode.BACKFILL), []
+
+    def warmed(address: str, _: Path) -> None:
+        tried.append(address)
+        raise RuntimeError("no room")
+
+    with living() as process:
+        found = known(kept, process.pid)
+        platform = SimpleNamespace(spark=SimpleNamespace(kept=lambda _: (kept, {"spark.master": master}, {})))
+        monkeypatch.setattr("backfill_assets.cli.spark.opened_platform", lambda: nullcontext(platform))
+        monkeypatch.setattr("resources.spark.warming.warmed", warmed)
+        monkeypatch.setattr(kept, "start", lambda *_: (found, True))
+        done = CliRunner().invoke(cli_of_spark, ["start", "--json"])
+    assert (done.exit_code, tried) == (0, [found.address] * asked), done.output
+    assert why in done.stderr
+    assert [one["started"] for one in json.loads(done.stdout)] == [True]
