@@ -27,10 +27,10 @@ from manifests.canonical import sha256_of
 from manifests.costs import Prices
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
+from manifests.server_address import require_addresses, shown_address
 from manifests.text import TEXT_RULE, not_text
 from resources.files.head_places import is_place, shown
 from resources.files.object_names import ambiguous
-from resources.server_address import require_addresses, shown_address
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from manifests.model import Mode
-    from resources.spark.kept_servers import Kept, KeptServer
+    from resources.spark.kept_servers import Kept
+    from resources.spark.server_files import KeptServer
 
 MODES = ("LIVE", "BACKFILL", "REPLAY", "DRY_RUN", "RECONCILIATION")
 """The values of `manifests.model.Mode`, which takes longer to import than help does to be shown."""
@@ -50,8 +51,6 @@ def start(modes: tuple[str, ...], cold: bool, as_json: bool) -> None:
 
     One that was started with others is ended first, unless somebody computes on it.
     """
-    from resources.spark.warming import warmed
-
     shown = []
     with opened_platform() as platform:
         for mode in _named(modes or ("BACKFILL",)):
@@ -59,7 +58,10 @@ def start(modes: tuple[str, ...], cold: bool, as_json: bool) -> None:
             began = time.monotonic()
             found, is_new = kept.start(settings, environment)
             if is_new and not cold:
-                warmed(found.address, kept.folder)
+                # what executors of a cluster would write is beside what they see of this machine
+                why = _not_warmed(found, kept) if settings["spark.master"].startswith("local") else "it is a cluster's"
+                if why:
+                    tell(f"the Spark server of {mode} was started, and has computed nothing yet: {why}", err=True)
             seconds = round(time.monotonic() - began, 1)
             shown.append(_shown(kept, found, "RUNNING", 0.0) | {"started": is_new, "seconds": seconds})
     if as_json:
@@ -129,7 +131,7 @@ def required(mode: str, python: str, as_json: bool) -> None:
     It is a file for `spark-submit --properties-file`; lines that begin with `# export` are for its environment. The same code has to be installed
     where its Python workers run. Its address is the Spark setting `spark.remote`.
     """
-    from resources.spark.kept_servers import properties
+    from resources.spark.server_files import properties
 
     with opened_platform() as platform:
         settings, environment = platform.spark.required(_named([mode])[0], python)
@@ -139,6 +141,18 @@ def required(mode: str, python: str, as_json: bool) -> None:
     for name, value in environment.items():
         tell(f"# export {name}={shlex.quote(value)}")
     tell(properties(settings).rstrip())
+
+
+def _not_warmed(found: KeptServer, kept: Kept) -> str:
+    """Have a server compute a little; return why it has not, if so: then its first run is slower, and no worse."""
+    from resources.spark.connected import raised
+    from resources.spark.warming import warmed
+
+    try:
+        warmed(found.address, kept.folder)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the server runs, and says more to whoever computes on it
+        return raised(error)
+    return ""
 
 
 def _shown(kept: Kept, found: KeptServer | None, condition: str, seconds: float) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
+from manifests.server_address import FORM, shown_address, without_secrets, wrong_address
 from manifests.text import words_of
 from resources.code import of_workers
-from resources.server_address import FORM, shown_address, without_secrets, wrong_address
 from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE
 from resources.spark import failures, pyspark_private, worker_daemon
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MODES_KEY = "spark.backfill.server.modes"
 """Setting in which a server says the modes that it was started for, with commas between them."""
+STORE_KEY = "spark.backfill.server.s3"
+"""Setting in which a server says by which settings its sessions open S3, as a hash: its JVM has what it has opened for all of them."""
 PYTHON_KEY = "spark.sql.execution.pyspark.python"
 JDBC_KEY = "spark.sql.sources.disabledJdbcConnProviderList"
 DAEMON_KEY = "spark.python.daemon.module"
@@ -57,15 +59,19 @@ _first: list[bool] = []
 _open: list[SparkSession] = []
 
 
+class OtherKindRefused(EnvironmentRefused):
+    """A session would be of the other kind than those that its process has had."""
+
+
 def require_kind(mode: Mode, *, connected: bool) -> None:
     """Refuse a session of the other kind than the first of this process is, if there was one.
 
     Raises:
-        EnvironmentRefused: naming both kinds.
+        OtherKindRefused: naming both kinds.
     """
     if _first and _first[0] is not connected:
         kinds = {True: "on a Spark server", False: "in a JVM of its own"}
-        raise EnvironmentRefused(
+        raise OtherKindRefused(
             Problem(
                 f"a session of {mode} would compute {kinds[connected]} in a process that has computed {kinds[_first[0]]}",
                 "a process computes in one of the two ways: PySpark's functions are made for one",
@@ -83,6 +89,25 @@ def has_kind(*, connected: bool) -> None:
 def kind() -> bool | None:
     """Return whether the sessions of this process are a server's; None where there was none yet."""
     return _first[0] if _first else None
+
+
+def require_client() -> None:
+    """Refuse a process without what a client of Spark Connect needs: a server is not silent that nobody here can ask.
+
+    Raises:
+        EnvironmentRefused: naming the package that is missing.
+    """
+    try:
+        import grpc  # noqa: F401, PLC0415 - without the extra there is none
+        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"a session of a Spark server needs a package that is missing: {str(error)[:_LINE]}",
+                "a client of Spark Connect has packages of its own",
+                _EXTRA,
+            )
+        ) from error
 
 
 def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_SECONDS) -> SparkSession:
@@ -169,10 +194,11 @@ def _release() -> None:
 # --- what a server is held against ------------------------------------------------------------------------------------
 
 
-def required(mode: Mode, code: str, providers: str) -> dict[str, str]:
+def required(mode: Mode, code: str, providers: str, store: str = "") -> dict[str, str]:
     """Return the settings that a server of a mode is started with, whoever starts it; of PYTHON_KEY any value will do.
 
-    `providers` are the JDBC connection providers that a session of the mode may not have.
+    `providers` are the JDBC connection providers that a session of the mode may not have; `store` is the hash of the settings by which
+    one opens S3, if it does.
     """
     settings = {
         MODES_KEY: mode.value,
@@ -182,6 +208,7 @@ def required(mode: Mode, code: str, providers: str) -> dict[str, str]:
         f"{OF_EXECUTORS}{_HASH_SEED}": "0",
         PYTHON_KEY: "",
     }
+    settings |= {STORE_KEY: store} if store else {}
     return settings if mode is Mode.LIVE else settings | {JDBC_KEY: providers}
 
 
@@ -196,14 +223,14 @@ def environment(code: str, modules: Sequence[str] = ()) -> dict[str, str]:
     }
 
 
-def require_server(session: SparkSession, address: str, mode: Mode, code: str, providers: str) -> None:
-    """Refuse a server that was not started for a mode, or whose workers are others than a run's have to be.
+def require_server(session: SparkSession, address: str, code: str, wanted: Mapping[str, str]) -> None:
+    """Refuse a server that was not started with what is `required` of it, or whose workers are others than a run's have to be.
 
     Raises:
         EnvironmentRefused: naming each setting with what it has to be, or what is wrong with the workers.
     """
     shown = shown_address(address)
-    problems = list(_wrong_settings(pyspark_private.settings_of(session), shown, required(mode, code, providers)))
+    problems = list(_wrong_settings(pyspark_private.settings_of(session), shown, wanted))
     if not problems:
         problems = list(_wrong_workers(session, shown, code))
     if problems:

@@ -39,14 +39,18 @@ def refusal(error: BaseException) -> EnvironmentRefused | None:
                 "install the same version of this package and of the products where Spark's workers run, and start Spark anew",
             )
         )
-    if is_lost(error):
-        details = _DETAILS.search(said)
-        why = details[1] if details else said.strip().partition("\n")[0]
-        return EnvironmentRefused(
-            Problem(
-                f"the Spark server has gone: {why[:_SENTENCE]}",
-                "a run is computed in sessions of a server that answers",
-                "the same command goes on from what is staged; `backfill spark status` says which servers run, and what they wrote",
-            )
+    return gone(error) if is_lost(error) else None
+
+
+def gone(error: BaseException) -> EnvironmentRefused:
+    """Return the refusal of a session that `is_lost`."""
+    said = words_of(error)
+    details = _DETAILS.search(said)
+    why = details[1] if details else said.strip().partition("\n")[0]
+    return EnvironmentRefused(
+        Problem(
+            f"the Spark server has gone: {why[:_SENTENCE]}",
+            "a run is computed in sessions of a server that answers",
+            "the same command goes on from what is staged; `backfill spark status` says which servers run, and what they wrote",
         )
-    return None
+    )

@@ -11,10 +11,11 @@ writing when the driver ended leaves no file at all, and none is copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.text import words_of
 from resources.spark import pyspark_private
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ _CREDENTIALS = {
     "session.token": ("s3.session-token", "client.session-token"),
 }
 _PROVIDER = "fs.s3a.aws.credentials.provider"
+_OF_THE_ENVIRONMENT = frozenset(
+    [
+        *("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_SESSION_TOKEN"),
+        *("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
+        *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ]
+)
+"""Variables by which Hadoop, and the SDK of AWS, find keys."""
 _SDK = "software.amazon.awssdk.services.s3.S3Client"
 
 
@@ -104,6 +113,27 @@ def _credentials(catalog: Mapping[str, str]) -> dict[str, str]:
     return {**found, _PROVIDER: f"{_S3A}.{kind}"}
 
 
+def require_stated_keys(
+    catalog: Mapping[str, str], settings: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+    """Refuse a server that would be started without the keys of S3: they are in an environment that it is not given.
+
+    Raises:
+        EnvironmentRefused: naming the variables that this process has.
+    """
+    found = sorted(name for name in environment if name in _OF_THE_ENVIRONMENT)
+    if not found or not is_in_s3(catalog) or {"fs.s3a.access.key", _PROVIDER} & settings.keys():
+        return
+    raise EnvironmentRefused(
+        Problem(
+            f"a Spark server that is kept would not have the keys of S3, which are in the environment: {', '.join(found)}",
+            "no credential of an environment is passed on to a server that is kept: it serves processes with others",
+            "state them as properties of the catalog (`s3.access-key-id`, `s3.secret-access-key`), or a provider "
+            f'(`{_PROVIDER}`) in `spark`, or compute without it (`spark_server = "never"`)',
+        )
+    )
+
+
 def require_classes(session: SparkSession, catalog: Mapping[str, str], settings: Mapping[str, str]) -> None:
     """Refuse a session that could not read or write tables in S3, before anything is asked of it.
 
@@ -124,17 +154,32 @@ def require_classes(session: SparkSession, catalog: Mapping[str, str], settings:
     if not missing:
         return
     hadoop, spark = pyspark_private.versions(session)
+    raise _missing(missing, hadoop, f"of Spark {spark.rpartition('.')[0]}")
+
+
+def refusal(error: BaseException, settings: Mapping[str, str]) -> EnvironmentRefused | None:
+    """Return the refusal of a session whose server has no class that tables in S3 need; None of any other error.
+
+    A client cannot look for classes, but Spark refuses the name of one that it cannot load where a setting has it.
+    """
+    said = words_of(error)
+    named = [settings.get(name, "") for name in (COMMIT_PROTOCOL, COMMITTER)]
+    missing = [name for name in named if name.startswith(_CLOUD) and f"'{name}'" in said]
+    return _missing(missing, "of the server's Hadoop", "of the server's Spark") if missing else None
+
+
+def _missing(names: Sequence[str], hadoop: str, spark: str) -> EnvironmentRefused:
     artefacts = {
         _S3A: f"org.apache.hadoop:hadoop-aws:{hadoop}",
         "software.amazon.awssdk": "the AWS SDK that it names (software.amazon.awssdk:bundle)",
-        _CLOUD: f"org.apache.spark:spark-hadoop-cloud_2.13 of Spark {spark.rpartition('.')[0]}",
+        _CLOUD: f"org.apache.spark:spark-hadoop-cloud_2.13 {spark}",
     }
-    raise EnvironmentRefused(
+    return EnvironmentRefused(
         Problem(
             f"Spark has no class {name}",
             "tables in S3 are read and written through Hadoop's S3A and its magic committer",
             f"put {artefact} on Spark's class path (`spark.jars`, or `spark.driver.extraClassPath`)",
         )
-        for name in missing
+        for name in names
         for artefact in [next((text for one, text in artefacts.items() if name.startswith(one)), f"what has {name}")]
     )

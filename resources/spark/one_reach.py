@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from resources.settings import SINK_VARIABLES, WEBHOOK_VARIABLE, Settings
@@ -60,6 +61,17 @@ def require_one_reach(settings: Settings, mode: Mode, sinks: Collection[str]) ->
             )
         )
     _confined.add(confined)
+
+
+def store_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a session's settings by which it opens S3."""
+    return {name: value for name, value in settings.items() if name.startswith(S3)}
+
+
+def hash_of_store(settings: Mapping[str, str]) -> str:
+    """Return the hash of what a session opens S3 by, which a server is told and another one is refused by; nothing of no S3."""
+    found = store_of(settings)
+    return sha256_of(found) if found else ""
 
 
 def note_store(root: SparkSession, home: Path, mode: Mode, s3: Mapping[str, str]) -> None:

@@ -112,7 +112,7 @@ class ModeSpark:
         except Exception as error:
             if not failures.is_lost(error):
                 raise
-            session = self._sessions[mode] = self._start(mode)  # its server has ended, or given it up meanwhile
+            session = self._sessions[mode] = self._start_again(mode, error)  # its server has ended, or given it up
             said = session.conf.get(MODE_KEY)
         if said != mode.value:
             raise EnvironmentRefused(
@@ -157,6 +157,14 @@ class ModeSpark:
         for session in tuple(self._sessions.values()):
             session.interruptAll()
 
+    def _start_again(self, mode: Mode, error: Exception) -> SparkSession:
+        """Return a session of a mode in the place of one that was lost."""
+        kept_servers.has_lost(kept_servers.Kept(self._settings.home, mode))
+        try:
+            return self._start(mode)
+        except connected.OtherKindRefused as refused:  # none is there any more, which is why
+            raise failures.gone(error) from refused
+
     def _start(self, mode: Mode) -> SparkSession:
         reached = self._sinks if mode not in _WITHOUT_SINKS else ()
         one_reach.require_one_reach(self._settings, mode, self._sinks)
@@ -182,7 +190,13 @@ class ModeSpark:
             connected.has_kind(connected=False)
         else:
             _tell_errors_once()
-            _set_runtime(session, session_settings(self._settings, mode))
+            wanted = session_settings(self._settings, mode)
+            try:
+                _set_runtime(session, wanted)
+            except Exception as error:
+                if (refusal := object_store.refusal(error, wanted)) is not None:
+                    raise refusal from error
+                raise
         return session
 
     def _on_server(self, mode: Mode) -> SparkSession | None:
@@ -195,11 +209,9 @@ class ModeSpark:
         def begin() -> None:
             if address:
                 session = connected.session_at(address)
-                connected.require_server(session, address, mode, self._code, JDBC_PROVIDERS)
+                connected.require_server(session, address, self._code, self._required(mode))
                 found.append(session)
-            elif (
-                kept := kept_servers.session_of(*self.kept(mode), start=self._settings.spark_server == "always")
-            ) is not None:
+            elif (kept := self._on_kept_server(mode)) is not None:
                 found.append(kept)
 
         if address:
@@ -210,12 +222,36 @@ class ModeSpark:
         connected.of_this_process(found[0])
         return found[0]
 
+    def _on_kept_server(self, mode: Mode) -> SparkSession | None:
+        is_demanded = self._settings.spark_server == "always"
+        try:
+            return kept_servers.session_of(*self.kept(mode), start=is_demanded)
+        except EnvironmentRefused as refusal:
+            if is_demanded:
+                raise
+            kept_servers.not_used(mode, refusal.problems[0].what)
+            return None
+
     def kept(self, mode: Mode) -> tuple[kept_servers.Kept, dict[str, str], dict[str, str]]:
-        """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with."""
+        """Return the server that is kept for a mode, running or not, and the settings and the environment that it is started with.
+
+        Raises:
+            EnvironmentRefused: if runs of the mode compute on a server of somebody else, or the one that is kept could not open S3.
+        """
+        if self._settings.server_of(mode):
+            raise EnvironmentRefused(
+                Problem(
+                    f"runs of {mode} compute on the server that `spark.remote` names",
+                    "a server is kept for those runs alone that would compute on it",
+                    f"take `spark.remote` out of the settings of {mode} (`spark`, `spark_by_mode`), or start no server",
+                )
+            )
+        object_store.require_stated_keys(self._settings.catalog, session_settings(self._settings, mode), os.environ)
         code, python = self._code, os.environ.get("PYSPARK_PYTHON", sys.executable)
-        settings = self._of_jvm(mode) | connected.required(mode, code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        settings = self._of_jvm(mode) | self._required(mode) | {connected.PYTHON_KEY: python}
         if settings["spark.master"].startswith("local"):
             settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings.pop(_OWN_CATALOG)  # it has a folder of its own for that
         environment = connected.environment(code, self._worker_modules)
         environment |= {"PYSPARK_PYTHON": python, "PYTHONSAFEPATH": "1"}  # or its own folder would be searched
         return kept_servers.Kept(self._settings.home, mode), settings, environment
@@ -225,8 +261,12 @@ class ModeSpark:
 
         `python` is the path of Python where its workers run.
         """
-        settings = connected.required(mode, self._code, JDBC_PROVIDERS) | {connected.PYTHON_KEY: python}
+        settings = self._required(mode) | {connected.PYTHON_KEY: python}
         return settings, connected.environment(self._code, self._worker_modules) | {"PYSPARK_PYTHON": python}
+
+    def _required(self, mode: Mode) -> dict[str, str]:
+        store = one_reach.hash_of_store(session_settings(self._settings, mode))
+        return connected.required(mode, self._code, JDBC_PROVIDERS, store)
 
     def _of_jvm(self, mode: Mode) -> dict[str, str]:
         """Return the settings that a JVM is started with whose first session is of a mode."""
@@ -265,7 +305,7 @@ class ModeSpark:
         _tell_errors_once()
         root, home = started[0], self._settings.home
         session, wanted = root.newSession(), session_settings(self._settings, mode)
-        s3 = {name: value for name, value in wanted.items() if name.startswith(one_reach.S3)}
+        s3 = one_reach.store_of(wanted)
         one_reach.require_one_store(root, home, mode, s3)
         object_store.require_classes(session, self._settings.catalog, writing_settings(self._settings, mode))
         _set_runtime(session, wanted)  # Spark refuses the name of a class that is missing

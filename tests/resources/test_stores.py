@@ -162,6 +162,20 @@ def test_what_an_installation_sets_for_spark_goes_before(tmp_path: Path) -> None
     assert found["fs.s3a.aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
 
 
+def test_a_server_without_the_classes_of_s3_is_refused_by_artefact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's words are those of the JVM of these tests, which has no such class: a server passes the same on."""
+    session = ModeSpark(load_settings(home=tmp_path / "local", spark=SPARK)).session(Mode.BACKFILL).newSession()
+    remote = ModeSpark(load_settings(home=tmp_path, catalog=CATALOG, spark=SPARK))
+    monkeypatch.setattr(remote, "_on_server", lambda _: session)
+    with pytest.raises(
+        EnvironmentRefused, match=r"Spark has no class org\.apache\.spark\.internal\.io\.cloud"
+    ) as refused:
+        remote.session(Mode.BACKFILL)
+    assert "spark-hadoop-cloud_2.13 of the server's Spark on Spark's class path" in str(refused.value)
+
+
 def test_what_opens_file_systems_is_on_no_command_line(tmp_path: Path) -> None:
     own = {"spark.hadoop.fs.s3a.bucket.other.secret.key": SECRET, "spark.hadoop.fs.azure.account.key.x": SECRET}
     of_mode = {Mode.REPLAY: {"spark.hadoop.fs.s3a.secret.key": f"{SECRET}-of-replay"}}

@@ -11,7 +11,7 @@ import pytest
 
 from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
-from resources.server_address import shown_address, without_secrets, wrong_address
+from manifests.server_address import shown_address, without_secrets, wrong_address
 from resources.settings import load_settings
 from resources.spark import connected
 
