@@ -1,6 +1,6 @@
 """The address of a server of Spark Connect, among whose parameters a token may be.
 
-Put here what makes an address one, and what of it may be shown. Who connects to it is `spark.connected`.
+Put here what makes an address one, and what of it may be shown.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def require_client() -> None:
         EnvironmentRefused: naming the package that is missing.
     """
     try:
-        import grpc  # noqa: F401, PLC0415 - without the extra there is none
+        import grpc  # type: ignore[import-untyped] # noqa: F401, PLC0415 - without the extra there is none
         from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: F401, PLC0415
     except ImportError as error:
         raise EnvironmentRefused(
@@ -125,19 +125,12 @@ def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_
                 "correct `spark.remote`; see `backfill config`",
             )
         )
-    try:
-        import grpc  # type: ignore[import-untyped] # noqa: PLC0415 - without the extra there is none
-        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
-        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
-        from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415
-    except ImportError as error:
-        raise EnvironmentRefused(
-            Problem(
-                f"a session of {shown} needs a package that is missing: {str(error)[:_LINE]}",
-                "a client of Spark Connect has packages of its own",
-                _EXTRA,
-            )
-        ) from error
+    require_client()
+    import grpc  # noqa: PLC0415 - without the extra there is none
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession as RemoteSession  # noqa: PLC0415
+
     session: Any = None
     try:
         builder = DefaultChannelBuilder(address)
