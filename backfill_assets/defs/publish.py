@@ -3,7 +3,7 @@
 The sensor requests, the publisher decides: the body verifies everything from the ledger again, whoever asked.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -205,7 +205,7 @@ def publication_requests(
     publication on record, so that one that failed, or that met a stop after all, is asked for again. With `instance`, it is known
     which requests Dagster has under way, or have come to nothing: those take no room from others, and are not asked for.
     """
-    yield from _asked(platform, target, instance).requests
+    yield from _asked(platform, target, None if instance is None else lambda: instance).requests
 
 
 @dataclass
@@ -217,11 +217,11 @@ class _Asked:
     waiting: dict[str, str] = field(default_factory=dict)
 
 
-def _asked(platform: Platform, target: TargetTable, instance: dg.DagsterInstance | None) -> _Asked:
+def _asked(platform: Platform, target: TargetTable, instance: Callable[[], dg.DagsterInstance] | None) -> _Asked:
     """Return what is asked for: what is under way in Dagster, and as many others as the hour has room for beside it."""
     found, others, ahead = _Asked(), list[tuple[RunRecord, dg.RunRequest, int | None]](), list[str]()
     for record, request, room in _wanted(platform, target):
-        known = [] if instance is None else _known(instance, target, record.run_id)
+        known = [] if instance is None else _known(instance(), target, record.run_id)
         under_way = [key for key, status in known if status not in _FINISHED]
         mine = request.with_replaced_attrs(run_key=under_way[0]) if under_way else _not_failed(request, known)
         if isinstance(mine, str):
@@ -330,7 +330,7 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
     def when_validated(
         context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        asked = _asked(platform, target, context.instance)
+        asked = _asked(platform, target, lambda: context.instance)
         if not asked.new and (asked.waiting or not asked.requests):
             waiting = _waiting(platform, target, asked.waiting)
             yield dg.SkipReason(
