@@ -49,6 +49,7 @@ from resources.spark.object_store import COMMIT_PROTOCOL
 pytestmark = pytest.mark.servers
 
 OTHER_SECRET = "secret-of-another-bucket"
+OF_ANOTHER_BUCKET = "spark.hadoop.fs.s3a.bucket.other.secret.key"
 START, END = date(2010, 1, 1), date(2010, 3, 31)
 CASES = 80
 FEBRUARY = (date(2010, 2, 1), date(2010, 2, 28))
@@ -80,7 +81,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "spark.master": "local[2,2]",  # a task that fails is tried once more, as on a cluster
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": folder.as_uri(),
-        "spark.hadoop.fs.s3a.bucket.other.secret.key": OTHER_SECRET,
+        OF_ANOTHER_BUCKET: OTHER_SECRET,
     }
     end_jvm()
     with mock.patch.dict(worlds.SPARK, with_s3):
@@ -104,7 +105,9 @@ def world(disk_store: Store, events: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def locally(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
     """The same on local files."""
-    made = make_world(tmp_path_factory.mktemp("local") / "home", cases=CASES, start=START, end=END, gates=FEW_GATES)
+    with mock.patch.dict(worlds.SPARK):
+        del worlds.SPARK[OF_ANOTHER_BUCKET]  # or the two would open S3 by different settings, in one JVM
+        made = make_world(tmp_path_factory.mktemp("local") / "home", cases=CASES, start=START, end=END, gates=FEW_GATES)
     made.published(made.manifest("history", version="2.4.1"))
     made.validated(made.manifest("fixed"))
     return made
