@@ -192,16 +192,16 @@ def worker_of(spark: SparkSession) -> dict[str, Any]:
 
 def approved() -> dict[str, Any]:
     """Make a run that `backfill run` can compute."""
-    world = made()
-    record = world.approved(manifest(world))
-    with world.dagster() as instance:
-        announce_approval(world.platform, instance, record)
-    return {"run": record.run_id}
+    return announced(made())
 
 
 def another() -> dict[str, Any]:
     """Make one more run of an installation that is there."""
-    world = opened()
+    return announced(opened())
+
+
+def announced(world: World) -> dict[str, Any]:
+    """Plan a run, have it approved, and let Dagster know of it."""
     record = world.approved(manifest(world))
     with world.dagster() as instance:
         announce_approval(world.platform, instance, record)

@@ -136,7 +136,7 @@ def test_a_run_on_a_standalone_cluster_is_the_run_of_local_spark(
     found = core("whole", environment_of(folder / "on-cluster", spark), folder)
     assert found["master"] == master
     same(found, local)
-    logs = [*(folder / "cluster").glob("worker-*/work/*/*/stderr")]
+    logs = [*(folder / "cluster").rglob("stderr")]
     assert {one.parts[-5] for one in logs} == {"worker-0", "worker-1"}
 
 

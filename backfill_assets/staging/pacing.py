@@ -25,7 +25,7 @@ from manifests.pace import PlannedPace, Wait, Work, never, portion
 from manifests.plan import PlannedChunk
 from resources import logs
 from resources.actors import Actor, Channel, Proof, acting
-from resources.ledger.admissions import BUDGET, Asked, BudgetSpent, MustWait
+from resources.ledger.admissions import BUDGET, Asked, BudgetSpent, MustWait, with_end
 from resources.ledger.stops import Stop
 
 _log = logging.getLogger(__name__)
@@ -180,10 +180,10 @@ def _require_possible(run: RunContext, batch: Sequence[PlannedChunk], pace: Plan
 
 def _say(tell: Tell, found: MustWait, told: str) -> str:
     """Say what is waited for, once; return it."""
-    until = "" if found.until is None else f", until {found.until:%Y-%m-%d %H:%M:%S} UTC"
     if str(found) != told:
-        tell("waiting", [], f"{found}{until}")
-        logs.event(_log, logging.INFO, "staging_waits", f"waiting: {found}{until}", until=str(found.until or ""))
+        text = with_end(str(found), found.until)
+        tell("waiting", [], text)
+        logs.event(_log, logging.INFO, "staging_waits", f"waiting: {text}", until=str(found.until or ""))
     return str(found)
 
 

@@ -84,8 +84,12 @@ class Waiting:
     process: str
 
     def __str__(self) -> str:
-        until = "" if self.until_at is None else f", until {self.until_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{self.why}{until}"
+        return with_end(self.why, self.until_at)
+
+
+def with_end(why: str, until: datetime | None) -> str:
+    """Return what is waited for in words, with when that is over where anybody can say so."""
+    return why if until is None else f"{why}, until {until:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) -> None:

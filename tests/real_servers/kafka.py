@@ -25,8 +25,7 @@ from real_servers.processes import (
     MissingServerError,
     end_of_log,
     ended,
-    fetch_by,
-    fetched,
+    jars_by_maven,
     java,
     started,
     wait_until,
@@ -86,16 +85,7 @@ def jars() -> Path:
         MissingServerError: if they cannot be had.
     """
     java()
-    version = _POM.read_text().partition("<version>")[2].partition("</version>")[0]
-
-    def fetch(folder: Path) -> None:
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise MissingServerError("Maven is missing (Debian: maven), which fetches org.apache.kafka:kafka_2.13")
-        out = f"-DoutputDirectory={folder}"
-        fetch_by([maven, "-q", "-B", "-f", _POM, "dependency:copy-dependencies", out], "org.apache.kafka:kafka_2.13")
-
-    return fetched(f"kafka-{version}", fetch)
+    return jars_by_maven("kafka", _POM, "org.apache.kafka:kafka_2.13")
 
 
 class Broker:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +88,42 @@ def fetch_by(command: Sequence[str | Path], package: str, environment: dict[str,
         raise MissingServerError(f"{package} cannot be fetched: {error}") from error
     if done.returncode != 0:
         raise MissingServerError(f"{package} cannot be fetched: {' '.join(done.stdout.split())[-400:]}")
+
+
+def jars_by_maven(name: str, pom: Path, package: str) -> Path:
+    """Return the folder of the jars that a POM names, fetched by Maven if they are not there yet; its first version is the folder's.
+
+    Raises:
+        MissingServerError: if they cannot be had, naming Maven or the package.
+    """
+    version = pom.read_text().partition("<version>")[2].partition("</version>")[0]
+
+    def fetch(folder: Path) -> None:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise MissingServerError(f"Maven is missing (Debian: maven), which fetches {package}")
+        copied = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+        fetch_by([maven, "-q", "-B", "-f", pom, *copied], package)
+
+    return fetched(f"{name}-{version}", fetch)
+
+
+def python_of(name: str, requirements: Path, package: str) -> Path:
+    """Return the Python of an environment of packages that a file names by hash, made by pip if it is not there yet.
+
+    Raises:
+        MissingServerError: if it cannot be had, naming the package.
+    """
+    version = requirements.read_text().partition(f"{package}==")[2].split()[0]
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+
+    def fetch(folder: Path) -> None:
+        venv.create(folder / "venv", with_pip=True)
+        install = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--root-user-action", "ignore"]
+        exact = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(requirements)]
+        fetch_by([folder / "venv" / "bin" / "python", "-m", "pip", *install, *exact], f"{package} {version} (PyPI)")
+
+    return fetched(f"{name}-{version}-{python}", fetch) / "venv" / "bin" / "python"
 
 
 def java() -> str:

@@ -6,7 +6,6 @@ time it starts. The server keeps nothing in memory: killed, it starts again on t
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +22,15 @@ from typing import Any
 import pyspark
 from servers import free_port
 
-from real_servers.processes import MissingServerError, end_of_log, ended, fetch_by, fetched, java, started, wait_until
+from real_servers.processes import (
+    MissingServerError,
+    end_of_log,
+    ended,
+    jars_by_maven,
+    java,
+    started,
+    wait_until,
+)
 from real_servers.s3 import Store, spark_jars
 
 _POM = Path(__file__).with_name("rest_catalog.xml")
@@ -42,16 +49,7 @@ def jars() -> Path:
     listed = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=False)
     if "jdk.compiler" not in listed.stdout:
         raise MissingServerError("a JDK is missing, not only a runtime of Java (Debian: openjdk-17-jdk-headless)")
-    version = _POM.read_text().partition("<version>")[2].partition("</version>")[0]
-
-    def fetch(folder: Path) -> None:
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise MissingServerError(f"Maven is missing (Debian: maven), which fetches {_PACKAGE}")
-        out = f"-DoutputDirectory={folder}"
-        fetch_by([maven, "-q", "-B", "-f", _POM, "dependency:copy-dependencies", out], _PACKAGE)
-
-    return fetched(f"rest-catalog-{version}", fetch)
+    return jars_by_maven("rest-catalog", _POM, _PACKAGE)
 
 
 class RestCatalog:

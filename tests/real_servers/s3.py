@@ -13,9 +13,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +28,8 @@ from real_servers.processes import (
     ended,
     fetch_by,
     fetched,
+    jars_by_maven,
+    python_of,
     started,
     wait_until,
 )
@@ -48,16 +48,7 @@ def moto_environment() -> Path:
     Raises:
         MissingServerError: if it cannot be had.
     """
-    version = _REQUIREMENTS.read_text().partition("moto==")[2].split()[0]
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
-
-    def fetch(folder: Path) -> None:
-        venv.create(folder / "venv", with_pip=True)
-        install = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--root-user-action", "ignore"]
-        exact = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(_REQUIREMENTS)]
-        fetch_by([folder / "venv" / "bin" / "python", "-m", "pip", *install, *exact], f"moto {version} (PyPI)")
-
-    return fetched(f"moto-{version}-{python}", fetch) / "venv" / "bin" / "python"
+    return python_of("moto", _REQUIREMENTS, "moto")
 
 
 def gateway() -> Path:
@@ -84,16 +75,7 @@ def spark_jars() -> Path:
     Raises:
         MissingServerError: if they cannot be had.
     """
-    version = _POM.read_text().partition("<version>")[2].partition("</version>")[0]
-
-    def fetch(folder: Path) -> None:
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise MissingServerError("Maven is missing (Debian: maven), which fetches org.apache.hadoop:hadoop-aws")
-        out = f"-DoutputDirectory={folder}"
-        fetch_by([maven, "-q", "-B", "-f", _POM, "dependency:copy-dependencies", out], "org.apache.hadoop:hadoop-aws")
-
-    return fetched(f"spark-s3-{version}", fetch)
+    return jars_by_maven("spark-s3", _POM, "org.apache.hadoop:hadoop-aws")
 
 
 class Store:

@@ -17,18 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
+from servers import free_port
 
 from real_servers.processes import MissingServerError, end_of_log, ended, java, started, wait_until
 
 HOME = Path(pyspark.__file__).parent
 _ENVIRONMENT = {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def listens(port: int) -> bool:
