@@ -33,11 +33,7 @@ class Pauses(Part):
             TransitionRefused: if nothing of the run could be under way, it is unknown, a person has paused it already, or no name
                 or no reason is given.
         """
-        problems = actors.no_name(by) + actors.no_reason(reason)
-        if not reason.strip():
-            problems.append(Problem("no reason is given", "a pause says why", "give --reason"))
-        if problems:
-            raise TransitionRefused(problems)
+        _require_said(by, reason, "a pause says why")
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
@@ -77,11 +73,7 @@ class Pauses(Part):
         Raises:
             TransitionRefused: if it is not paused, or over, no name or no reason is given, or others hold it than were seen.
         """
-        problems = actors.no_name(by) + actors.no_reason(reason)
-        if not reason.strip():
-            problems.append(Problem("no reason is given", "who resumes a run says why", "give --reason"))
-        if problems:
-            raise TransitionRefused(problems)
+        _require_said(by, reason, "who resumes a run says why")
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             holding = _holding(connection, run_id)
@@ -106,6 +98,15 @@ class Pauses(Part):
         """Return the pauses that hold a run, in order."""
         with self.engine.connect() as connection:
             return _holding(connection, run_id)
+
+
+def _require_said(by: str, reason: str, rule: str) -> None:
+    """Refuse a decision that nobody has taken, or for no reason."""
+    problems = actors.no_name(by) + actors.no_reason(reason)
+    if not reason.strip():
+        problems.append(Problem("no reason is given", rule, "give --reason"))
+    if problems:
+        raise TransitionRefused(problems)
 
 
 def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
