@@ -19,24 +19,30 @@ _OWN = "backfill-assets"
 
 def text_of(products: Iterable[Sources] = ()) -> str:
     """Return the code of this process as a text: this package's, and that of products, each as it lies on the disk now."""
-    found = [f"{one.name}:{','.join(one.packages)}={content_of(one)}" for one in products if one.packages]
+    found = {
+        f"{one.name}:{package}={content_of(_alone(one.name, package))}" for one in products for package in one.packages
+    }
     return ";".join([f"{_OWN}={own_content()}", *sorted(found)])
 
 
 def differing(text: str) -> list[str]:
-    """Return whose code here is another one than a text says; none where nothing is said.
+    """Return whose code here is another one than a text says, each once; none where nothing is said.
 
-    A product of which no file is found here differs from nothing: who needs it says that it is missing.
+    A package of a product that is not found here differs from nothing: who needs it says that it is missing.
     """
     found = []
     for part in filter(None, text.split(";")):
         what, _, content = part.rpartition("=")
-        name, _, packages = what.partition(":")
-        if not packages:
+        name, _, package = what.partition(":")
+        if not package:
             if content != own_content():
                 found.append(name)
             continue
-        here = Sources(name, tuple(packages.split(",")))
+        here = _alone(name, package)
         if here.roots and content_of(here) != content:
             found.append(name)
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _alone(name: str, package: str) -> Sources:
+    return Sources(name, (package,))

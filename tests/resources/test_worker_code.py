@@ -51,6 +51,20 @@ def test_a_product_that_is_not_there_differs_from_nothing(product: Path, monkeyp
     assert differing(text) == []
 
 
+def test_a_product_of_which_a_part_is_there_differs_in_nothing_as_long_as_that_part_is_the_same(
+    product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "our_helpers_of_workers.py").write_text("RATE = 1")
+    monkeypatch.syspath_prepend(beside)
+    text = text_of([Sources("ours", ("our_helpers_of_workers", "our_tables_of_workers"))])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(beside)])
+    assert differing(text) == []
+    (product / "rules.sql").write_text("SELECT 2")
+    assert differing(text) == ["ours"]
+
+
 class _Code:
     name = "UNAVAILABLE"
 
