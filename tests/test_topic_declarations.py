@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pandera.polars as pandera
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from topic_world import PRODUCT, TABLE, TOPIC
 
 import backfill_assets as ba
@@ -19,7 +22,9 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.finding import check_products
 from backfill_assets.defs.launch import initialise_instance
+from backfill_assets.extraction import brokers
 from backfill_assets.extraction.brokers import Brokers, client_settings, shown
+from backfill_assets.extraction.refusals import ExtractionRefused
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.products.accounts import PRODUCT as ACCOUNTS
@@ -138,6 +143,30 @@ def test_a_certificate_that_is_none_is_refused_before_anybody_is_asked() -> None
     topic = replace(TOPIC, security=ba.TopicSecurity("SSL", authority="authority"))
     with pytest.raises(EnvironmentRefused, match="no client of the topic orders can be made"):
         Brokers(topic, {"bootstrap_servers": "127.0.0.1:1", "authority": "no certificate"})
+
+
+class _Electing(Consumer):
+    """A consumer whose brokers answer with an error a few times, and then with what they know."""
+
+    errors: ClassVar[list[int]] = []
+
+    def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        del timeout
+        if not self.errors:
+            return wanted
+        return [SimpleNamespace(partition=0, offset=-1, error=KafkaError(self.errors.pop()))]  # type: ignore[list-item]
+
+
+def test_brokers_that_choose_a_leader_are_asked_again_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "Consumer", _Electing)
+    passing = [KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH]
+    instant = datetime(2026, 3, 5, tzinfo=UTC)
+    with Brokers(TOPIC, {TOPIC.bootstrap: "127.0.0.1:1"}) as asked:
+        monkeypatch.setattr(_Electing, "errors", passing)
+        assert asked.first_since(instant, [0]) == {0: int(instant.timestamp() * 1000)}
+        monkeypatch.setattr(_Electing, "errors", [KafkaError.TOPIC_AUTHORIZATION_FAILED])
+        with pytest.raises(ExtractionRefused, match="uthorization failed"):
+            asked.first_since(instant, [0])
 
 
 def test_a_password_is_not_in_what_is_said_of_an_error() -> None:

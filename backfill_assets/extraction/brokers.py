@@ -8,13 +8,14 @@ does not notice.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from backfill_assets.declarations.topics import Topic, place_of_topic_setting
@@ -29,6 +30,17 @@ _LEAST_SECRET = 4
 """Characters from which on a text is looked for: a shorter one would be found in anything."""
 _QUIET = 0
 """Level of librdkafka's own log lines to stderr (emergencies only): what it has to say is in the refusal."""
+LEADERS_CHANGE = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "OFFSET_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+    }
+)
+"""Errors by their names, as librdkafka gives them, while a partition gets its leader: of a topic just made, or of brokers that begin."""
+_ASKED_AGAIN_SECONDS = 0.2
 _Answer = TypeVar("_Answer")
 
 
@@ -176,13 +188,15 @@ class Brokers:
             0, int(instant.timestamp() * 1000)
         )  # below are offsets by name, as the log's beginning and end
         wanted = [TopicPartition(name, one, milliseconds) for one in partitions]
-        found = self._asked(
-            f"which records of {name} are from {instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} on",
-            lambda: self._consumer.offsets_for_times(wanted, timeout=self._seconds),
-        )
-        for one in found:
-            if one.error is not None:
-                raise self._refused(f"which offsets {name} has", str(one.error))
+
+        def ask() -> list[TopicPartition]:
+            answers = self._consumer.offsets_for_times(wanted, timeout=self._seconds)
+            for one in answers:
+                if one.error is not None:
+                    raise KafkaException(one.error)
+            return answers
+
+        found = self._asked(f"which records of {name} are from {instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} on", ask)
         return {one.partition: (one.offset if one.offset >= 0 else None) for one in found}
 
     def _offsets(self, wanted: list[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
@@ -204,10 +218,16 @@ class Brokers:
         self._last_error = shown(error, self.client)
 
     def _asked(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
-        try:
-            return ask()
-        except (KafkaException, TimeoutError) as error:
-            raise self._refused(what, shown(error, self.client)) from None
+        until = time.monotonic() + self._seconds
+        while True:
+            try:
+                return ask()
+            except (KafkaException, TimeoutError) as error:
+                known = error.args[0] if error.args else None
+                is_passing = isinstance(known, KafkaError) and known.name() in LEADERS_CHANGE
+                if not is_passing or time.monotonic() > until:
+                    raise self._refused(what, shown(error, self.client)) from None
+            time.sleep(_ASKED_AGAIN_SECONDS)
 
     def _refused(self, what: str, why: str) -> ExtractionRefused:
         heard = (

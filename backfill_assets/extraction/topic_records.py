@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from backfill_assets.extraction.brokers import reader_settings, shown
+from backfill_assets.extraction.brokers import LEADERS_CHANGE, reader_settings, shown
 from backfill_assets.extraction.record_files import RecordFiles
 
 _BATCH_BYTES = 16 << 20
@@ -44,17 +44,7 @@ _A_PART = 4
 _NICENESS = 10
 """By how much threads that read a topic are below others in priority."""
 _END, _NOT_THERE = "_PARTITION_EOF", frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
-_IN_PASSING = frozenset(
-    {
-        "_TRANSPORT",
-        "_ALL_BROKERS_DOWN",
-        "_TIMED_OUT",
-        "_RESOLVE",
-        "NOT_LEADER_FOR_PARTITION",
-        "LEADER_NOT_AVAILABLE",
-        "OFFSET_NOT_AVAILABLE",
-    }
-)
+_IN_PASSING = LEADERS_CHANGE | {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"}
 """Errors by their names, as librdkafka gives them: the end of a log, offsets that it does not have, and what may be over soon."""
 
 
