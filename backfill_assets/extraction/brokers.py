@@ -190,7 +190,7 @@ class Brokers:
         wanted = [TopicPartition(name, one, milliseconds) for one in partitions]
 
         def ask() -> list[TopicPartition]:
-            answers = self._consumer.offsets_for_times(wanted, timeout=self._seconds)
+            answers: list[TopicPartition] = self._consumer.offsets_for_times(wanted, timeout=self._seconds)
             for one in answers:
                 if one.error is not None:
                     raise KafkaException(one.error)
