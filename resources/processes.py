@@ -1,4 +1,4 @@
-"""Whether a process that the ledger or Dagster names still lives; asked about processes of this machine only.
+"""Whether a process that the ledger or Dagster names still lives, and which of them goes first; of processes of this machine only.
 
 A host's name does not tell: containers may share it and number their processes each by itself, and so may two machines.
 So a process is named by host, machine, boot, namespace of process numbers, number, and when it began; and nothing is said
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -16,6 +19,25 @@ from typing import Protocol
 
 _OUTERMOST = "pid:[4026531836]"
 """The namespace of process numbers that is no container's, the same in every Linux kernel (PROC_PID_INIT_INO)."""
+
+_NICENESS = 10
+"""By how much what gives way is below others in priority: it gets a tenth of a core that both want."""
+
+
+def give_way() -> None:
+    """Put the calling thread, and the threads and processes that it starts, below others in priority.
+
+    Only where the operating system knows the priority of a thread: a process could not raise its own again.
+    """
+    if sys.platform == "linux":
+        this = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, this, min(19, os.getpriority(os.PRIO_PROCESS, this) + _NICENESS))
+
+
+def session_gives_way(leader: int) -> None:
+    """Put a session of processes below others, by its leader's number: Linux may share the processor among sessions first."""
+    with suppress(OSError):  # not Linux, without such groups, or not ours to set
+        Path(f"/proc/{leader}/autogroup").write_text(str(_NICENESS))
 
 
 def this_process() -> str:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -36,8 +36,11 @@ from backfill_assets.publication.undoing import rollback
 from manifests.chunks import CHUNK_GATE
 from manifests.errors import InputRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from resources.lakehouse.facade import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.ledger.facade import ChunkState
+from resources.spark.pyspark_private import gateway_of
+from resources.spark.sessions import _in_a_thread
 from resources.spark.worker_daemon import MODULES_VARIABLE, without_own_archives
 
 SPRING = (date(2010, 3, 1), date(2010, 5, 31))
@@ -108,6 +111,21 @@ def test_history_and_restatement_are_published_as_one_snapshot_each_and_equal_th
     assert world.platform.ledger.run("fixed").state is RunState.ROLLED_BACK
     assert world.platform.ledger.run("history").state is RunState.PUBLISHED
     assert not rollback(world.platform, "fixed").new
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority of each thread")
+def test_what_computes_history_gives_way_to_live_and_its_driver_does_not(shared_world: World) -> None:
+    """A driver may go on to publish, or to compute for LIVE, and could not raise its priority again."""
+    jvm = gateway_of(shared_world.platform.spark.session(Mode.BACKFILL)).proc.pid
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    found = set()
+    for one in Path(f"/proc/{jvm}/task").iterdir():
+        with suppress(ProcessLookupError):  # a thread that has just ended
+            found.add(os.getpriority(os.PRIO_PROCESS, int(one.name)))
+    assert found == {min(19, mine + 10)}
+    said: list[int] = []
+    _in_a_thread(lambda: said.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())), gives_way=False)
+    assert said == [mine]
 
 
 def test_chunking_never_changes_the_result(shared_world: World) -> None:

@@ -12,9 +12,6 @@ removed leave offsets without a record.
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +25,7 @@ from pyiceberg.schema import Schema
 
 from backfill_assets.extraction.brokers import LEADERS_CHANGE, reader_settings, shown
 from backfill_assets.extraction.record_files import RecordFiles
+from resources import processes
 
 _BATCH_BYTES = 16 << 20
 _MOST_RECORDS, _FIRST_RECORDS = 20_000, 16
@@ -41,8 +39,6 @@ _MOST_QUEUED, _MOST_ANSWERED, _MOST_WAITING = 200_000, 16 << 20, 64 << 20
 _LEAST_ANSWERED = 1 << 20
 _A_PART = 4
 """Into how many parts what may be read in a second is cut: each is waited for on its own."""
-_NICENESS = 10
-"""By how much threads that read a topic are below others in priority."""
 _END, _NOT_THERE = "_PARTITION_EOF", frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _IN_PASSING = LEADERS_CHANGE | {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"}
 """Errors by their names, as librdkafka gives them: the end of a log, offsets that it does not have, and what may be over soon."""
@@ -132,20 +128,13 @@ def read_ranges(
         tasks: what to read.
     """
     kinds = schema_to_pyarrow(Schema.model_validate_json(schema))
-    with ThreadPoolExecutor(1, initializer=give_way) as apart:  # a process could not raise its priority again
+    with ThreadPoolExecutor(1, initializer=processes.give_way) as apart:  # a process could not raise its priority again
         reader = apart.submit(_Reader, client, topic, silence_seconds, pace).result()
         try:
             for task in tasks:
                 yield apart.submit(reader.read, task, kinds).result()
         finally:
             apart.submit(reader.close).result()
-
-
-def give_way() -> None:
-    """Put the calling thread, and those that it starts, below others in priority, where the operating system knows that of a thread."""
-    if sys.platform == "linux":
-        this = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, this, min(19, os.getpriority(os.PRIO_PROCESS, this) + _NICENESS))
 
 
 class _Reader:

@@ -230,6 +230,8 @@ class Kept:
             process = subprocess.Popen(
                 command, cwd=work, env=has, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+        if self.mode is not Mode.LIVE:
+            processes.session_gives_way(process.pid)
         found = KeptServer(
             self.mode.value,
             str(self.home.resolve()),

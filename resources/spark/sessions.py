@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.text import words_of
+from resources import processes
 from resources.code import of_workers
 from resources.settings import API_VARIABLES, TOPIC_VARIABLES, Settings
 from resources.spark import (
@@ -216,7 +217,7 @@ class ModeSpark:
 
         if address:
             connected.require_kind(mode, connected=True)
-        _in_a_thread(begin)
+        _in_a_thread(begin, gives_way=mode is not Mode.LIVE)
         if not found:
             return None
         connected.of_this_process(found[0])
@@ -292,7 +293,7 @@ class ModeSpark:
 
         try:
             pyspark_private.root_is_default()
-            _in_a_thread(start)
+            _in_a_thread(start, gives_way=mode is not Mode.LIVE)
             pyspark_private.keep_root(started[0])
         except Exception as error:
             raise EnvironmentRefused(
@@ -377,16 +378,18 @@ def _tell_errors_once() -> None:
         PySparkLogger.getLogger(name).disabled = True
 
 
-def _in_a_thread(start: Callable[[], None]) -> None:
+def _in_a_thread(start: Callable[[], None], *, gives_way: bool) -> None:
     """Start a session in a thread of its own, so that Ctrl-C ends the waiting at once, while the JVM starts.
 
     In the main thread PySpark would also handle Ctrl-C from then on: by a call to the JVM, in the middle of the call that
-    it interrupts.
+    it interrupts. A JVM that `gives_way` is below others in priority, with its Python workers: LIVE comes first.
     """
     failed: list[Exception] = []
 
     def run() -> None:
         try:
+            if gives_way:
+                processes.give_way()
             start()
         except Exception as error:  # noqa: BLE001 - raised below, where it is waited for
             failed.append(error)
