@@ -3,13 +3,14 @@
 PySpark's functions are a server's or a JVM's in a whole process: the tests' own process has a JVM. What is found is printed as
 JSON; what it has to be is `test_spark_elsewhere.py`'s.
 
-    python tests/elsewhere_core.py whole|session|approved|another|result|refused
+    python tests/elsewhere_core.py whole|session|approved|another|staged|result|refused|real
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
@@ -208,6 +209,14 @@ def announced(world: World) -> dict[str, Any]:
     return {"run": record.run_id}
 
 
+def staged() -> dict[str, Any]:
+    """Compute and gate a run that is approved."""
+    world = opened()
+    world.stage(world.platform.ledger.run(RUN))
+    record = world.platform.ledger.run(RUN)
+    return {"state": record.state.value, "why": record.state_reason, "host": socket.gethostname()}
+
+
 def result() -> dict[str, Any]:
     """Say what became of a run, and whether everything on record is as it was written."""
     world = opened()
@@ -218,6 +227,23 @@ def result() -> dict[str, Any]:
         "runs": sorted(set(world.rows()["run_id"])),
         "publications": [one.state.value for one in world.platform.ledger.publications(RUN)],
         "verified": [f"{one.where}: {one.what}" for one in verify(world.platform, data=True).everything],
+    }
+
+
+def real() -> dict[str, Any]:
+    """Stage and gate the whole of a real log, which the variable ELSEWHERE_LOG names."""
+    settings = load_settings()
+    platform = Platform.of(settings)
+    initialise(platform)
+    initialise_instance(settings)
+    load_delivery(platform, enforcement.EVENTS, enforcement.from_file(Path(os.environ["ELSEWHERE_LOG"])), 0.0)
+    world = World(platform, settings.home, date(2000, 1, 1), date(2013, 6, 30))
+    record = world.validated(world.manifest(RUN))
+    return {
+        "state": record.state.value,
+        "why": record.state_reason,
+        "digests": world.digests(RUN),
+        "rows": sum(chunk.rows or 0 for chunk in platform.ledger.chunks(RUN)),
     }
 
 
@@ -239,5 +265,7 @@ def refused() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    done = {one.__name__: one for one in (whole, session, approved, another, result, refused)}[sys.argv[1]]()
+    done = {one.__name__: one for one in (whole, session, approved, another, staged, result, refused, real)}[
+        sys.argv[1]
+    ]()
     print("FOUND " + json.dumps(done, default=str))

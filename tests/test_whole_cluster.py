@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.processes import MissingServerError
 from real_servers.rest_catalog import RestCatalog, rest_catalog
 from real_servers.s3 import Store, spark_jars, store_on_disk
-from real_servers.spark import cluster, connect_server, environment_of, require_spark
+from real_servers.spark import ConnectServer, cluster, connect_server, environment_of, require_spark
 
 pytestmark = pytest.mark.servers
 
@@ -93,15 +93,22 @@ def test_a_run_on_a_cluster_with_s3_rest_and_postgres_is_the_run_of_local_spark(
     assert services.store.objects("whole/warehouse") != []
 
 
-def test_a_run_on_a_connect_server_with_s3_rest_and_postgres_is_the_run_of_local_spark(
-    services: Services, local: dict[str, Any]
-) -> None:
-    asking = services.environment("asking", {})
+@contextmanager
+def server_of(services: Services, name: str) -> Iterator[ConnectServer]:
+    """Yield a server of Spark Connect, started with what `backfill spark settings` prints."""
+    asking = services.environment(f"asking-{name}", {})
     assert command(asking, services.folder, "init").returncode == 0
     asked = json.loads(command(asking, services.folder, "spark", "settings", "--json").stdout)
     modes = {"spark.backfill.server.modes": "BACKFILL,REPLAY,RECONCILIATION"}
     jars = {"spark.driver.extraClassPath": f"{services.jars}/*"}
-    with connect_server(services.folder / "server", asked["settings"] | modes | jars, asked["environment"]) as server:
+    with connect_server(services.folder / name, asked["settings"] | modes | jars, asked["environment"]) as server:
+        yield server
+
+
+def test_a_run_on_a_connect_server_with_s3_rest_and_postgres_is_the_run_of_local_spark(
+    services: Services, local: dict[str, Any]
+) -> None:
+    with server_of(services, "server") as server:
         environment = services.environment("on-server", {"spark.remote": server.address})
         found = core("whole", environment, services.folder)
         said = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
@@ -110,6 +117,40 @@ def test_a_run_on_a_connect_server_with_s3_rest_and_postgres_is_the_run_of_local
     same(found, local)
     assert services.store.secret_key.encode() not in said
     assert services.store.secret_key not in logged
+
+
+# --- the real log -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real_local(tmp_path_factory: pytest.TempPathFactory, real_log: Path) -> dict[str, Any]:
+    """What local Spark computes of the real log."""
+    if "CLUSTER_REAL" not in os.environ:
+        pytest.skip(
+            "the real log is not computed on a cluster and on a server: it takes ten minutes (set CLUSTER_REAL)"
+        )
+    folder = tmp_path_factory.mktemp("real")
+    return core("real", environment_of(folder / "local", SMALL) | {"ELSEWHERE_LOG": str(real_log)}, folder)
+
+
+def test_the_real_log_has_the_digests_of_local_spark_on_a_cluster(
+    services: Services, real_local: dict[str, Any], real_log: Path, master: str
+) -> None:
+    spark = EXECUTORS | {"spark.master": master, "spark.executor.extraClassPath": f"{services.jars}/*"}
+    environment = services.environment("real-on-cluster", spark) | {"ELSEWHERE_LOG": str(real_log)}
+    found = core("real", environment, services.folder)
+    print(f"{found['rows']:,} rows of {len(found['digests'])} chunks")
+    assert (found["state"], found["rows"]) == ("VALIDATED", 16_575_643), found["why"]
+    assert found == real_local
+
+
+def test_the_real_log_has_the_digests_of_local_spark_on_a_connect_server(
+    services: Services, real_local: dict[str, Any], real_log: Path
+) -> None:
+    with server_of(services, "real") as server:
+        environment = services.environment("real-on-server", {"spark.remote": server.address})
+        found = core("real", environment | {"ELSEWHERE_LOG": str(real_log)}, services.folder)
+    assert found == real_local
 
 
 # --- whatever of it is killed -----------------------------------------------------------------------------------------
