@@ -81,7 +81,7 @@ class Platform:
         """The Iceberg tables."""
         from resources.lakehouse.facade import Lakehouse  # noqa: PLC0415
 
-        return Lakehouse(self.settings.catalog_name, self.settings.catalog)
+        return Lakehouse(self.settings.catalog_name, self.settings.catalog, self.ledger.shared_clock)
 
     @cached_property
     def spark(self) -> ModeSpark:

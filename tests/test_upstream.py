@@ -71,6 +71,7 @@ from resources.lakehouse.pyiceberg_private import (
     FileIOWithOwnDisk,
     QuickTransaction,
     Replacement,
+    dated_by,
     holds_only,
     may_hold,
     open_as_the_catalog_says,
@@ -964,6 +965,32 @@ def test_pyiceberg_loses_the_null_of_a_list_and_a_map_of_structs_and_ours_does_n
         own = getattr(ArrowProjectionVisitor, name).without_nulls
         with mock.patch.object(ArrowProjectionVisitor, name, own):
             assert table.scan().to_arrow().to_pylist()[1][f"{name}s"] == []
+
+
+def test_pyiceberg_dates_all_metadata_by_the_clock_that_it_is_given(catalog: Catalog) -> None:
+    """That of a table made, of a snapshot and of the log of `main`, and of a change without a snapshot."""
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    dated = dated_by(catalog, lambda: at)
+    dated.create_namespace("test")
+    table = dated.create_table("test.dated", SCHEMA)
+    assert table.metadata.last_updated_ms == millis(at)
+    for hours in (1, 2):
+        at = datetime(2020, 1, 1, hours, tzinfo=UTC)
+        table.append(pyarrow.table({"day": pyarrow.array([date(2012, 1, 1)]), "value": pyarrow.array([1])}))
+        assert table.current_snapshot().timestamp_ms == table.metadata.last_updated_ms == millis(at)
+    at = datetime(2020, 1, 1, 3, tzinfo=UTC)
+    with table.transaction() as transaction:
+        transaction.set_properties({"a": "b"})
+    assert table.metadata.last_updated_ms == millis(at)
+    at = datetime(2020, 1, 1, 4, tzinfo=UTC)
+    table.manage_snapshots().rollback_to_snapshot(table.snapshots()[0].snapshot_id).commit()
+    assert [one.timestamp_ms for one in table.metadata.snapshot_log][-1] == table.metadata.last_updated_ms == millis(at)
+    own = load_catalog("lake", **catalog.properties).create_table("test.own", SCHEMA)
+    assert abs(own.metadata.last_updated_ms - millis(datetime.now(UTC))) < 60_000
+
+
+def millis(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
 
 
 def test_spark_gives_no_field_id_to_what_is_inside_a_list_or_a_map(spark: SparkSession, warehouse: Path) -> None:

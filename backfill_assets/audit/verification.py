@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -113,7 +113,7 @@ def verify(
         InputRefused: if the ledger and the evidence know nothing of a named run.
     """
     asked = tuple(kept_heads(platform.settings.head_places))  # before the chain is read, which only grows
-    check = _Check(platform, at or datetime.now(UTC))
+    check = _Check(platform, at or platform.ledger.now())
     wanted = check.read.known if only is None else list(only)
     if unknown := [run_id for run_id in wanted if run_id not in set(check.read.known) | check.read.in_ledger.keys()]:
         platform.ledger.run(unknown[0])

@@ -7,8 +7,9 @@ done to it, is for the rooms that get it from here.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -26,14 +27,15 @@ from resources.lakehouse.catalog_errors import reachable, words
 from resources.lakehouse.declared_tables import require_as_declared
 from resources.lakehouse.file_access import TABLE_FILE_IO, access_to
 from resources.lakehouse.metadata import readable_table, require_single_ids
-from resources.lakehouse.pyiceberg_private import open_as_the_catalog_says
+from resources.lakehouse.pyiceberg_private import dated_by, open_as_the_catalog_says
 
 
 class Tables:
     """The tables of one catalog, each read anew whenever it is asked for."""
 
-    def __init__(self, name: str, properties: Mapping[str, str]) -> None:
-        self._name = name
+    def __init__(self, name: str, properties: Mapping[str, str], clock: Callable[[], datetime] | None = None) -> None:
+        """Remember how the catalog is opened; commits are dated by `clock`, or by this machine's."""
+        self._name, self._clock = name, clock
         self._properties = dict(properties)
         self._catalog: Catalog | None = None
         self._handed_out: dict[str, Mapping[str, str]] = {}
@@ -58,7 +60,8 @@ class Tables:
             try:
                 # its own tables are made by `backfill init` only: a refused command leaves nothing behind
                 properties = {"init_catalog_tables": "false", PY_IO_IMPL: TABLE_FILE_IO} | _patient(self._properties)
-                self._catalog = open_as_the_catalog_says(load_catalog(self._name, **properties))
+                catalog = open_as_the_catalog_says(load_catalog(self._name, **properties))
+                self._catalog = catalog if self._clock is None else dated_by(catalog, self._clock)
             except Exception as error:
                 raise EnvironmentRefused(
                     Problem(

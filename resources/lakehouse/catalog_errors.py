@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
+    BadRequestError,
     ForbiddenError,
     NoSuchNamespaceError,
     OAuthError,
@@ -28,6 +29,8 @@ _NOT_LET_IN = (UnauthorizedError, AuthorizationExpiredError, ForbiddenError, OAu
 _CREDENTIALS = (
     "check `token` or `credential` in the properties of the catalog (see `backfill config`), and what they may do there"
 )
+_OF_ANOTHER_TIME = "timestamp"
+"""What Iceberg's server says it of: a snapshot from the future, or from before the last one."""
 _SHOWN = 300
 
 
@@ -69,6 +72,14 @@ def known_outcome(name: str) -> Iterator[None]:
     try:
         yield
     except CATALOG_ERRORS as error:
+        if isinstance(error, BadRequestError) and _OF_ANOTHER_TIME in str(error):
+            raise EnvironmentRefused(
+                Problem(
+                    f"the catalog takes no commit to {name} that is dated as this machine's clock, or a writer before, has it: {words(error)}",
+                    "snapshots of a table are dated in order, and none more than a minute ahead of the catalog's server",
+                    "set the clock of the machine that is ahead; nothing has changed, and the same command does it then",
+                )
+            ) from error
         again = "run the same command again when it can: what has landed is found in the table, and not done twice"
         raise EnvironmentRefused(
             Problem(

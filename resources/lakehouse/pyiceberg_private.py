@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
-from threading import Lock
+from threading import Lock, local
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as arrow
@@ -24,11 +26,13 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor, PyArrowFileIO, PyArrowLocalFileSystem, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table import metadata as table_metadata
+from pyiceberg.table import update as metadata_updates
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Summary
-from pyiceberg.table.update import TableRequirement, TableUpdate, UpdatesAndRequirements
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties, Record
 
@@ -187,6 +191,73 @@ class FencedTransaction(Transaction):
         if self._updates:
             self._requirements += self.own_requirements
         return super().commit_transaction()
+
+
+# --- when a commit is made --------------------------------------------------------------------------------------------
+
+
+class _Told(datetime):
+    """PyIceberg's clock for metadata: the instant that `dated_by` has said for what this thread does just now, or this machine's."""
+
+    _at = local()
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+        """Return the present instant."""
+        said: datetime | None = getattr(cls._at, "instant", None)
+        return datetime.now(tz) if said is None else said.astimezone(tz)
+
+
+@contextmanager
+def _dating(instant: datetime) -> Iterator[None]:
+    _Told._at.instant = instant  # noqa: SLF001
+    try:
+        yield
+    finally:
+        _Told._at.instant = None  # noqa: SLF001
+
+
+def dated_by(catalog: Catalog, clock: Callable[[], datetime]) -> Catalog:
+    """Have a catalog's tables and commits dated by a clock, and not by that of this machine: hosts with wrong clocks share tables.
+
+    A REST server dates the rest itself, and refuses snapshots that lie more than a minute ahead of it; so do Iceberg's readers refuse a
+    table whose log goes back by more.
+    """
+    commit, create = catalog.commit_table, catalog.create_table
+
+    def commit_table(
+        table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        instant = clock()
+        with _dating(instant):
+            return commit(table, requirements, tuple(_dated(one, instant) for one in updates))
+
+    @wraps(create)
+    def create_table(*arguments: Any, **options: Any) -> Table:
+        with _dating(clock()):
+            return create(*arguments, **options)
+
+    catalog.commit_table = commit_table  # type: ignore[method-assign]
+    catalog.create_table = create_table  # type: ignore[method-assign]
+    return catalog
+
+
+def _dated(update: TableUpdate, instant: datetime) -> TableUpdate:
+    if not isinstance(update, AddSnapshotUpdate):
+        return update
+    snapshot = update.snapshot.model_copy(update={"timestamp_ms": int(instant.timestamp() * 1000)})
+    return update.model_copy(update={"snapshot": snapshot})
+
+
+def tell_time_as_dated() -> None:
+    """Have PyIceberg ask `_Told` where it dates metadata; safe to repeat."""
+    updates: Any = metadata_updates
+    metadata: Any = table_metadata
+    updates.datetime = _Told
+    metadata.datetime = SimpleNamespace(datetime=_Told)
+
+
+tell_time_as_dated()
 
 
 # --- data files -------------------------------------------------------------------------------------------------------

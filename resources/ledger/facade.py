@@ -182,6 +182,11 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         with self.engine.connect() as connection:
             return instants.latest(connection)
 
+    @property
+    def shared_clock(self) -> Callable[[], datetime] | None:
+        """What tells the present instant by the clock that all hosts share; None where there is none but this machine's."""
+        return instants.shared_clock(self.engine)
+
     def server_clock(self) -> datetime | None:
         """Return the instant by the clock of the ledger's server; None where it has none but this machine's."""
         if self.engine.dialect.name != "postgresql":

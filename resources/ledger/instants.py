@@ -6,6 +6,7 @@ before what it is about, and no change of a target before the one that it follow
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -43,14 +44,20 @@ _MOMENT = timedelta(microseconds=1)
 
 
 def now(of: sa.Connection | sa.Engine) -> datetime:
-    """Return the present instant (UTC) by the clock that a ledger was opened with."""
+    """Return the present instant (UTC) by the clock that a ledger was opened with, or that of its server: see `LedgerEngine.now`."""
     engine = of.engine
     assert isinstance(engine, LedgerEngine)
-    return engine.clock()
+    return engine.now()
+
+
+def shared_clock(engine: sa.Engine) -> Callable[[], datetime] | None:
+    """Return what tells the present instant by a server's clock, as `now` does; None where this machine's is all there is."""
+    assert isinstance(engine, LedgerEngine)
+    return None if engine.server_time is None else engine.now
 
 
 def shared(connection: sa.Connection) -> datetime:
-    """Return the present instant by the clock that all hosts of a ledger share: its server's, where it has one."""
+    """Return the present instant by the clock that all hosts of a ledger share, as its server says it at this very moment."""
     engine = connection.engine
     assert isinstance(engine, LedgerEngine)
     if engine.clock is not system_clock or engine.dialect.name != "postgresql":

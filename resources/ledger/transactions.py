@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -24,8 +25,9 @@ import sqlalchemy as sa
 from manifests.errors import LedgerLocked, Problem
 from resources.files.space import refusal
 from resources.files.sqlite_files import requiring_files
-from resources.ledger.cells import IllegibleCell
+from resources.ledger.cells import IllegibleCell, Utc
 from resources.ledger.locks import bound_waiting
+from resources.ledger.server_time import ServerTime
 
 READ_WAIT = 5
 """Seconds that a reader of a SQLite ledger waits where the whole file is locked: copied over, or opened exclusively."""
@@ -56,6 +58,13 @@ class LedgerEngine(sa.Engine):
     """An engine whose `begin()` writes, and whose rows are dated by one clock; see the module."""
 
     clock: Clock = staticmethod(system_clock)
+    server_time: Clock | None = None
+
+    def now(self) -> datetime:
+        """Return the present instant (UTC): by the clock that was given, by that of the server where it has one, or by this machine's."""
+        if self.clock is system_clock and self.server_time is not None:
+            return self.server_time()
+        return self.clock()
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -99,7 +108,15 @@ def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
     elif engine.dialect.name == "postgresql":
         bound_waiting(engine)
         sa.event.listen(engine, "begin", _postgres_begin)
+        engine.server_time = ServerTime(partial(_server_clock, engine))
     return engine
+
+
+def _server_clock(engine: LedgerEngine) -> datetime:
+    """Return the present instant by the clock of a PostgreSQL server."""
+    with engine.connect() as connection:
+        present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
+    return present
 
 
 def _sqlite_connect(connection: Any, _: Any) -> None:

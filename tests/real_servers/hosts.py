@@ -77,8 +77,12 @@ class Host:
         return [*apart, "sh", "-c", inner, self.name, *arguments]
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a process there."""
-        return dict(environment) | ({"LD_PRELOAD": str(self.library), "HOST_CLOCK": self.clock} if self.clock else {})
+        """Return the environment of a process there; no name server knows the host."""
+        return (
+            dict(environment)
+            | {"SPARK_LOCAL_IP": "127.0.0.1"}
+            | ({"LD_PRELOAD": str(self.library), "HOST_CLOCK": self.clock} if self.clock else {})
+        )
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
+from servers import Postgres
 from support import APPROVER, approved, planned
 
 from manifests.errors import TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.policy import Role
-from resources.ledger import approvals
+from resources.ledger import approvals, transactions
 from resources.ledger.facade import Ledger
+from resources.ledger.server_time import ASKED_AGAIN_SECONDS, ServerTime
 from resources.ledger.transactions import LedgerEngine, system_clock
 
 RUN = "restate-2012"
@@ -77,3 +79,67 @@ def test_another_runs_time_is_not_asked(ledger: Ledger, clock: Clock) -> None:
     planned(ledger, RUN)
     decide(ledger)
     assert ledger.run(RUN).state is RunState.APPROVED
+
+
+class _Server:
+    """A server whose clock is right, asked by a machine whose is not; answers take a while."""
+
+    def __init__(self) -> None:
+        self.at, self.elapsed, self.asked, self.off = datetime(2026, 3, 5, tzinfo=UTC), 100.0, 0, timedelta(0)
+
+    def passes(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+        self.elapsed += seconds
+
+    def ask(self) -> datetime:
+        self.asked += 1
+        self.passes(0.1)
+        said = self.at + self.off
+        self.passes(0.1)
+        return said
+
+    def time(self) -> ServerTime:
+        return ServerTime(self.ask, lambda: self.elapsed)
+
+
+def test_a_servers_time_is_told_by_what_it_said_and_the_seconds_since() -> None:
+    server = _Server()
+    told = server.time()
+    for seconds in (0.0, 1.0, 2.5, 6.0):
+        server.passes(seconds)
+        assert abs(told() - server.at) < timedelta(milliseconds=1)
+    assert server.asked == 1
+    server.passes(60)
+    assert abs(told() - server.at) < timedelta(milliseconds=1)
+    assert server.asked == 2
+
+
+def test_a_servers_time_stands_still_rather_than_go_back_and_follows_a_server_that_is_set_back() -> None:
+    server = _Server()
+    told = server.time()
+    first = told()
+    server.passes(ASKED_AGAIN_SECONDS + 0.1)
+    server.off = -timedelta(seconds=ASKED_AGAIN_SECONDS + 1)
+    assert told() == first
+    server.passes(ASKED_AGAIN_SECONDS + 0.1)
+    server.off = -timedelta(hours=1)
+    assert abs(told() - server.at + timedelta(hours=1)) < timedelta(milliseconds=1)
+
+
+def test_what_is_on_a_server_is_dated_by_its_clock_and_not_by_a_machines(
+    postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "datetime", _AnHourAhead)
+    opened = Ledger(postgres_server.database())
+    try:
+        opened.migrate()
+        assert abs(opened.now() - datetime.now(UTC)) < timedelta(minutes=1)
+        assert opened.shared_clock is not None
+    finally:
+        opened.close()
+
+
+class _AnHourAhead(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + timedelta(hours=1)

@@ -1,0 +1,52 @@
+"""The clock of a ledger's server, which all hosts of an installation share, as this process knows it.
+
+Put here how it is asked and kept. Which instants are by it, and what is done about one that was set back, is `instants`'.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+ASKED_AGAIN_SECONDS = 10.0
+"""For how long an answer is believed: no clock runs wrong by a millisecond meanwhile, but a machine may have slept."""
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class ServerTime:
+    """Tells the server's present instant, by what it said last and the time since; this machine's own clock plays no part.
+
+    It stands still rather than go back by what two answers differ by.
+    """
+
+    def __init__(self, ask: Callable[[], datetime], elapsed: Callable[[], float] | None = None) -> None:
+        """Ask with `ask`; `elapsed` gives seconds since any moment, and runs on while the machine sleeps where there is such a clock."""
+        self._ask, self._elapsed = ask, elapsed or _since_boot
+        self._lock = threading.Lock()
+        self._said: datetime | None = None
+        self._at = 0.0
+        self._told: datetime | None = None
+
+    def __call__(self) -> datetime:
+        """Return the present instant (UTC).
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: if the server is asked and does not answer.
+        """
+        with self._lock:
+            at = self._elapsed()
+            if self._said is None or at - self._at > ASKED_AGAIN_SECONDS:
+                said = self._ask()
+                answered = self._elapsed()
+                self._said, self._at, at = said, (at + answered) / 2, answered
+            present = self._said + timedelta(seconds=at - self._at)
+            if self._told is not None and timedelta(0) < self._told - present < timedelta(seconds=ASKED_AGAIN_SECONDS):
+                present = self._told
+            self._told = present
+            return present
+
+
+def _since_boot() -> float:
+    return time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
