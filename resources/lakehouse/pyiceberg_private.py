@@ -199,22 +199,22 @@ class FencedTransaction(Transaction):
 class _Told(datetime):
     """PyIceberg's clock for metadata: the instant that `dated_by` has said for what this thread does just now, or this machine's."""
 
-    _at = local()
+    at = local()
 
     @classmethod
     def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
         """Return the present instant."""
-        said: datetime | None = getattr(cls._at, "instant", None)
+        said: datetime | None = getattr(cls.at, "instant", None)
         return datetime.now(tz) if said is None else said.astimezone(tz)
 
 
 @contextmanager
 def _dating(instant: datetime) -> Iterator[None]:
-    _Told._at.instant = instant  # noqa: SLF001
+    _Told.at.instant = instant
     try:
         yield
     finally:
-        _Told._at.instant = None  # noqa: SLF001
+        _Told.at.instant = None
 
 
 def dated_by(catalog: Catalog, clock: Callable[[], datetime]) -> Catalog:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
 ASKED_AGAIN_SECONDS = 10.0
@@ -21,9 +22,16 @@ class ServerTime:
     It stands still rather than go back by what two answers differ by.
     """
 
-    def __init__(self, ask: Callable[[], datetime], elapsed: Callable[[], float] | None = None) -> None:
-        """Ask with `ask`; `elapsed` gives seconds since any moment, and runs on while the machine sleeps where there is such a clock."""
-        self._ask, self._elapsed = ask, elapsed or _since_boot
+    def __init__(
+        self,
+        asking: Callable[[], AbstractContextManager[Callable[[], datetime]]],
+        elapsed: Callable[[], float] | None = None,
+    ) -> None:
+        """Ask with what `asking` yields, once connected.
+
+        `elapsed` gives seconds since any moment, and runs on while the machine sleeps where there is such a clock.
+        """
+        self._asking, self._elapsed = asking, elapsed or _since_boot
         self._lock = threading.Lock()
         self._said: datetime | None = None
         self._at = 0.0
@@ -38,14 +46,22 @@ class ServerTime:
         with self._lock:
             at = self._elapsed()
             if self._said is None or at - self._at > ASKED_AGAIN_SECONDS:
-                said = self._ask()
-                answered = self._elapsed()
-                self._said, self._at, at = said, (at + answered) / 2, answered
+                at = self._learn()
             present = self._said + timedelta(seconds=at - self._at)
             if self._told is not None and timedelta(0) < self._told - present < timedelta(seconds=ASKED_AGAIN_SECONDS):
                 present = self._told
             self._told = present
             return present
+
+    def _learn(self) -> float:
+        """Ask the server; return the seconds elapsed then. An answer is of the middle of the time that it took."""
+        with self._asking() as ask:
+            ask()  # what a connection takes when it is first used is no part of an answer's way
+            began = self._elapsed()
+            self._said = ask()
+            answered = self._elapsed()
+        self._at = (began + answered) / 2
+        return answered
 
 
 def _since_boot() -> float:

@@ -108,15 +108,16 @@ def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
     elif engine.dialect.name == "postgresql":
         bound_waiting(engine)
         sa.event.listen(engine, "begin", _postgres_begin)
-        engine.server_time = ServerTime(partial(_server_clock, engine))
+        engine.server_time = ServerTime(partial(_asking, engine))
     return engine
 
 
-def _server_clock(engine: LedgerEngine) -> datetime:
-    """Return the present instant by the clock of a PostgreSQL server."""
+@contextmanager
+def _asking(engine: LedgerEngine) -> Iterator[Callable[[], datetime]]:
+    """Yield what asks a PostgreSQL server for the present instant."""
+    asked = sa.select(sa.func.clock_timestamp(type_=Utc))
     with engine.connect() as connection:
-        present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
-    return present
+        yield lambda: connection.execute(asked).scalar_one()
 
 
 def _sqlite_connect(connection: Any, _: Any) -> None:
