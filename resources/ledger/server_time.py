@@ -33,8 +33,7 @@ class ServerTime:
         """
         self._asking, self._elapsed = asking, elapsed or _since_boot
         self._lock = threading.Lock()
-        self._said: datetime | None = None
-        self._at = 0.0
+        self._known: tuple[datetime, float] | None = None
         self._told: datetime | None = None
 
     def __call__(self) -> datetime:
@@ -44,24 +43,22 @@ class ServerTime:
             sqlalchemy.exc.SQLAlchemyError: if the server is asked and does not answer.
         """
         with self._lock:
-            at = self._elapsed()
-            if self._said is None or at - self._at > ASKED_AGAIN_SECONDS:
-                at = self._learn()
-            present = self._said + timedelta(seconds=at - self._at)
+            if self._known is None or self._elapsed() - self._known[1] > ASKED_AGAIN_SECONDS:
+                self._known = self._learned()
+            said, at = self._known
+            present = said + timedelta(seconds=self._elapsed() - at)
             if self._told is not None and timedelta(0) < self._told - present < timedelta(seconds=ASKED_AGAIN_SECONDS):
                 present = self._told
             self._told = present
             return present
 
-    def _learn(self) -> float:
-        """Ask the server; return the seconds elapsed then. An answer is of the middle of the time that it took."""
+    def _learned(self) -> tuple[datetime, float]:
+        """Return what the server says and the seconds elapsed then: an answer is of the middle of the time that it takes."""
         with self._asking() as ask:
             ask()  # what a connection takes when it is first used is no part of an answer's way
             began = self._elapsed()
-            self._said = ask()
-            answered = self._elapsed()
-        self._at = (began + answered) / 2
-        return answered
+            said = ask()
+            return said, (began + self._elapsed()) / 2
 
 
 def _since_boot() -> float:
