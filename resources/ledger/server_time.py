@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
 
 ASKED_AGAIN_SECONDS = 10.0
 """For how long an answer is believed: no clock runs wrong by a millisecond meanwhile, but a machine may have slept."""
@@ -40,11 +42,14 @@ class ServerTime:
         """Return the present instant (UTC).
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: if the server is asked and does not answer.
+            sqlalchemy.exc.SQLAlchemyError: if the server does not answer, and never has.
         """
         with self._lock:
-            if self._known is None or self._elapsed() - self._known[1] > ASKED_AGAIN_SECONDS:
+            if self._known is None:
                 self._known = self._learned()
+            elif self._elapsed() - self._known[1] > ASKED_AGAIN_SECONDS:
+                with suppress(SQLAlchemyError):  # what is done with the instant will say that the server is away
+                    self._known = self._learned()
             said, at = self._known
             present = said + timedelta(seconds=self._elapsed() - at)
             if self._told is not None and timedelta(0) < self._told - present < timedelta(seconds=ASKED_AGAIN_SECONDS):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
 from servers import Postgres
+from sqlalchemy.exc import OperationalError
 from support import APPROVER, approved, planned
 
 from manifests.errors import TransitionRefused
@@ -125,6 +126,23 @@ def test_a_servers_time_stands_still_rather_than_go_back_and_follows_a_server_th
     server.passes(ASKED_AGAIN_SECONDS + 0.1)
     server.off = -timedelta(hours=1)
     assert abs(told() - server.at + timedelta(hours=1)) < timedelta(milliseconds=1)
+
+
+def test_a_server_that_is_away_is_told_the_time_of_by_what_it_said_before_it_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = _Server()
+    told = server.time()
+    told()
+    server.passes(ASKED_AGAIN_SECONDS + 1)
+    monkeypatch.setattr(_Server, "ask", _away)
+    assert abs(told() - server.at) < timedelta(milliseconds=1)
+    with pytest.raises(OperationalError):
+        server.time()()
+
+
+def _away(_: object) -> datetime:
+    raise OperationalError("SELECT", {}, Exception("the server is away"))
 
 
 def test_what_is_on_a_server_is_dated_by_its_clock_and_not_by_a_machines(
