@@ -54,7 +54,8 @@ def reasons_against(asked: Asked, terms: DryRunTerms, found: FoundDryRun, at: da
         reasons += [f"it has read {one}" for one in other_snapshots(plan, dry)]
     outside = [chunk.key for chunk in dry.chunks if chunk.key not in asked.scope]
     if outside or dry.chunking is not plan.chunking:
-        reasons.append(f"it has computed what the run does not: {in_words(outside) or dry.chunking}")
+        what = in_words(outside) if outside else f"chunks of a {dry.chunking}"
+        reasons.append(f"it has computed what the run does not: {what}")
     if (inside := len(dry.chunks) - len(outside)) < terms.least:
         reasons.append(f"it has computed {inside:,} of the run's chunks, and {terms.least:,} are asked for")
     return reasons
@@ -90,28 +91,29 @@ def _state(terms: DryRunTerms, found: FoundDryRun, at: datetime) -> Iterator[str
 
 def _contents(plan: Plan, dry: Plan) -> Iterator[str]:
     """Yield what it was made of, and held against, that is another than the run's."""
-    if dry.target != plan.target:
-        yield f"it is about {dry.target}, not {plan.target}"
-    if (dry.transform, dry.transform_version) != (plan.transform, plan.transform_version):
-        yield f"it was computed by {dry.transform} {dry.transform_version}, not {plan.transform} {plan.transform_version}"
-    if not plan.code.is_same(dry.code):
-        yield f"it was computed by other code: {dry.code}, not {plan.code}"
-    if dry.configuration_hash != plan.configuration_hash:
-        yield "it was computed with other Spark settings"
+    ours, its = f"{plan.transform} {plan.transform_version}", f"{dry.transform} {dry.transform_version}"
+    change, of_it = (plan.publish_mode, plan.merge, plan.corrections), (dry.publish_mode, dry.merge, dry.corrections)
+    warm_up = f"it has {dry.warm_up_days} days of warm-up, not {plan.warm_up_days}"
+    for differs, what in (
+        (dry.target != plan.target, f"it is about {dry.target}, not {plan.target}"),
+        (its != ours, f"it was computed by {its}, not {ours}"),
+        (not plan.code.is_same(dry.code), f"it was computed by other code: {dry.code}, not {plan.code}"),
+        (dry.configuration_hash != plan.configuration_hash, "it was computed with other Spark settings"),
+        (dry.warm_up_days != plan.warm_up_days, warm_up),
+        (
+            of_it != change,
+            f"it is about another change of the table: {dry.publish_mode}, with other terms than the run's",
+        ),
+        (_schemas(plan) != _schemas(dry), "its tables had other columns"),
+        (_data_of(plan) != _data_of(dry), "the policy has other rows or columns left out of it"),
+        (dry.tolerances != plan.tolerances, "it was held against other tolerances"),
+    ):
+        if differs:
+            yield what
     for table, said in _differing(_references(plan), _references(dry)):
         yield f"it has read the reference {table} at {said}"
-    if dry.warm_up_days != plan.warm_up_days:
-        yield f"it has {dry.warm_up_days} days of warm-up, not {plan.warm_up_days}"
-    if (dry.publish_mode, dry.merge, dry.corrections) != (plan.publish_mode, plan.merge, plan.corrections):
-        yield f"it is about another change of the table: {dry.publish_mode}, with other terms than the run's"
-    if _schemas(plan) != _schemas(dry):
-        yield "its tables had other columns"
-    if _data_of(plan) != _data_of(dry):
-        yield "the policy has other rows or columns left out of it"
     if missing := sorted(set(plan.gates) - set(dry.gates) - _OF_THE_WHOLE):
         yield f"it was not held against {', '.join(missing)}"
-    if dry.tolerances != plan.tolerances:
-        yield "it was held against other tolerances"
 
 
 def _snapshots(plan: Plan) -> dict[str, int | None]:

@@ -19,6 +19,8 @@ from manifests.reading import manifest_from
 DEFAULT_CHUNKS = 4
 """How many chunks a dry run has of a run of which the policy asks for none."""
 _HEX = 8
+_OF_A_STEP = {"maxRowsExpected", "maxDurationMinutes", "maxCostUsd"}
+"""What is said of one step, and not of all of them, whose days and values a dry run spans."""
 
 
 def sampled(run_id: str, chunks: Sequence[PlannedChunk], wanted: int) -> tuple[str, ...]:
@@ -63,7 +65,8 @@ def dry_run_manifest(
     plan, data = plans[0], manifest.model_dump(mode="json", by_alias=True)
     for name in ("freeze", "series", "progressive", "conflict"):
         data.pop(name, None)
-    safety = {name: value for name, value in data["safety"].items() if name not in {"canary", "requiresManualPublish"}}
+    left_out = {"canary", "requiresManualPublish"} | (_OF_A_STEP if len(plans) > 1 else set())
+    safety = {name: value for name, value in data["safety"].items() if name not in left_out}
     return manifest_from(
         data
         | {
