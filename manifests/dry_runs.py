@@ -69,6 +69,15 @@ class DryRuns(Part):
             raise ValueError("give fromChunks, fromRows, or both: from which size on a run needs a dry run")
         return self
 
+    def describe(self) -> str:
+        """Say from when on a run needs a dry run, and which."""
+        limits = ((self.from_chunks, "chunks"), (self.from_rows, "source rows"))
+        sizes = " or ".join(f"{limit:,} {what}" for limit, what in limits if limit is not None)
+        share = "" if self.percent_at_least is None else f" and {self.percent_at_least:g}%"
+        days = f"{self.within_days:g} day{'' if self.within_days == 1 else 's'}"
+        pins = "" if self.on_other_snapshot is OnOtherSnapshot.REFUSE else ", also on other snapshots"
+        return f"from {sizes} on a dry run of {self.chunks_at_least:,}{share} of the chunks within {days}{pins}"
+
 
 @dataclass(frozen=True)
 class DryRunTerms:

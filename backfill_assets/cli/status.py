@@ -68,6 +68,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "stops": platform.ledger.stops.of_run(run_id),
                 "supersededUpstream": _superseded(platform, record),
                 "costs": as_data(platform, record),
+                "dryRun": None if record.plan.dry_run is None else _dry_run(platform, record),
             }
         )
         return
@@ -83,6 +84,8 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         (f"{one.action} {one.state.lower()}", f"snapshot {one.snapshot_id}" if one.snapshot_id else "no snapshot")
         for one in publications
     ]
+    if record.plan.dry_run is not None:
+        pairs.append(("dry run", _dry_run(platform, record)))
     pairs += _outcome(platform, record)
     show(console.facts(pairs, run_id), console.grid(chunks))
     if any(chunk.error for chunk in chunks):
@@ -91,6 +94,13 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         show(console.gates(verdicts, CHUNK_GATE, platform.ledger.accepted_gates(run_id)))
     if wording.failed_chunks(verdicts):
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
+
+
+def _dry_run(platform: Platform, record: RunRecord) -> str:
+    """Say which dry run a run was approved on, or whether one counts for it, where the policy asks for one."""
+    from backfill_assets.publication.dry_runs import dry_run_in_words
+
+    return dry_run_in_words(platform, record)
 
 
 def _chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:

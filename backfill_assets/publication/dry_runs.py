@@ -23,6 +23,8 @@ from manifests.model import Mode
 from manifests.who_may import age_problems
 from resources.ledger.facade import RunRecord
 
+_STANDS = frozenset({RunState.VALIDATED, RunState.CANCELLED})
+"""States of a dry run that stands for what was approved on it: cancelling one puts it away, and says nothing against its results."""
 _SHOWN = 3
 """Dry runs of which it is said why they do not count."""
 
@@ -56,7 +58,7 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     found = platform.ledger.find(link.run_id)
     if found is None:
         return [_without_link(record, f"rests on dry run '{link.run_id}', which is not on record")]
-    if found.state is not RunState.VALIDATED or found.plan_hash != link.plan_hash:
+    if found.state not in _STANDS or found.plan_hash != link.plan_hash:
         why = f" ({found.state_reason})" if found.state_reason else ""
         return [_without_link(record, f"rests on dry run '{link.run_id}', which is {found.state} by now{why}")]
     if changed_since(platform, link):
