@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import sqlalchemy as sa
+import yaml
+from click.testing import CliRunner
 from small_worlds import copy_of
 from support import put_in_force
-from worlds import killed_at
+from worlds import FEW_GATES, killed_at, make_world
 
 from backfill_assets import decisions
 from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
+from backfill_assets.cli.command import cli
+from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.evidence.dry_runs import DRY_RUN_FILE
 from backfill_assets.installation import Platform
 from backfill_assets.operations.runbook import steps
 from backfill_assets.planning.dry_runs import manifest_of_dry_run
 from backfill_assets.planning.resolve import plan_run, plan_series, preview_series
 from backfill_assets.publication.dry_runs import dry_run_for, dry_run_in_words
+from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.publication.requirements import policy_problems
+from backfill_assets.ui.run_page import run_page
 from benchmarks import small_table
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState
@@ -458,3 +467,110 @@ def test_every_publish_mode_has_dry_runs(platform: Platform, mode: str):
     plan_run(platform, small_table.manifest("big", mode, YEAR, **options))
     dry_run_of(platform)
     assert approved(platform).dry_run is not None
+
+
+# --- the command and the page -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def say(platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Return what gives a command in the installation, and returns what it has said."""
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    monkeypatch.setenv("BACKFILL_OPERATOR", "ada")
+    initialise_instance(platform.settings)
+    file = tmp_path / "big.yaml"
+    file.write_text(yaml.safe_dump(small_table.manifest_data("big", "REPLACE_PARTITIONS", YEAR)))
+
+    def give(*words: str) -> Any:
+        return CliRunner().invoke(cli, [str(file) if word == "BIG" else word for word in words], catch_exceptions=True)
+
+    return give
+
+
+def in_one_line(output: str) -> str:
+    return " ".join(output.split())
+
+
+def test_the_command_plans_the_dry_run_and_says_at_each_step_what_comes_next(
+    platform: Platform, say: Callable[..., Any]
+):
+    told = in_one_line(say("plan", "BIG").output)
+    assert "required before the approval, for 12 chunks (from 5 on)" in told
+    assert "none counts yet: `backfill plan --dry-run-of big`" in told
+    refused = say("approve", "big", "--by", "grace")
+    assert refused.exit_code != 0
+    assert "no dry run counts" in str(refused.exception)
+    assert "none counts yet" in in_one_line(say("status", "big").output)
+
+    preview = json.loads(say("plan", "--dry-run-of", "big", "--preview", "--json").stdout)
+    assert platform.ledger.runs(mode=Mode.DRY_RUN) == []
+    told = in_one_line(say("plan", "--dry-run-of", "big").output)
+    (dry,) = (one.run_id for one in platform.ledger.runs(mode=Mode.DRY_RUN))
+    assert preview["plan"]["run_id"] == dry
+    assert f"next: `backfill approve {dry} --by NAME`, `backfill run {dry}`" in told
+    assert say("approve", dry, "--by", "grace").exit_code == 0
+    small_table.staged(platform, dry)
+    assert f"there is '{dry}'" in in_one_line(say("status", "big").output)
+    assert f"dry run: approved on '{dry}'" in in_one_line(say("approve", "big", "--by", "grace").output)
+    assert f"approved on '{dry}'" in json.loads(say("status", "big", "--json").stdout)["dryRun"]
+    (said,) = (one for one in json.loads(say("decisions", "big", "--json").stdout))
+    assert said["dryRun"]["run_id"] == dry
+    assert "on dry run" in in_one_line(say("decisions", "big").output)
+    assert "from 5 chunks on a dry run of 4 of the chunks within 7 days" in in_one_line(say("policy").output)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "neither MANIFEST nor --dry-run-of is given"),
+        (("BIG", "--dry-run-of", "big"), "MANIFEST and --dry-run-of are both given"),
+        (("--dry-run-of", "nobodys"), "run 'nobodys' is unknown"),
+    ],
+)
+def test_a_plan_is_of_a_manifest_or_of_a_runs_dry_run(say: Callable[..., Any], words: tuple[str, ...], why: str):
+    refused = say("plan", *words)
+    assert isinstance(refused.exception, Refused)
+    assert why in str(refused.exception)
+
+
+def test_the_page_of_a_run_says_that_it_needs_a_dry_run_and_leads_to_the_one_that_it_was_approved_on(
+    platform: Platform,
+):
+    def shown() -> str:
+        program = partial(stages_of, platform.products)
+        return bytes(
+            run_page(platform.ledger, platform.evidence, platform.ledger.run("big"), (), program).body
+        ).decode()
+
+    planned(platform)
+    assert "<code>backfill plan --dry-run-of big</code>" in shown()
+    assert "required before the approval, for 12 chunks (from 5 on)" in shown()
+    dry = dry_run_of(platform)
+    assert f"after a dry run: <a href='/backfill/{dry}'>{dry}</a> is VALIDATED" in shown()
+    approved(platform)
+    assert f"<a href='/backfill/{dry}'>{dry}</a>: &#x27;{dry}&#x27; (plan " in shown()
+    assert "after a dry run" not in shown()
+
+
+# --- with Spark -------------------------------------------------------------------------------------------------------
+
+
+def test_a_restatement_with_spark_is_approved_on_the_digests_that_it_publishes(tmp_path: Path):
+    world = make_world(tmp_path / "home", cases=40, gates=FEW_GATES)
+    platform = world.platform
+    world.published(world.manifest("history", version="2.4.1"))
+    put_in_force(platform, {"name": "test", "rules": [{"dryRun": {"fromChunks": 20, "percentAtLeast": 20}}]})
+    plan_run(platform, world.manifest("big", safety={"sinks": ["run_audit"]}))
+    assert "no dry run counts" in refusal(decisions.approve, platform, "big", by="grace")[0].what
+    record = plan_run(platform, manifest_of_dry_run(platform, "big", "ada"))
+    assert len(record.plan.chunks) == 5
+    decisions.approve(platform, record.run_id, by="grace")
+    world.stage(platform.ledger.run(record.run_id))
+    link = approved(platform).dry_run
+    assert link.run_id == record.run_id
+    world.stage(platform.ledger.run("big"))
+    decisions.publish(platform, "big", by="ops")
+    tried, done = world.digests(record.run_id), world.digests("big")
+    assert tried == {key: done[key] for key in tried}
+    found = verify(platform, ["big"], data=True).runs[0]
+    assert found.problems == ()
