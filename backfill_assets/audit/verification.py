@@ -40,6 +40,7 @@ from resources.ledger.rows import Rows
 COVERED: Mapping[str, str] = {
     "bundles, records and chain, and what else lies in the evidence folder": "always",
     "the ledger's rows of runs, and the text of the policy that decided": "always",
+    "the dry run that a run was approved on: its results and rows in the ledger": "always",
     "snapshots, manifests, columns and partitions of published tables, and which files readers get": "always",
     "the log of main, location, properties that redirect writers, default spec, ages of this project's names": "always",
     "how accepted files are listed (format, store, among rows), the base and the candidate of a run by name": "always",
