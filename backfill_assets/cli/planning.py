@@ -20,7 +20,6 @@ from backfill_assets.cli.base import (
 )
 from manifests.errors import (
     EnvironmentRefused,
-    InputRefused,
     ManifestRefused,
     Problem,
     TransitionRefused,
@@ -112,20 +111,15 @@ def _contract(manifest: Path | None, dry_run_of: str | None) -> RunManifest:
     """Return the manifest that is to be planned: of a file, or of the dry run of a run.
 
     Raises:
-        InputRefused: if neither is named, or both are.
+        UsageError: if neither is named, or both are.
+        InputRefused: if the ledger holds no such run.
     """
     if manifest is not None and dry_run_of is None:
         return _valid(manifest)
-    if manifest is not None or dry_run_of is None:
-        raise InputRefused(
-            Problem(
-                "MANIFEST and --dry-run-of are both given"
-                if dry_run_of
-                else "neither MANIFEST nor --dry-run-of is given",
-                "a plan is made of one manifest, or of the run whose dry run it is",
-                "give one of them",
-            )
-        )
+    if manifest is not None:
+        raise click.UsageError("A plan is of 'MANIFEST' or of the run that '--dry-run-of' names: give one of them.")
+    if dry_run_of is None:
+        raise click.UsageError("Missing argument 'MANIFEST', or '--dry-run-of RUN_ID' in its place.")
     from backfill_assets.planning.dry_runs import manifest_of_dry_run
     from resources.ledger.facade import operator
 

@@ -55,7 +55,7 @@ def _size(
     platform: Platform, plan: Plan, manifest: RunManifest, source: SourceState, whole: RunManifest | None
 ) -> tuple[int, int]:
     """Return how many chunks a run has and how many source rows it would read, all steps of a progressive one together."""
-    if False:
+    if whole is not None and whole.progressive is not None:
         target, days = platform.products.target(plan.target), whole.target.publish_range
         chunks = cut(plan.chunking, days.start, days.end, parts_of(target.chunk_values, whole.target.values))
         first = days.start - timedelta(days=plan.warm_up_days)
