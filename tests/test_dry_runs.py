@@ -120,7 +120,7 @@ def test_a_large_run_is_approved_on_a_dry_run_that_evidence_report_and_verify_kn
     assert (its.mode, its.plan.dry_run, len(its.plan.chunks)) == (Mode.DRY_RUN, None, 4)
     assert {"2020-01", "2020-12"} <= {one.key for one in its.plan.chunks}
     assert f"there is '{dry}'" in dry_run_in_words(platform, record)
-    link = approved(platform).dry_run
+    link = approved(platform).rests_on
     assert (link.run_id, link.plan_hash, link.chunks) == (dry, its.plan_hash, 4)
     assert link.rows == sum(one.rows or 0 for one in platform.ledger.chunks(dry)) > 0
     assert f"approved on '{dry}'" in dry_run_in_words(platform, platform.ledger.run("big"))
@@ -149,7 +149,7 @@ def test_what_needs_no_dry_run_is_approved_as_ever(platform: Platform, scope: tu
     record = planned(platform, scope=scope, **changes)
     assert record.plan.dry_run is None
     assert dry_run_for(platform, record) == (None, [])
-    assert approved(platform).dry_run is None
+    assert approved(platform).rests_on is None
     assert "dry_run" not in record.plan.to_json()
 
 
@@ -187,7 +187,7 @@ def test_the_dry_run_may_be_somebody_elses_or_the_approvers_own(platform: Platfo
         decisions.approve(platform, record.run_id, by="grace")
     decisions.approve(platform, record.run_id, by="ada")
     small_table.staged(platform, record.run_id)
-    assert approved(platform).dry_run.run_id == record.run_id
+    assert approved(platform).rests_on.run_id == record.run_id
 
 
 def test_a_dry_run_that_somebody_wrote_by_hand_counts_as_well(platform: Platform):
@@ -197,7 +197,7 @@ def test_a_dry_run_that_somebody_wrote_by_hand_counts_as_well(platform: Platform
     decisions.approve(platform, "mine", by="grace")
     small_table.staged(platform, "mine")
     assert record.plan.source_snapshot_id == platform.ledger.run("mine").plan.source_snapshot_id
-    assert approved(platform).dry_run.run_id == "mine"
+    assert approved(platform).rests_on.run_id == "mine"
 
 
 # --- why one does not count -------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_dry_run_that_was_ended_does_not_count_and_another_one_is_made(platfor
     end(platform, dry, by="grace")
     assert f"it is {state}, not VALIDATED" in why_not(platform, dry)
     assert dry_run_of(platform) == f"{dry}-2"
-    assert approved(platform).dry_run.run_id == f"{dry}-2"
+    assert approved(platform).rests_on.run_id == f"{dry}-2"
 
 
 def test_a_dry_run_of_other_code_or_version_does_not_count(platform: Platform):
@@ -245,7 +245,7 @@ def test_a_dry_run_on_an_earlier_load_counts_only_where_the_policy_says_so_and_i
     assert "and the run would at snapshot" in said
     put_in_force(platform, {"name": "test", "rules": [{"dryRun": {**RULE, "onOtherSnapshot": "ALLOW"}}]})
     planned(platform)
-    link = approved(platform).dry_run
+    link = approved(platform).rests_on
     assert link.run_id == dry
     assert "on other snapshots: " in dry_run_in_words(platform, platform.ledger.run("big"))
 
@@ -258,7 +258,7 @@ def test_a_dry_run_of_long_ago_does_not_count_and_another_one_is_made(platform: 
         assert "its gates passed 8.0 days before, and 7 are allowed" in why_not(platform, dry)
         assert manifest_of_dry_run(platform, "big", "ada").run_id == f"{dry}-2"
         assert dry_run_of(platform) == f"{dry}-2"
-        assert approved(platform).dry_run.run_id == f"{dry}-2"
+        assert approved(platform).rests_on.run_id == f"{dry}-2"
 
 
 def test_a_dry_run_that_is_older_than_a_run_may_become_does_not_count(platform: Platform):
@@ -414,7 +414,7 @@ def test_a_dry_run_whose_planning_was_killed_is_planned_by_the_same_command(
         plan_run(platform, manifest_of_dry_run(platform, "big", "ada"))
     dry = dry_run_of(platform)
     assert [one.run_id for one in platform.ledger.runs(mode=Mode.DRY_RUN)] == [dry]
-    assert approved(platform).dry_run.run_id == dry
+    assert approved(platform).rests_on.run_id == dry
 
 
 def test_the_same_command_again_makes_no_other_dry_run_whoever_gives_it(platform: Platform):
@@ -452,7 +452,7 @@ def test_steps_of_a_progressive_run_count_together_and_one_dry_run_serves_them_a
     assert dry.startswith("steps.s001.dry-")
     assert {"2020-01", "2020-12"} <= {one.key for one in platform.ledger.run(dry).plan.chunks}
     for record in records:
-        assert approved(platform, record.run_id).dry_run.run_id == dry
+        assert approved(platform, record.run_id).rests_on.run_id == dry
     for record in records:
         small_table.staged(platform, record.run_id)
         decisions.publish(platform, record.run_id, by="ops")
@@ -466,7 +466,7 @@ def test_every_publish_mode_has_dry_runs(platform: Platform, mode: str):
     }.get(mode, {})
     plan_run(platform, small_table.manifest("big", mode, YEAR, **options))
     dry_run_of(platform)
-    assert approved(platform).dry_run is not None
+    assert approved(platform).rests_on is not None
 
 
 # --- the command and the page -----------------------------------------------------------------------------------------
@@ -569,7 +569,7 @@ def test_a_restatement_with_spark_is_approved_on_the_digests_that_it_publishes(t
     assert len(record.plan.chunks) == 5
     decisions.approve(platform, record.run_id, by="grace")
     world.stage(platform.ledger.run(record.run_id))
-    link = approved(platform).dry_run
+    link = approved(platform).rests_on
     assert link.run_id == record.run_id
     world.stage(platform.ledger.run("big"))
     decisions.publish(platform, "big", by="ops")

@@ -53,7 +53,7 @@ def dry_run_hash(platform: Platform, run_id: str) -> str:
 def sealed_dry_run(platform: Platform, record: RunRecord) -> dict[str, Any]:
     """Return the file of a run's bundle about the dry run that its approval rests on; none where it rests on none."""
     approval = platform.ledger.approval_of(record)
-    link = None if approval is None else approval.dry_run
+    link = None if approval is None else approval.rests_on
     if link is None:
         return {}
     return {DRY_RUN_FILE: {"link": plain(link), "facts": dry_run_facts(platform, link.run_id)}}

@@ -53,7 +53,7 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     terms, approval = record.plan.dry_run, platform.ledger.approval_of(record)
     if terms is None or approval is None:  # that nobody has approved it is said elsewhere
         return []
-    if (link := approval.dry_run) is None:
+    if (link := approval.rests_on) is None:
         return [_without_link(record, "names no dry run")]
     found = platform.ledger.find(link.run_id)
     if found is None:
@@ -69,9 +69,10 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
 def unexplained_link(platform: Platform, record: RunRecord) -> list[Problem]:
     """Say that the dry run which a run's approval rests on was changed by hand since."""
     approval = platform.ledger.approval_of(record)
-    if approval is None or approval.dry_run is None or platform.ledger.find(approval.dry_run.run_id) is None:
+    link = None if approval is None else approval.rests_on
+    if link is None or platform.ledger.find(link.run_id) is None:
         return []
-    run_id = approval.dry_run.run_id
+    run_id = link.run_id
     wrong = unexplained_of(platform, run_id)
     return [_without_link(record, f"rests on dry run '{run_id}': {wrong[0].where} {wrong[0].what}")] if wrong else []
 
@@ -81,8 +82,8 @@ def dry_run_in_words(platform: Platform, record: RunRecord) -> str:
     if record.plan.dry_run is None:
         return ""
     approval = platform.ledger.approval_of(record)
-    if approval is not None and approval.dry_run is not None:
-        return f"approved on {approval.dry_run.describe()}"
+    if approval is not None and (rests_on := approval.rests_on) is not None:
+        return f"approved on {rests_on.describe()}"
     if record.state is not RunState.PLANNED:
         return record.plan.dry_run.describe()
     link, _ = dry_run_for(platform, record)

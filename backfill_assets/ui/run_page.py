@@ -134,7 +134,7 @@ def _plan_parts(
 def _dry_run(plan: Plan, approval: ApprovalRecord | None) -> list[tuple[str, str]]:
     """Return why a run needs a dry run before it is approved, and the one that it was approved on."""
     required = [] if plan.dry_run is None else [("dry run", escape(plan.dry_run.describe()))]
-    if approval is None or (link := approval.dry_run) is None:
+    if approval is None or (link := approval.rests_on) is None:
         return required
     own = f"<a href='{run_path(link.run_id)}'>{escape(link.run_id)}</a>"
     return [*required, ("approved on dry run", f"{own}: {escape(link.describe())}")]

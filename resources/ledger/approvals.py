@@ -74,14 +74,19 @@ class ApprovalRecord(Stored):
     proof: str
     policy_hash: str
     at: datetime
-    dry_run: DryRunLink | None = None
-    """The dry run that it rests on; None where the policy asked for none."""
+    dry_run: str = ""
+    """The text of `rests_on`; empty where it is None."""
+
+    @property
+    def rests_on(self) -> DryRunLink | None:
+        """The dry run that it rests on; None where the policy asked for none."""
+        return link_from_json(self.dry_run)
 
     @classmethod
     def of(cls, row: sa.Row[Any]) -> Self:
         """Return what a row of the table says."""
-        said = {"decision": DecisionKind(row.decision), "role": Role(row.role), "dry_run": link_from_json(row.dry_run)}
-        return cls(**{**row._mapping, **said})  # noqa: SLF001 - SQLAlchemy's public name
+        link_from_json(row.dry_run)  # one that cannot be read is said where the row is read
+        return cls(**{**row._mapping, "decision": DecisionKind(row.decision), "role": Role(row.role)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class RunDecision:
     proof: str
     void: bool
     approval: int | None = None
-    dry_run: DryRunLink | None = None
+    rests_on: DryRunLink | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return it as `backfill decisions --json` gives it."""
@@ -123,7 +128,7 @@ class RunDecision:
             "channel": self.channel,
             "proof": self.proof,
             "void": self.void,
-            "dryRun": self.dry_run,
+            "dryRun": self.rests_on,
         }
 
 
@@ -396,7 +401,7 @@ def _decision_of(row: sa.Row[Any], anew: datetime | None) -> RunDecision:
         row.proof,
         void=row.plan_hash != row.present or outlived,
         approval=row.id,
-        dry_run=link_from_json(row.dry_run),
+        rests_on=link_from_json(row.dry_run),
     )
 
 
