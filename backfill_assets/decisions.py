@@ -21,6 +21,7 @@ from backfill_assets.planning.live_names import name_problems
 from backfill_assets.planning.read_models import decommissioned
 from backfill_assets.publication import accepting, ending, publisher, undoing
 from backfill_assets.publication.announcements import Published, changes_on_record
+from backfill_assets.publication.dry_runs import dry_run_for
 from backfill_assets.publication.heads import keep
 from backfill_assets.publication.topic_publishing import publish_events
 from backfill_assets.staging.executor import require_not_expired
@@ -131,7 +132,8 @@ def _approve(
         # the rule itself approves a proposal, whoever the people are that it names
         problems += [] if by_rule else role_problems(policy, rule, Role.APPROVER, by, record.target)
         problems += review_problems(platform, record, rule, by)
-    require_none(problems)
+    dry_run, none_counts = (None, []) if by_rule else dry_run_for(platform, record)
+    require_none(problems + none_counts)
     require_not_expired(platform, record)
     platform.ledger.decide(
         run_id,
@@ -142,6 +144,7 @@ def _approve(
         plan_hash=whole_hash(record, plan_hash),
         break_glass=break_glass,
         policy_hash=policy.hash,
+        dry_run=dry_run,
     )
     return platform.ledger.run(run_id)
 

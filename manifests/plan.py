@@ -20,6 +20,7 @@ from manifests.code_identity import CodeIdentity
 from manifests.costs import RunCosts
 from manifests.data_terms import DataTerms
 from manifests.division import Division
+from manifests.dry_runs import DryRunTerms
 from manifests.estimates import Estimate
 from manifests.further_sources import PinnedSource, UpstreamRun
 from manifests.log_breaks import InheritedBreaks
@@ -228,6 +229,8 @@ class Plan:
     """Past which thresholds it is paused, and its canary."""
     costs: RunCosts | None = field(default=None, metadata=LATER)
     """What it is estimated to take; None where nothing is on record to learn from, and nothing costs or is limited."""
+    dry_run: DryRunTerms | None = field(default=None, metadata=LATER)
+    """Why nobody approves it without a dry run of some of its chunks, by the policy; None: anybody does who may."""
 
     @cached_property
     def hash(self) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from manifests.canonical import sha256_of
+from manifests.dry_runs import DryRuns, strictest
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.fields import Day, Name, Part
 from manifests.limits import Pace
@@ -121,7 +122,7 @@ class Rule(Part):
     for is held to all of them: see `Policy.rule_for`.
     """
 
-    _later = frozenset({"authenticated", "proposals", "limits"})
+    _later = frozenset({"authenticated", "proposals", "limits", "dry_run"})
 
     tables: tuple[Glob, ...] = Field(default=("*",), min_length=1)
     kinds: tuple[Kind, ...] | None = None
@@ -143,6 +144,14 @@ class Rule(Part):
     """What of proposed restatements is approved by this rule, whoever the approvers are; None: nothing, a person approves them."""
     limits: Pace = Pace()
     """What each run may take at most, how fast and when; a manifest may ask for less."""
+    dry_run: DryRuns | None = None
+    """From which size on a person approves a run only after a dry run of some of its chunks; None: never."""
+
+    @model_validator(mode="after")
+    def _dry_runs_of_people(self) -> Self:
+        if self.dry_run is not None and self.kinds is not None and set(self.kinds) <= _NAMED_ONLY:
+            raise ValueError("dryRun is for changes of history: runs of LIVE and RECONCILIATION need no dry run")
+        return self
 
     def of(self, role: Role) -> tuple[str, ...] | None:
         """Return who may act in a role; None for anybody."""
@@ -338,6 +347,7 @@ class Policy(Part):
             reviews_required=max(rule.reviews_required for rule in rules),
             authenticated=any(rule.authenticated for rule in rules),
             proposals=_smallest([rule.proposals for rule in rules]),
+            dry_run=strictest([rule.dry_run for rule in rules]),
             max_age_days=MaxAge.model_construct(
                 since_planning=min((one.since_planning for one in ages if one.since_planning), default=None),
                 since_approval=min((one.since_approval for one in ages if one.since_approval), default=None),

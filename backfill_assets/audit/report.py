@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from backfill_assets.audit.dry_run_links import link_of
 from backfill_assets.audit.report_changes import DONE_BY, changes_by_chunk, sealed_file, what_changed
 from backfill_assets.audit.report_charts import charts_of
 from backfill_assets.audit.report_measures import slices_of, totals_of
@@ -259,13 +260,22 @@ def _decisions(rows: Rows, records: Sequence[Record]) -> list[dict[str, Any]]:
     decided = list(rows["approvals"].values())
     why = refused(decided, list(rows["publications"].values()), records)
     found = [
-        one | {"said": _DECISIONS.get(one["decision"], one["decision"]), "refused": in_words(why.get(one["id"]))}
+        one
+        | {"said": _DECISIONS.get(one["decision"], one["decision"]), "refused": in_words(why.get(one["id"]))}
+        | {"rests_on": _rests_on(one)}
         for one in decided
     ]
     for one in rows["acceptances"].values():
         said = {"said": f"what {one['gate']} found accepted", "decided_by": one["accepted_by"]}
+        said |= {"rests_on": ""}
         found.append(one | said | {"comment": one["reason"], "self_approved": False, "refused": ""})
     return sorted(found, key=lambda one: str(one["at"]))
+
+
+def _rests_on(approval: Mapping[str, Any]) -> str:
+    """Say which dry run an approval rests on; empty of one that rests on none."""
+    link = link_of(approval)
+    return "" if link is None else link.describe()
 
 
 def _accepted(rows: Rows, run: Mapping[str, Any]) -> dict[tuple[str, str], str]:

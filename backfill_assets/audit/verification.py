@@ -14,6 +14,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from backfill_assets.audit.dry_run_links import check_dry_runs
 from backfill_assets.audit.findings import REPAIR, Findings, Problem, around
 from backfill_assets.audit.foreign_files import strange_folders
 from backfill_assets.audit.ledger_and_chain import LedgerAndChain
@@ -39,6 +40,7 @@ from resources.ledger.rows import Rows
 COVERED: Mapping[str, str] = {
     "bundles, records and chain, and what else lies in the evidence folder": "always",
     "the ledger's rows of runs, and the text of the policy that decided": "always",
+    "the dry run that a run was approved on: its results and rows in the ledger": "always",
     "snapshots, manifests, columns and partitions of published tables, and which files readers get": "always",
     "the log of main, location, properties that redirect writers, default spec, ages of this project's names": "always",
     "how accepted files are listed (format, store, among rows), the base and the candidate of a run by name": "always",
@@ -213,6 +215,8 @@ class _Check:
                 rows = check_ledger_rows(self.read, run_id, bundle, links, records, root, damage, found)
                 if CHANGES_FILE not in damage.files:
                     check_diff(bundle, records, found, published=bool(links))
+            if rows is not None and not self.read.ledger_problems:
+                check_dry_runs(self.read, rows, found)
             if rows is not None and bundle is not None and not found.is_blind:
                 target = self._platform.products.target(str(rows["runs"][run_id]["target"]))
                 told = [one.content for one in records if one.number]

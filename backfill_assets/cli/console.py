@@ -174,6 +174,7 @@ def plan(
         *((f"{one.table}: {name}", text) for one in planned.sources if one.data for name, text in one.data.describe()),
         *([("policy", planned.policy)] if planned.policy is not None else []),
         *takes(planned),
+        *([] if planned.dry_run is None else [("dry run", planned.dry_run.describe())]),
         ("plan hash", planned.hash),
     ]
     return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), _stages(program))

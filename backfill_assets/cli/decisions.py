@@ -72,12 +72,13 @@ def publisher_options(command: F) -> F:
 def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, break_glass: str) -> None:
     """Approve the plan of RUN_ID. The approver differs from the requester; manifest and plan are immutable from here.
 
-    The policy says who may (docs/policy.md), and how many reviews come first.
+    The policy says who may (docs/policy.md), how many reviews come first, and from which size on a dry run does.
     """
     from backfill_assets import decisions
     from backfill_assets.cli.console import entries
     from backfill_assets.defs.decision_jobs import announce_break_glass
     from backfill_assets.defs.launch import announce_approval
+    from backfill_assets.publication.dry_runs import dry_run_in_words
     from backfill_assets.publication.modes import stages_of
     from resources.ledger.facade import operator
 
@@ -87,6 +88,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
             platform, run_id, by=by, comment=comment, plan_hash=plan_hash, break_glass=break_glass
         )
         program = stages_of(platform.products, record.plan)
+        rests_on = dry_run_in_words(platform, record)
         with opened_instance(platform.settings) as instance:
             announce_approval(platform, instance, record)
             if break_glass:
@@ -99,6 +101,8 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     show(entries((stage.describe() for stage in program), numbered=True))
     for name, said in takes(record.plan):
         tell(f"  {name}: {said}")
+    if rests_on:
+        tell(f"  dry run: {rests_on}")
 
 
 @click.command()
@@ -200,6 +204,8 @@ def _why(one: Mapping[str, Any]) -> Text:
         why.append(f"{'; ' if why else ''}{one['refused']}", "red")
     if one["selfApproved"]:
         why.append(" (own run)", "yellow")
+    if (rests_on := one.get("dryRun")) is not None:
+        why.append(f"{'; ' if why else ''}on dry run {rests_on.describe()}", "dim")
     return why
 
 

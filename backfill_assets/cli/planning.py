@@ -16,6 +16,7 @@ from backfill_assets.cli.base import (
     opened_platform,
     say,
     show,
+    tell,
 )
 from manifests.errors import (
     EnvironmentRefused,
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("manifest", type=click.Path(path_type=Path))
+@click.argument("manifest", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--dry-run-of",
+    metavar="RUN_ID",
+    help="In place of MANIFEST: a dry run of a planned run, on a sample of its chunks and the snapshots that it has pinned.",
+)
 @click.option("--preview", is_flag=True, help="Show the plan without recording it.")
 @click.option(
     "--check-transform",
@@ -42,18 +48,21 @@ if TYPE_CHECKING:
     help="Also ask the transform, in a Spark session, whether it returns the declared columns: takes the start of one, and no job.",
 )
 @json_option
-def plan(manifest: Path, preview: bool, check_transform: bool, as_json: bool) -> None:
+def plan(manifest: Path | None, dry_run_of: str | None, preview: bool, check_transform: bool, as_json: bool) -> None:
     """Resolve MANIFEST (YAML or JSON) to a plan: pins, chunks, estimates, stages. Computes nothing.
 
     A manifest may be planned again, on newer tables, until it is approved; after that its text is immutable. A
     `progressive` manifest becomes a series of runs (RUN.s001, RUN.s002, ...), each published after the one before it.
+
+    Where the policy asks for a dry run before a large run is approved, --dry-run-of RUN_ID plans it: a run of mode
+    DRY_RUN on first, last and largest chunk and others that follow from the run's id, the same whoever asks.
     """
     from backfill_assets.cli.console import plan as show_plan
     from backfill_assets.operations.sinks import told_by
     from backfill_assets.planning import resolve as planning
     from backfill_assets.publication.modes import stages_of
 
-    contract = _valid(manifest)
+    contract = _contract(manifest, dry_run_of)
     with opened_platform() as platform:
         check = _output_check() if check_transform else {}
         if preview:
@@ -65,6 +74,7 @@ def plan(manifest: Path, preview: bool, check_transform: bool, as_json: bool) ->
             found = [(one.plan, one.state.value, one.state in APPROVED_OR_LATER) for one in records]
         programs = [stages_of(platform.products, planned) for planned, *_ in found]
         tells = told_by(platform, contract)
+        next_steps = [] if preview or as_json else _before_approval(platform, records, dry_run_of)
     if as_json:
         told = [
             {
@@ -93,6 +103,40 @@ def plan(manifest: Path, preview: bool, check_transform: bool, as_json: bool) ->
                 for (one, state, before), program in of_each
             )
         )
+        for one in next_steps:
+            tell(one)
+
+
+def _contract(manifest: Path | None, dry_run_of: str | None) -> RunManifest:
+    """Return the manifest that is to be planned: of a file, or of the dry run of a run.
+
+    Raises:
+        UsageError: if neither is named, or both are.
+        InputRefused: if the ledger holds no such run.
+    """
+    if manifest is not None and dry_run_of is None:
+        return _valid(manifest)
+    if manifest is not None:
+        raise click.UsageError("A plan is of 'MANIFEST' or of the run that '--dry-run-of' names: give one of them.")
+    if dry_run_of is None:
+        raise click.UsageError("Missing argument 'MANIFEST', or '--dry-run-of RUN_ID' in its place.")
+    from backfill_assets.planning.dry_runs import manifest_of_dry_run
+    from resources.ledger.facade import operator
+
+    with opened_platform() as platform:
+        return manifest_of_dry_run(platform, dry_run_of, operator())
+
+
+def _before_approval(platform: Platform, records: Sequence[RunRecord], dry_run_of: str | None) -> list[str]:
+    """Say what a dry run is for and how it goes on, and of a run that needs one whether there is one that counts."""
+    from backfill_assets.publication.dry_runs import dry_run_in_words
+
+    if dry_run_of is not None:
+        (record,) = records
+        steps = f"`backfill approve {record.run_id} --by NAME`, `backfill run {record.run_id}`"
+        return [f"next: {steps}; once its gates have passed, `backfill approve {dry_run_of} --by NAME` rests on it"]
+    waiting = [one for one in records if one.state is RunState.PLANNED and one.plan.dry_run is not None]
+    return [f"{one.run_id}: a dry run is {dry_run_in_words(platform, one)}" for one in waiting]
 
 
 def _output_check() -> dict[str, Check]:

@@ -159,6 +159,7 @@ def _described(found: Policy) -> list[tuple[str, object]]:
         said += [f"{rule.reviews_required} review(s) first"] if rule.reviews_required else []
         said += ["authenticated decisions only"] if rule.authenticated else []
         said += ["publisher differs from approver"] if rule.publisher_differs_from_approver else []
+        said += [] if rule.dry_run is None else [rule.dry_run.describe()]
         for since, limit in (
             ("planning", rule.max_age_days.since_planning),
             ("approval", rule.max_age_days.since_approval),

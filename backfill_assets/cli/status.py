@@ -68,6 +68,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "stops": platform.ledger.stops.of_run(run_id),
                 "supersededUpstream": _superseded(platform, record),
                 "costs": as_data(platform, record),
+                "dryRun": _dry_run(platform, record) or None,
             }
         )
         return
@@ -93,6 +94,15 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
         tell(f"the rows that break a rule: backfill exceptions {run_id}")
 
 
+def _dry_run(platform: Platform, record: RunRecord) -> str:
+    """Say which dry run a run was approved on, or whether one counts for it; empty where the policy asks for none."""
+    if record.plan.dry_run is None:  # nothing of it has to be imported
+        return ""
+    from backfill_assets.publication.dry_runs import dry_run_in_words
+
+    return dry_run_in_words(platform, record)
+
+
 def _chunk_counts(chunks: Sequence[ChunkRecord]) -> dict[str, int]:
     """Return how many chunks are in each state."""
     counts = Counter(chunk.state.value for chunk in chunks)
@@ -116,8 +126,9 @@ def _waits_of(
 
 
 def _outcome(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:
-    """Return what a run has taken, tells and changes, each with its name."""
-    found: list[tuple[str, object]] = took(platform, record)
+    """Return what a run was approved on, has taken, tells and changes, each with its name."""
+    found: list[tuple[str, object]] = [("dry run", said)] if (said := _dry_run(platform, record)) else []
+    found += took(platform, record)
     found += [("events", _in_words(one)) for one in _topics(platform, record)]
     changes = _changes(platform, record.run_id)
     return [*found, ("changes", changes)] if changes else found

@@ -25,6 +25,7 @@ from backfill_assets.defs.staging import (
 )
 from backfill_assets.installation import Platform
 from backfill_assets.operations import pausing
+from backfill_assets.publication.dry_runs import dry_run_in_words
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.review.kept_diffs import after_publication
 from resources.ledger.facade import ApprovalRecord, RunRecord
@@ -127,6 +128,8 @@ def approve(context: OpExecutionContext, platform: dg.ResourceParam[Platform], c
     context.log.info("%s: APPROVED by %s (plan %s)", config.run_id, config.by, record.plan_hash)
     for number, stage in enumerate(stages_of(platform.products, record.plan), start=1):
         context.log.info("%d. %s", number, stage.describe())
+    if rests_on := dry_run_in_words(platform, record):
+        context.log.info("dry run: %s", rests_on)
     for name, said in () if record.plan.costs is None else record.plan.costs.describe():
         context.log.info("%s: %s", name, said)
 

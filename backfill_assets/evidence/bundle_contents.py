@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from backfill_assets.evidence.bundles import FILED_APART, RUN_FILE, file_of
+from backfill_assets.evidence.dry_runs import sealed_dry_run
 from backfill_assets.evidence.records import DIFF, last_diff
 from backfill_assets.evidence.run_costs import sealed_costs
 from backfill_assets.evidence.seals import (
@@ -51,6 +52,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         INPUTS_FILE: sealed_inputs(platform, record),
         BESIDE_FILE: sealed_beside(platform, record, chunks),
         **sealed_costs(platform, record),
+        **sealed_dry_run(platform, record),
         **{name: run[cell] for cell, name in FILED_APART.items()},
         **{
             file_of(table): list(found.values())

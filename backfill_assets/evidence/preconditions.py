@@ -85,14 +85,7 @@ def require_explained(platform: Platform, run_id: str) -> None:
     Raises:
         PublicationRefused: naming each row.
     """
-    with platform.ledger.reading() as moment:
-        first, follows = moment.first_of(run_id)
-    # first: what each is about was committed by then; the newest one whatever the entry says that it follows
-    since = min([follows, *(link.number - 1 for link in platform.ledger.journal.newest_link())])
-    links = list(platform.evidence.chain.links(since=since))
-    with platform.ledger.reading() as moment:  # entries and rows as they are at one moment
-        journal = moment.explain(links, first=first, run_id=run_id)
-        wrong = [*journal.damages, *moment.unexplained(journal, run_id)]
+    wrong = unexplained_of(platform, run_id)
     if wrong:
         raise PublicationRefused(
             Problem(
@@ -101,6 +94,18 @@ def require_explained(platform: Platform, run_id: str) -> None:
                 f"`backfill verify {run_id}`; find out who has changed it, and cancel the run, or put back what was there",
             )
         )
+
+
+def unexplained_of(platform: Platform, run_id: str) -> list[Unexplained]:
+    """Return what of a run's rows is not what its transactions have written and the chain's links vouch for."""
+    with platform.ledger.reading() as moment:
+        first, follows = moment.first_of(run_id)
+    # first: what each is about was committed by then; the newest one whatever the entry says that it follows
+    since = min([follows, *(link.number - 1 for link in platform.ledger.journal.newest_link())])
+    links = list(platform.evidence.chain.links(since=since))
+    with platform.ledger.reading() as moment:  # entries and rows as they are at one moment
+        journal = moment.explain(links, first=first, run_id=run_id)
+        return [*journal.damages, *moment.unexplained(journal, run_id)]
 
 
 def require_own_rows(platform: Platform, run_id: str) -> None:

@@ -25,6 +25,7 @@ from backfill_assets.operations.run_on_record import (
     instant_text,
     some,
 )
+from backfill_assets.publication.dry_runs import dry_run_in_words
 from backfill_assets.publication.leasing import held
 from backfill_assets.publication.modes import change_of, publication_in_words, strategy_of
 from backfill_assets.publication.requirements import shown_by_others, waits_for
@@ -159,8 +160,14 @@ class _Book(RunOnRecord):
         if self._state is RunState.PLANNED:
             by = ("--by NAME", "--reason WHY", f"--plan-hash {self._record.plan_hash}")
             facts.append(f"no decision yet; the approver cannot be {self._record.requested_by}")
+            facts += self._on_dry_run
             return StepState.NOW, facts, [self._command("approve", *by), self._command("reject", *by)]
-        return (StepState.DONE, facts, []) if facts else self._later("not decided")
+        return (StepState.DONE, [*facts, *self._on_dry_run], []) if facts else self._later("not decided")
+
+    @property
+    def _on_dry_run(self) -> list[str]:
+        said = dry_run_in_words(self._platform, self._record)
+        return [f"dry run: {said}"] if said else []
 
     def launched(self) -> Said:
         state, facts, commands = self._launched()

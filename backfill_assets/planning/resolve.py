@@ -21,6 +21,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state
 from backfill_assets.planning.contracts import contract_of
+from backfill_assets.planning.dry_runs import with_dry_run_terms
 from backfill_assets.planning.foreign_tables import require_usable_tables
 from backfill_assets.planning.further_sources import found_sources, states_of
 from backfill_assets.planning.landed_logs import found_logs
@@ -59,8 +60,10 @@ Check = Callable[[Platform, Plan], Plan]
 """What is asked of a plan before it is recorded, by a package above."""
 
 
-def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) -> Plan:
+def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, whole: RunManifest | None = None) -> Plan:
     """Plan a manifest on the tables as they are now, without recording anything; with `keep`, what its hashes stand for.
+
+    `whole` is the progressive manifest that it is a step of.
 
     Raises:
         Refused: if the manifest cannot be planned, with every reason the planner found.
@@ -113,7 +116,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
             logs=found_logs(platform, target, manifest, states_of(found)) if as_declared else {},
             topics=topics_of(platform, manifest),
         )
-        plan = with_costs(platform, plan)
+        plan = with_costs(platform, with_dry_run_terms(platform, plan, manifest, policy, source, whole))
     if refused.number:
         raise refused.as_one()
     return plan
@@ -405,7 +408,7 @@ def _as_made(_platform: Platform, plan: Plan) -> Plan:
 def preview_series(platform: Platform, manifest: RunManifest, check: Check = _as_made) -> list[Plan]:
     """Plan a manifest, or each of its steps where it is progressive, without recording anything; `check` as of `plan_run`."""
     steps = _steps(platform, manifest)
-    return [check(platform, preview(platform, step)) for step in steps]
+    return [check(platform, preview(platform, step, whole=manifest)) for step in steps]
 
 
 def plan_series(platform: Platform, manifest: RunManifest, check: Check = _as_made) -> list[RunRecord]:
@@ -421,15 +424,17 @@ def plan_series(platform: Platform, manifest: RunManifest, check: Check = _as_ma
         platform.sinks.check_grants(manifest)
         for step in steps:
             if platform.ledger.existing(step) is None:
-                check(platform, preview(platform, step))
-    return [plan_run(platform, step, check) for step in steps]
+                check(platform, preview(platform, step, whole=manifest))
+    return [plan_run(platform, step, check, manifest) for step in steps]
 
 
-def plan_run(platform: Platform, manifest: RunManifest, check: Check = _as_made) -> RunRecord:
+def plan_run(
+    platform: Platform, manifest: RunManifest, check: Check = _as_made, whole: RunManifest | None = None
+) -> RunRecord:
     """Plan a manifest and record the plan.
 
     An approved run keeps the plan that was approved: the same manifest again returns it. A plan that can be made is handed to
-    `check` before it is recorded, which refuses it or returns what is recorded (`staging.checked_output`).
+    `check` before it is recorded, which refuses it or returns what is recorded (`staging.checked_output`). `whole` as of `preview`.
 
     Raises:
         Refused: if the manifest, the plan, its sinks or a changed text of an approved run is refused.
@@ -439,7 +444,7 @@ def plan_run(platform: Platform, manifest: RunManifest, check: Check = _as_made)
         pinned_snapshots.keep(platform, pins_of_run(platform, existing))
         return existing
     try:
-        plan = check(platform, preview(platform, manifest, keep=True))
+        plan = check(platform, preview(platform, manifest, keep=True, whole=whole))
     except Refused as refusal:
         with logs.bound(run_id=manifest.run_id, target=manifest.target.table, mode=manifest.execution_mode.value):
             text = f"planning refused, for {len(refusal.problems)} reason(s)"

@@ -29,6 +29,7 @@ from backfill_assets.publication.announcements import Published, already_done, l
 from backfill_assets.publication.asked_again import problems_by_now, require_neighbours_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.conflicts import refuse_for_good, reject, require_bases, settle_conflict
+from backfill_assets.publication.dry_runs import unexplained_link
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
@@ -136,7 +137,7 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     require_vouched_for(platform, run_id)
     require_unharmed(platform, run_id)  # before anything lands: what has happened could not be recorded past it
     held_against = platform.policy.hash
-    problems = policy_problems(platform, change.record)
+    problems = policy_problems(platform, change.record) or unexplained_link(platform, change.record)
     if problems := [*problems, *schema_problems(platform, change.target, change.plan)]:
         raise PublicationRefused(problems)
     require_thawed(platform, change.record)

@@ -15,10 +15,12 @@ from backfill_assets.planning.read_models import decommissioned
 from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.publication.asked_again import require_neighbours_on_record
 from backfill_assets.publication.change import Change
+from backfill_assets.publication.dry_runs import link_problems
+from backfill_assets.publication.gate_problems import gate_problems
 from backfill_assets.publication.leasing import has_landed
 from backfill_assets.publication.modes import change_of
 from backfill_assets.staging.executor import require_not_expired
-from manifests.chunks import CHUNK_GATE, in_words
+from manifests.chunks import in_words
 from manifests.errors import (
     EnvironmentRefused,
     Problem,
@@ -29,12 +31,11 @@ from manifests.errors import (
 )
 from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, DecisionKind, RunState
 from manifests.model import OnConflict
-from manifests.plan import Plan
 from manifests.policy import Role
 from manifests.series import step_id
 from resources.lakehouse.facade import Commit
-from resources.ledger import judged, launches, stops
-from resources.ledger.facade import ChunkRecord, ChunkState, Ledger, RunRecord
+from resources.ledger import launches, stops
+from resources.ledger.facade import ChunkRecord, Ledger, RunRecord
 
 
 def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
@@ -85,7 +86,7 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
                 f"`backfill approve {run_id}`, by somebody whom the policy lets",
             )
         )
-    problems += _gate_problems(platform, run_id, plan, chunks) + decommissioned(platform, plan.target)
+    problems += gate_problems(platform, run_id, plan, chunks) + decommissioned(platform, plan.target)
     if problems:
         raise PublicationRefused(problems)
     return record, chunks
@@ -166,7 +167,7 @@ def require_newest(change: Change, landed: Commit) -> None:
 
 
 def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
-    """Say what people have decided that stands against a publication: a stop, the run's age, and who has to publish.
+    """Say what people have decided that stands against a publication: a stop, the run's age, its dry run, and who has to publish.
 
     Not asked of a publication that has landed already: it is put on record, whatever the policy says today.
     """
@@ -178,6 +179,7 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
         require_not_expired(platform, record)
     except Refused as refusal:
         problems += refusal.problems
+    problems += link_problems(platform, record)
     policy = platform.policy
     publishers = policy.rule_for(record.target, record.kind).of(Role.PUBLISHER)
     decided = platform.ledger.publication_decided(record)
@@ -188,63 +190,6 @@ def policy_problems(platform: Platform, record: RunRecord) -> list[Problem]:
                 f"no publisher has decided to publish '{record.run_id}'",
                 f"the policy names {', '.join(publishers) or 'nobody'} as publishers of {record.target}",
                 f"`backfill publish {record.run_id} --by NAME`, or the job publish_run",
-            )
-        )
-    return problems
-
-
-def _gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[ChunkRecord]) -> list[Problem]:
-    problems: list[Problem] = []
-    verdicts = {(verdict.chunk, verdict.gate): verdict for verdict in platform.ledger.verdicts(run_id)}
-    judged_as_staged = {
-        chunk.chunk: verdict.passed
-        for chunk in chunks
-        if (verdict := verdicts.get((chunk.chunk, CHUNK_GATE))) is not None and verdict.attempt == chunk.attempt
-    }
-    open_chunks = [
-        chunk.chunk
-        for chunk in chunks
-        if chunk.state is not ChunkState.PASSED or not judged_as_staged.get(chunk.chunk, False)
-    ]
-    if open_chunks or len(chunks) != len(plan.chunks):
-        what = f"{len(open_chunks)} chunk(s) have not passed their gate: {in_words(open_chunks)}"
-        way_out = (
-            f"`backfill run {run_id}` computes and gates what is left; `backfill status {run_id}` says what failed, and why"
-            if all(judged_as_staged.values())
-            else f"`backfill exceptions {run_id}` shows rows that break the rules; correct the transform or its input, and plan "
-            "the change under a new run id"
-        )
-        problems.append(Problem(what, "every planned chunk is staged and has passed", way_out))
-    missing = [gate for gate in plan.gates if ("", gate) not in verdicts]
-    accepted = platform.ledger.accepted_gates(run_id)
-    not_passed = [gate for gate in plan.gates if ("", gate) in verdicts and not verdicts["", gate].passed]
-    failed = [gate for gate in not_passed if gate not in accepted]
-    staged = judged.name_of(chunks)
-    older = [
-        gate for gate in plan.gates if ("", gate) in verdicts and not judged.is_about(verdicts["", gate].judged, staged)
-    ]
-    if older:
-        problems.append(
-            Problem(
-                f"{', '.join(older)} judged other files than those that are staged",
-                "a verdict counts for the files it was made of",
-                f"`backfill run {run_id}` judges what is staged",
-            )
-        )
-    if missing:
-        problems.append(
-            Problem(
-                f"no verdict of {', '.join(missing)}",
-                "every run-level gate has judged",
-                f"`backfill run {run_id}` runs the gates",
-            )
-        )
-    if failed:
-        problems.append(
-            Problem(
-                f"not passed: {', '.join(failed)}",
-                "every run-level gate passes",
-                f"`backfill status {run_id}` says what each found; `backfill exceptions {run_id}` lists the rows, where it keeps them",
             )
         )
     return problems

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.starting import Starting
 from backfill_assets.publication.requirements import ATTEMPTS, tried
 from backfill_assets.ui.html_parts import time_html
 from manifests.chunks import in_words
+from manifests.dry_run_samples import dry_run_id
 from manifests.lifecycle import RunState
 from resources.ledger.facade import RAISED, ChunkRecord, Ledger, RunRecord, Verdict
 from resources.ledger.stops import Stop
@@ -72,7 +74,7 @@ def next_step(
 
 def _unlaunched(ledger: Ledger, record: RunRecord, verdicts: Sequence[Verdict]) -> str:
     """Say what comes next for a run that waits for no launch."""
-    what = _NEXT.get(record.state, "")
+    what = _NEXT.get(record.state, "") + _dry_run_first(ledger, record)
     if (paced := ledger.admissions.waiting(record.run_id).get(record.run_id)) is not None:
         what = f"its next batch begins when its limits let it: {escape(str(paced))}"
     elif record.state is RunState.VALIDATED:
@@ -112,6 +114,16 @@ def _resumed_by_whom(record: RunRecord) -> str:
 def _have_rows(verdicts: Sequence[Verdict]) -> bool:
     """Whether `backfill exceptions` has rows of a gate that has failed: those of chunks are read again, others are kept."""
     return any(not one.passed and (one.chunk or "exceptions" in one.details) for one in verdicts)
+
+
+def _dry_run_first(ledger: Ledger, record: RunRecord) -> str:
+    """Say that a run is approved after a dry run only, and of the one that was made of its plan where it stands."""
+    if record.state is not RunState.PLANNED or record.plan.dry_run is None:
+        return ""
+    own = ledger.find(dry_run_id(record.run_id, record.plan_hash))
+    if own is None:
+        return f", after a dry run: <code>backfill plan --dry-run-of {escape(record.run_id)}</code> makes one"
+    return f", after a dry run: <a href='{run_path(own.run_id)}'>{escape(own.run_id)}</a> is {escape(own.state)}"
 
 
 def _when_validated(ledger: Ledger, record: RunRecord) -> str:

@@ -28,7 +28,7 @@ from manifests.model import Mode
 from manifests.plan import Plan
 from manifests.stages import Stage
 from resources.evidence.store import EvidenceStore
-from resources.ledger.facade import AttemptRecord, ChunkState, Ledger, RunRecord, Verdict, chunks_of
+from resources.ledger.facade import ApprovalRecord, AttemptRecord, ChunkState, Ledger, RunRecord, Verdict, chunks_of
 
 
 def run_page(
@@ -58,7 +58,7 @@ def _run_parts(
         *_head(record, files),
         *map(launched_html, starting),
         next_step(ledger, record, chunks, verdicts, starting),
-        *_plan_parts(record, stages_of, costs_of(ledger, record)),
+        *_plan_parts(record, stages_of, costs_of(ledger, record), ledger.approval_of(record)),
         "<h2>Who and when</h2>",
         table_html(("what", "by", "at", "why"), _who(ledger, record, refusals_of(ledger, evidence, run_id))),
     ]
@@ -98,7 +98,10 @@ def _head(record: RunRecord, files: Sequence[str]) -> list[str]:
 
 
 def _plan_parts(
-    record: RunRecord, stages_of: Callable[[Plan], Sequence[Stage]] | None, took: Costs | None
+    record: RunRecord,
+    stages_of: Callable[[Plan], Sequence[Stage]] | None,
+    took: Costs | None,
+    approval: ApprovalRecord | None,
 ) -> list[str]:
     plan = record.plan
     rows = [
@@ -121,10 +124,20 @@ def _plan_parts(
             else ()
         ),
         *((("limits", "<br>".join(map(escape, plan.pace.describe()))),) if plan.pace is not None else ()),
+        *_dry_run(plan, approval),
         ("plan", f"<code>{record.plan_hash}</code>"),
         *([] if stages_of is None else [("stages", _stages(stages_of, plan))]),
     ]
     return ["<h2>What</h2>", table_html(("", ""), rows)]
+
+
+def _dry_run(plan: Plan, approval: ApprovalRecord | None) -> list[tuple[str, str]]:
+    """Return why a run needs a dry run before it is approved, and the one that it was approved on."""
+    required = [] if plan.dry_run is None else [("dry run", escape(plan.dry_run.describe()))]
+    if approval is None or (link := approval.rests_on) is None:
+        return required
+    own = f"<a href='{run_path(link.run_id)}'>{escape(link.run_id)}</a>"
+    return [*required, ("approved on dry run", f"{own}: {escape(link.describe())}")]
 
 
 def _output(plan: Plan) -> str:

@@ -14,15 +14,25 @@ from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
+from manifests.dry_runs import DryRunLink, link_from_json
 from manifests.errors import DecisionRefused, Problem, TransitionRefused
 from manifests.lifecycle import DecisionKind, RunState
 from manifests.policy import Role, same_name
 from resources import actors
 from resources.ledger import freezes, instants, policy_in_force
 from resources.ledger.acceptances import Acceptances
+from resources.ledger.cells import legible
 from resources.ledger.locks import require_lease
 from resources.ledger.part import Part, Stored
-from resources.ledger.runs import RunRecord, locked_run, move_run, require_name, require_plan, require_state
+from resources.ledger.runs import (
+    RunRecord,
+    locked_run,
+    move_run,
+    require_name,
+    require_plan,
+    require_state,
+    run_of,
+)
 from resources.ledger.tables import acceptances, amendments, approvals, runs
 
 REVIEWED, PUBLISH, ROLLBACK, REINSTATE, ACCEPT = (
@@ -64,10 +74,18 @@ class ApprovalRecord(Stored):
     proof: str
     policy_hash: str
     at: datetime
+    dry_run: str = ""
+    """The text of `rests_on`; empty where it is None."""
+
+    @property
+    def rests_on(self) -> DryRunLink | None:
+        """The dry run that it rests on; None where the policy asked for none."""
+        return link_from_json(self.dry_run)
 
     @classmethod
     def of(cls, row: sa.Row[Any]) -> Self:
         """Return what a row of the table says."""
+        link_from_json(row.dry_run)  # one that cannot be read is said where the row is read
         return cls(**{**row._mapping, "decision": DecisionKind(row.decision), "role": Role(row.role)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
@@ -92,6 +110,7 @@ class RunDecision:
     proof: str
     void: bool
     approval: int | None = None
+    rests_on: DryRunLink | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return it as `backfill decisions --json` gives it."""
@@ -109,6 +128,7 @@ class RunDecision:
             "channel": self.channel,
             "proof": self.proof,
             "void": self.void,
+            "dryRun": self.rests_on,
         }
 
 
@@ -128,6 +148,7 @@ class Approvals(Part):
         expected: RunState = RunState.PLANNED,
         token: int | None = None,
         policy_hash: str = "",
+        dry_run: DryRunLink | None = None,
     ) -> None:
         """Record an approval or a rejection and move the run.
 
@@ -142,11 +163,13 @@ class Approvals(Part):
             expected: the state in which the run was decided about; only a rejection may come after PLANNED.
             token: of the lease under which it was decided; None: under none.
             policy_hash: the policy that the decision was held against.
+            dry_run: the dry run that an approval rests on; None where it needs none.
 
         Raises:
             StateMoved: if the run is in another state than `expected` by now.
             LeaseLost: if the lease was taken over: what was looked at under it may have changed.
-            TransitionRefused: if the state, the plan or the person does not allow it, or another policy is in force by now.
+            TransitionRefused: if the state, the plan or the person does not allow it, another policy is in force by now, or
+                the dry run is no longer what it was.
         """
         with self.engine.begin() as connection:
             if policy_hash:
@@ -161,10 +184,13 @@ class Approvals(Part):
             if approve and own and not self_approval and not break_glass:
                 raise _own_run(run_id, by)
             require_plan(record, plan_hash)
+            if dry_run is not None:
+                _require_validated(connection, dry_run)
             at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             decided = DecisionKind.APPROVED if approve else DecisionKind.REJECTED
             beside = {"comment": comment, "break_glass": break_glass, "policy_hash": policy_hash}
+            beside["dry_run"] = "" if dry_run is None else dry_run.to_json()
             _insert(connection, record, decided, by, at, self_approved=own and approve, **beside)
             move_run(connection, run_id, expected, wanted, by, comment)
             if approve:
@@ -294,7 +320,8 @@ class Approvals(Part):
         with self.engine.connect() as connection:
             decided = connection.execute(query).all()
             accepted = [] if break_glass else connection.execute(taken).all()
-        found = [_decision_of(row, anew.get(row.run_id)) for row in decided if row.break_glass or not break_glass]
+        with legible("ledger approvals"):
+            found = [_decision_of(row, anew.get(row.run_id)) for row in decided if row.break_glass or not break_glass]
         known = Acceptances(self.engine)
         still = {name: known.accepted_gates(name) for name in {row.run_id for row in accepted}}
         found += [_acceptance_of(row, still[row.run_id]) for row in accepted]
@@ -309,6 +336,19 @@ def _own_run(run_id: str, by: str) -> DecisionRefused:
             "ask somebody else; a policy with fourEyes: false allows it, on record",
         )
     )
+
+
+def _require_validated(connection: sa.Connection, dry_run: DryRunLink) -> None:
+    """Refuse an approval that rests on a dry run which somebody has ended since it was looked at."""
+    found = run_of(connection, dry_run.run_id)
+    if found.state is not RunState.VALIDATED or found.plan_hash != dry_run.plan_hash:
+        raise DecisionRefused(
+            Problem(
+                f"dry run '{dry_run.run_id}' is {found.state} by now (plan {found.plan_hash[:12]})",
+                f"an approval rests on a dry run that is {RunState.VALIDATED}, with the plan that was looked at",
+                f"look at `backfill status {dry_run.run_id}`, and decide again",
+            )
+        )
 
 
 def _require_edition(connection: sa.Connection, run_id: str, edition: int) -> None:
@@ -361,6 +401,7 @@ def _decision_of(row: sa.Row[Any], anew: datetime | None) -> RunDecision:
         row.proof,
         void=row.plan_hash != row.present or outlived,
         approval=row.id,
+        rests_on=link_from_json(row.dry_run),
     )
 
 

@@ -108,6 +108,7 @@ approvals = sa.Table(
     *who(),
     policy_cell(),
     sa.Column("at", Utc, nullable=False),
+    sa.Column("dry_run", Text, nullable=False, default="", server_default=""),
 )
 publications = sa.Table(
     "publications",

@@ -1,0 +1,162 @@
+"""Dry runs of planned runs: which run needs one by the policy, and the manifest of one.
+
+Put here what is looked up for both. The terms of a policy are `manifests.dry_runs`', which chunks a dry run takes
+`manifests.dry_run_samples`'; which one counts, `backfill_assets.publication.dry_runs`' to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+
+from backfill_assets.installation import Platform
+from manifests.chunks import cut
+from manifests.division import parts_of
+from manifests.dry_run_proof import Asked, FoundDryRun, reasons_against
+from manifests.dry_run_samples import DEFAULT_CHUNKS, dry_run_id, dry_run_manifest, sampled
+from manifests.dry_runs import terms_of
+from manifests.errors import Problem, TransitionRefused
+from manifests.estimates import FileIndex
+from manifests.facts import SourceState
+from manifests.lifecycle import ENDED, RunState
+from manifests.model import Kind, RunManifest
+from manifests.plan import Plan
+from manifests.policy import Policy
+from manifests.series import step_id
+from manifests.who_may import proposal_problems
+from resources.ledger.facade import RunRecord
+
+
+def with_dry_run_terms(
+    platform: Platform,
+    plan: Plan,
+    manifest: RunManifest,
+    policy: Policy,
+    source: SourceState,
+    whole: RunManifest | None = None,
+) -> Plan:
+    """Return a plan with why it needs a dry run by a policy, if it does: not where the platform approves it itself.
+
+    `whole` is the progressive manifest that it is a step of: all steps count together.
+    """
+    rule = policy.rule_for(plan.target, manifest.kind)
+    if rule.dry_run is None or not plan.publishes or manifest.kind is Kind.LIVE:
+        return plan
+    by_rule = platform.ledger.ticks.has_proposed(manifest)
+    if by_rule and not proposal_problems(rule, plan.run_id, len(plan.chunks)):
+        return plan
+    chunks, rows = _size(platform, plan, manifest, source, whole)
+    return replace(plan, dry_run=terms_of(rule.dry_run, chunks, rows))
+
+
+def _size(
+    platform: Platform, plan: Plan, manifest: RunManifest, source: SourceState, whole: RunManifest | None
+) -> tuple[int, int]:
+    """Return how many chunks a run has and how many source rows it would read, all steps of a progressive one together."""
+    if whole is not None and whole.progressive is not None:
+        target, days = platform.products.target(plan.target), whole.target.publish_range
+        chunks = cut(plan.chunking, days.start, days.end, parts_of(target.chunk_values, whole.target.values))
+        first = days.start - timedelta(days=plan.warm_up_days)
+        return len(list(chunks)), FileIndex(source.files).read_for(first, days.end).rows
+    others = [one.plan for one in _steps_beside(platform, manifest)]
+    plans = [plan, *others]
+    return sum(len(one.chunks) for one in plans), sum(one.reads.rows for one in plans)
+
+
+def asked_of(platform: Platform, record: RunRecord) -> Asked:
+    """Return what a dry run of a run is held against: its plan, and the chunks of all steps where it is one."""
+    plans = [record.plan, *(one.plan for one in _steps_beside(platform, record.manifest))]
+    scope = {chunk.key for plan in plans for chunk in plan.chunks}
+    return Asked(record.run_id, record.plan, record.manifest.development, scope)
+
+
+def found_of(platform: Platform, record: RunRecord) -> FoundDryRun:
+    """Return a run on record as a dry run that could count."""
+    passed = [one.at for one in platform.ledger.history(record.run_id) if one.to_state is RunState.VALIDATED]
+    at = passed[-1] if passed else None
+    return FoundDryRun(record.run_id, record.plan, record.manifest.development, record.state, at)
+
+
+def manifest_of_dry_run(platform: Platform, run_id: str, requested_by: str) -> RunManifest:
+    """Return the manifest of the dry run of a planned run, or of the first planned step of a progressive one.
+
+    One that is on record and may still count is answered with its own manifest: the same command again makes no other.
+
+    Raises:
+        InputRefused: if the ledger holds no such run.
+        TransitionRefused: if the run is not planned, or changes nothing.
+    """
+    record = _planned(platform, run_id)
+    beside = _steps_beside(platform, record.manifest)
+    plans = [record.plan, *(one.plan for one in beside)]
+    in_order = sorted([record, *beside], key=lambda one: one.manifest.series.step if one.manifest.series else 0)
+    chunks = [chunk for one in in_order for chunk in one.plan.chunks]
+    terms, series = record.plan.dry_run, record.manifest.series
+    name = record.run_id if series is None else series.of
+    keys = sampled(name, chunks, DEFAULT_CHUNKS if terms is None else terms.least)
+    for number in count(1):
+        own = dry_run_id(record.run_id, record.plan_hash, number)
+        known = platform.ledger.find(own)
+        if known is None:
+            return dry_run_manifest(record.manifest, plans, keys, run_id=own, requested_by=requested_by)
+        if not _is_spent(platform, record, known):
+            return known.manifest
+    raise AssertionError("numbers do not end")
+
+
+def _is_spent(platform: Platform, record: RunRecord, known: RunRecord) -> bool:
+    """Whether nothing that counts can come of a dry run any more."""
+    if known.state is not RunState.VALIDATED or record.plan.dry_run is None:
+        return known.state in ENDED
+    asked, at = asked_of(platform, record), platform.ledger.latest()
+    return bool(reasons_against(asked, record.plan.dry_run, found_of(platform, known), at))
+
+
+def _planned(platform: Platform, run_id: str) -> RunRecord:
+    record = platform.ledger.find(run_id) or _first_planned_step(platform, run_id) or platform.ledger.run(run_id)
+    problems = []
+    if record.state is not RunState.PLANNED:
+        problems.append(
+            Problem(
+                f"run '{record.run_id}' is {record.state}",
+                "a dry run comes before the approval, and is of the plan that would be approved",
+                "give the change a run id of its own, and plan it",
+            )
+        )
+    if not record.manifest.execution_mode.publishes:
+        problems.append(
+            Problem(
+                f"run '{record.run_id}' has mode {record.mode}",
+                "a dry run is of a run that would change its target",
+                "name that run",
+            )
+        )
+    if problems:
+        raise TransitionRefused(problems)
+    return record
+
+
+def _first_planned_step(platform: Platform, series: str) -> RunRecord | None:
+    first = platform.ledger.find(step_id(series, 1))
+    if first is None or first.manifest.series is None:
+        return None
+    steps = sorted([first, *_steps_beside(platform, first.manifest)], key=lambda one: one.run_id)
+    return next((one for one in steps if one.state is RunState.PLANNED), first)
+
+
+def _steps_beside(platform: Platform, manifest: RunManifest) -> list[RunRecord]:
+    """Return the other steps of the series that a manifest is of, as far as they are on record, in their order."""
+    return list(_each_beside(platform, manifest)) if manifest.series is not None else []
+
+
+def _each_beside(platform: Platform, manifest: RunManifest) -> Iterator[RunRecord]:
+    series = manifest.series
+    assert series is not None
+    for number in range(1, series.steps + 1):
+        found = platform.ledger.find(step_id(series.of, number))
+        if found is None or found.run_id == manifest.run_id or found.manifest.series is None:
+            continue
+        if found.manifest.series.of == series.of and found.target == manifest.target.table:
+            yield found

@@ -1,0 +1,150 @@
+"""The dry run that an approval rests on: which one on record counts for a run, and whether it still stands when the run is published.
+
+Put here what is looked up in ledger and journal. The reasons that follow from two plans are `manifests.dry_run_proof`'s, what a dry
+run leaves as evidence `backfill_assets.evidence.dry_runs`'; how one is made, `backfill_assets.planning.dry_runs`' to say.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from backfill_assets.evidence.dry_runs import changed_since, dry_run_facts
+from backfill_assets.evidence.preconditions import unexplained_of
+from backfill_assets.installation import Platform
+from backfill_assets.planning.dry_runs import asked_of, found_of
+from backfill_assets.publication.gate_problems import gate_problems
+from manifests.canonical import sha256_of
+from manifests.dry_run_proof import Asked, FoundDryRun, other_snapshots, reasons_against
+from manifests.dry_run_samples import dry_run_id
+from manifests.dry_runs import DryRunLink, DryRunTerms
+from manifests.errors import Problem, Refused
+from manifests.lifecycle import RunState
+from manifests.model import Mode
+from manifests.who_may import age_problems
+from resources.ledger.facade import RunRecord
+
+_STANDS = frozenset({RunState.VALIDATED, RunState.CANCELLED})
+"""States of a dry run that stands for what was approved on it: cancelling one puts it away, and says nothing against its results."""
+_SHOWN = 3
+"""Dry runs of which it is said why they do not count."""
+
+
+def dry_run_for(platform: Platform, record: RunRecord) -> tuple[DryRunLink | None, list[Problem]]:
+    """Return the newest dry run that counts for a run which needs one, or why there is none; neither of a run that needs none."""
+    terms = record.plan.dry_run
+    if terms is None:
+        return None, []
+    asked, at = asked_of(platform, record), platform.ledger.latest()
+    refused: list[Problem] = []
+    for one in reversed(platform.ledger.runs(target=record.target, mode=Mode.DRY_RUN)):
+        try:
+            reasons = _reasons(platform, asked, terms, one, at)
+            if not reasons:
+                return _link(platform, asked, one), []
+        except Refused as refusal:
+            reasons = [f"it cannot be read: {refusal.problems[0].what}"]
+        if len(refused) < _SHOWN:
+            refused.append(_does_not_count(one, terms, reasons))
+    return None, [_missing(record, terms), *refused]
+
+
+def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
+    """Say why the approval of a run which needs a dry run rests on none any more; how old it is was asked when it was approved."""
+    terms, approval = record.plan.dry_run, platform.ledger.approval_of(record)
+    if terms is None or approval is None:  # that nobody has approved it is said elsewhere
+        return []
+    if (link := approval.rests_on) is None:
+        return [_without_link(record, "names no dry run")]
+    found = platform.ledger.find(link.run_id)
+    if found is None:
+        return [_without_link(record, f"rests on dry run '{link.run_id}', which is not on record")]
+    if found.state not in _STANDS or found.plan_hash != link.plan_hash:
+        why = f" ({found.state_reason})" if found.state_reason else ""
+        return [_without_link(record, f"rests on dry run '{link.run_id}', which is {found.state} by now{why}")]
+    if changed_since(platform, link):
+        return [_without_link(record, f"rests on dry run '{link.run_id}', whose results on record are others by now")]
+    return []
+
+
+def unexplained_link(platform: Platform, record: RunRecord) -> list[Problem]:
+    """Say that the dry run which a run's approval rests on was changed by hand since."""
+    approval = platform.ledger.approval_of(record)
+    link = None if approval is None else approval.rests_on
+    if link is None or platform.ledger.find(link.run_id) is None:
+        return []
+    run_id = link.run_id
+    wrong = unexplained_of(platform, run_id)
+    return [_without_link(record, f"rests on dry run '{run_id}': {wrong[0].where} {wrong[0].what}")] if wrong else []
+
+
+def dry_run_in_words(platform: Platform, record: RunRecord) -> str:
+    """Say which dry run the approval of a run rests on, or which one counts for it, or that it still needs one; empty if it needs none."""
+    if record.plan.dry_run is None:
+        return ""
+    approval = platform.ledger.approval_of(record)
+    if approval is not None and (rests_on := approval.rests_on) is not None:
+        return f"approved on {rests_on.describe()}"
+    if record.state is not RunState.PLANNED:
+        return record.plan.dry_run.describe()
+    link, _ = dry_run_for(platform, record)
+    if link is not None:
+        return f"required, and there is {link.describe()}"
+    return f"{record.plan.dry_run.describe()}; none counts yet: `backfill plan --dry-run-of {record.run_id}`"
+
+
+def _reasons(platform: Platform, asked: Asked, terms: DryRunTerms, record: RunRecord, at: datetime) -> list[str]:
+    """Return each reason why a run on record is no dry run that counts; the ledger's journal is asked last, where none is found."""
+    ledger, run_id = platform.ledger, record.run_id
+    found = found_of(platform, record)
+    if reasons := reasons_against(asked, terms, found, at):
+        return reasons
+    if found.plan.hash != record.plan_hash or record.manifest.hash != found.plan.manifest_hash:
+        reasons.append("its plan or manifest on record does not match its hash")
+    reasons += [one.what for one in gate_problems(platform, run_id, found.plan, ledger.chunks(run_id))]
+    reasons += _expired(platform, record, found, at)
+    reasons += [f"{one.where} {one.what}" for one in unexplained_of(platform, run_id)[:_SHOWN]]
+    return reasons
+
+
+def _expired(platform: Platform, record: RunRecord, found: FoundDryRun, at: datetime) -> list[str]:
+    approval = platform.ledger.approval_of(record)
+    if approval is None:
+        return ["no approval of its plan is on record"]
+    rule = platform.policy.rule_for(record.target, record.kind)
+    since = found.plan.run_clock
+    return [one.what for one in age_problems(rule, record.run_id, planned_at=since, approved_at=approval.at, at=at)]
+
+
+def _link(platform: Platform, asked: Asked, record: RunRecord) -> DryRunLink:
+    facts, found = dry_run_facts(platform, record.run_id), found_of(platform, record)
+    assert found.validated_at is not None, "one without would not count"
+    rows = sum(one["rows"] or 0 for one in facts["chunks"])
+    others = other_snapshots(asked.plan, found.plan)
+    done = len(facts["chunks"])
+    return DryRunLink(record.run_id, record.plan_hash, sha256_of(facts), done, rows, found.validated_at, others)
+
+
+def _missing(record: RunRecord, terms: DryRunTerms) -> Problem:
+    run_id, own = record.run_id, dry_run_id(record.run_id, record.plan_hash)
+    return Problem(
+        f"no dry run counts for run '{run_id}', which has {terms.why}",
+        f"the policy asks for one before the approval: {terms.rule}",
+        f"`backfill plan --dry-run-of {run_id}` makes one, as '{own}' if that id is free; `backfill approve` and `backfill run` it, "
+        "and approve this run then",
+    )
+
+
+def _does_not_count(record: RunRecord, terms: DryRunTerms, reasons: list[str]) -> Problem:
+    return Problem(
+        f"dry run '{record.run_id}' does not count: {'; '.join(reasons)}",
+        f"what counts is {terms.rule}",
+        "leave it, or mend what is said of it",
+    )
+
+
+def _without_link(record: RunRecord, what: str) -> Problem:
+    return Problem(
+        f"the approval of '{record.run_id}' {what}",
+        "what was approved on a dry run is published while that dry run stands",
+        f"`backfill cancel {record.run_id} --by NAME`, and plan the change again under a new run id, with a dry run of its own",
+    )
