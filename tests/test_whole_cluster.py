@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Services:
     jars: Path
 
     def environment(self, name: str, spark: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of an installation of its own, with databases of its own."""
+        """Return the environment of an installation with databases of its own; its run is named as it is, since all have one warehouse."""
         ledger, dagster = self.postgres.database(), self.postgres.database()
         return environment_of(
             self.folder / name,
@@ -50,7 +50,7 @@ class Services:
             catalog=json.dumps(self.catalog.properties),
             ledger_url=ledger,
             dagster_storage_url=dagster,
-        )
+        ) | {"ELSEWHERE_RUN": name}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,14 @@ def test_a_run_on_a_connect_server_with_s3_rest_and_postgres_is_the_run_of_local
 # --- the real log -----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def apart(services: Services, request: pytest.FixtureRequest) -> Iterator[Services]:
+    """The servers, with a catalog and a warehouse that have no table yet."""
+    bucket = services.store.bucket("real-on-cluster" if "cluster" in request.node.name else "real-on-server")
+    with rest_catalog(services.store, bucket) as catalog:
+        yield replace(services, catalog=catalog)
+
+
 @pytest.fixture(scope="module")
 def real_local(tmp_path_factory: pytest.TempPathFactory, real_log: Path) -> dict[str, Any]:
     """What local Spark computes of the real log."""
@@ -134,22 +142,22 @@ def real_local(tmp_path_factory: pytest.TempPathFactory, real_log: Path) -> dict
 
 
 def test_the_real_log_has_the_digests_of_local_spark_on_a_cluster(
-    services: Services, real_local: dict[str, Any], real_log: Path, master: str
+    apart: Services, real_local: dict[str, Any], real_log: Path, master: str
 ) -> None:
-    spark = EXECUTORS | {"spark.master": master, "spark.executor.extraClassPath": f"{services.jars}/*"}
-    environment = services.environment("real-on-cluster", spark) | {"ELSEWHERE_LOG": str(real_log)}
-    found = core("real", environment, services.folder)
+    spark = EXECUTORS | {"spark.master": master, "spark.executor.extraClassPath": f"{apart.jars}/*"}
+    environment = apart.environment("real-on-cluster", spark) | {"ELSEWHERE_LOG": str(real_log)}
+    found = core("real", environment, apart.folder)
     print(f"{found['rows']:,} rows of {len(found['digests'])} chunks")
-    assert (found["state"], found["rows"]) == ("VALIDATED", 16_575_643), found["why"]
+    assert (found["state"], found["rows"] > 16_000_000) == ("VALIDATED", True), found["why"]
     assert found == real_local
 
 
 def test_the_real_log_has_the_digests_of_local_spark_on_a_connect_server(
-    services: Services, real_local: dict[str, Any], real_log: Path
+    apart: Services, real_local: dict[str, Any], real_log: Path
 ) -> None:
-    with server_of(services, "real") as server:
-        environment = services.environment("real-on-server", {"spark.remote": server.address})
-        found = core("real", environment | {"ELSEWHERE_LOG": str(real_log)}, services.folder)
+    with server_of(apart, "real") as server:
+        environment = apart.environment("real-on-server", {"spark.remote": server.address})
+        found = core("real", environment | {"ELSEWHERE_LOG": str(real_log)}, apart.folder)
     assert found == real_local
 
 
