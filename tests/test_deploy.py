@@ -26,9 +26,11 @@ import kubernetes
 import kubernetes_validate
 import pytest
 import yaml
+from dagster import DagsterRun
 from dagster._config import process_config, resolve_to_config_type
 from dagster._core.instance.config import dagster_instance_config
-from dagster_k8s.job import DagsterK8sJobConfig, construct_dagster_k8s_job
+from dagster_k8s.container_context import K8sContainerContext
+from dagster_k8s.job import construct_dagster_k8s_job
 from dagster_k8s.launcher import K8sRunLauncher
 from kubeflow_spark_api.models.spark_v1alpha1_spark_connect import SparkV1alpha1SparkConnect
 
@@ -111,7 +113,10 @@ def test_what_a_service_names_is_declared() -> None:
         assert all((DEPLOY / one).exists() for one in named if one.startswith("./")), name
         for other, waits in service.get("depends_on", {}).items():
             ends = SERVICES[other].get("restart") == "no"
-            assert waits["condition"] == ("service_completed_successfully" if ends else "service_healthy"), (name, other)
+            assert waits["condition"] == ("service_completed_successfully" if ends else "service_healthy"), (
+                name,
+                other,
+            )
             assert ends or "healthcheck" in SERVICES[other], other
 
 
@@ -239,38 +244,22 @@ PODS = {
 
 def run_job() -> dict[str, Any]:
     """Return the Job that Dagster's launcher makes of a run by the instance of `base`."""
-    config = instance()["run_launcher"]["config"]
-    evaluated = process_config(
-        resolve_to_config_type(K8sRunLauncher.config_type()), config | {"job_namespace": "backfill-history"}
-    )
+    config = instance()["run_launcher"]["config"] | {"job_namespace": "backfill-history"}
+    evaluated = process_config(resolve_to_config_type(K8sRunLauncher.config_type()), config)
     assert evaluated.success, evaluated.errors
-    given = dict(evaluated.value)
-    for name in (
-        *("load_incluster_config", "kubeconfig_file", "k8s_api_ssl_ca_cert_file", "fail_pod_on_run_failure", "job_namespace"),
-        *("only_allow_user_defined_k8s_config_fields", "only_allow_user_defined_env_vars"),
-    ):
-        given.pop(name, None)
-    run_config = given.pop("run_k8s_config")
-    job_config = DagsterK8sJobConfig(job_image=OWN_IMAGE, **given)
-    container = container_context(config | {"run_k8s_config": run_config})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dagster_k8s.launcher.load_kubernetes_config", lambda **_: None)  # there is no cluster
+        launcher = K8sRunLauncher(**evaluated.value)
+    context = K8sContainerContext.create_for_run(DagsterRun(job_name="one"), launcher, include_run_tags=False)
     job = construct_dagster_k8s_job(
-        job_config, ["dagster", "api", "execute_run", "{}"], "dagster-run-1", container, pod_name="dagster-run-1"
+        context.get_k8s_job_config(OWN_IMAGE, launcher),
+        ["dagster", "api", "execute_run", "{}"],
+        "dagster-run-1",
+        context.run_k8s_config,
+        pod_name="dagster-run-1",
     )
     made: dict[str, Any] = kubernetes.client.ApiClient().sanitize_for_serialization(job)
     return made
-
-
-def container_context(config: Mapping[str, Any]) -> Any:
-    from dagster_k8s.container_context import K8sContainerContext
-
-    names = ("env_config_maps", "env_secrets", "volumes", "volume_mounts", "labels", "resources", "security_context")
-    context = K8sContainerContext.create_from_config(
-        {
-            "k8s": {name: config[name] for name in (*names, "run_k8s_config", "service_account_name")}
-            | {"namespace": "backfill-history"}
-        }
-    )
-    return context.get_run_user_defined_k8s_config() if hasattr(context, "get_run_user_defined_k8s_config") else context.run_k8s_config  # fmt: skip
 
 
 def instance() -> dict[str, Any]:
@@ -286,7 +275,10 @@ def test_a_run_is_a_valid_job_with_settings_home_and_instance() -> None:
     assert {one["mountPath"] for one in container["volumeMounts"]} >= {
         "/srv/backfill", "/tmp", "/opt/dagster", "/opt/dagster/dagster.yaml",
     }  # fmt: skip
-    assert [list(one.values())[0]["name"] for one in container["envFrom"]] == ["backfill-settings", "backfill-secrets"]
+    assert [next(iter(one.values()))["name"] for one in container["envFrom"]] == [
+        "backfill-settings",
+        "backfill-secrets",
+    ]
     assert pod["serviceAccountName"] == "backfill-run"
     assert job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == "run"
 
@@ -367,7 +359,9 @@ def test_what_a_pod_names_is_there() -> None:
 
 
 def arguments(name: str) -> list[str]:
-    found: list[str] = documents(KUBERNETES / "base" / f"{name}.yaml")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    found: list[str] = documents(KUBERNETES / "base" / f"{name}.yaml")[0]["spec"]["template"]["spec"]["containers"][0][
+        "args"
+    ]
     return found
 
 
@@ -417,7 +411,10 @@ def test_dagster_takes_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     assert process_config(kind, config["run_launcher"]["config"]).success
     assert not process_config(kind, config["run_launcher"]["config"] | {"job_namespac": "x"}).success
     assert {name for name, value in flat(config) if name == "env"} == {"env"}
-    assert {value for name, value in flat(config) if name == "env"} <= {DAGSTER_STORAGE_VARIABLE, "DAGSTER_RUN_NAMESPACE"}
+    assert {value for name, value in flat(config) if name == "env"} <= {
+        DAGSTER_STORAGE_VARIABLE,
+        "DAGSTER_RUN_NAMESPACE",
+    }
 
 
 def flat(value: Any) -> Iterator[tuple[str, Any]]:
@@ -434,7 +431,13 @@ def flat(value: Any) -> Iterator[tuple[str, Any]]:
 CHART = {
     "": {
         *("global", "generatePostgresqlPasswordSecret", "serviceAccount", "telemetry", "postgresql", "runLauncher"),
-        *("dagster-user-deployments", "dagsterWebserver", "dagsterDaemon", "computeLogManager", "additionalInstanceConfig"),
+        *(
+            "dagster-user-deployments",
+            "dagsterWebserver",
+            "dagsterDaemon",
+            "computeLogManager",
+            "additionalInstanceConfig",
+        ),
     },
     "dagsterWebserver": {
         *("image", "enableReadOnly", "service", "envConfigMaps", "envSecrets", "labels", "podSecurityContext"),
@@ -451,7 +454,15 @@ CHART = {
 }
 """Of the chart's values those that are set here: its schema is in no package, and was read when this was written."""
 LAUNCHER = {
-    *("imagePullPolicy", "loadInclusterConfig", "envConfigMaps", "envSecrets", "labels", "resources", "securityContext"),
+    *(
+        "imagePullPolicy",
+        "loadInclusterConfig",
+        "envConfigMaps",
+        "envSecrets",
+        "labels",
+        "resources",
+        "securityContext",
+    ),
     *("volumes", "volumeMounts", "runK8sConfig"),
 }
 
@@ -497,7 +508,9 @@ def test_the_pods_of_the_chart_are_valid_and_not_root() -> None:
             "volumes": one["volumes"],
             "automountServiceAccountToken": True,
         }
-        require_valid({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": one["labels"]}, "spec": pod})
+        require_valid(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": one["labels"]}, "spec": pod}
+        )
         assert confined({"spec": pod}) == []
         assert container["image"] == OWN_IMAGE
 
@@ -518,7 +531,9 @@ def test_the_settings_of_a_namespace_resolve_and_are_those_of_its_modes(
 ) -> None:
     own = map_of(namespace)
     assert not SECRET.keys() & own.keys()
-    found = settings_of(monkeypatch, {key: value for key, value in (own | SECRET).items() if key.startswith("BACKFILL_")})
+    found = settings_of(
+        monkeypatch, {key: value for key, value in (own | SECRET).items() if key.startswith("BACKFILL_")}
+    )
     assert {mode for mode in Mode if found.server_of(mode)} == NAMESPACES[namespace]
     assert {found.server_of(mode) for mode in NAMESPACES[namespace]} == {"sc://spark:15002"}
     assert own["DAGSTER_RUN_NAMESPACE"] == f"backfill-{namespace}"
@@ -585,7 +600,9 @@ def test_a_spark_connect_is_one_by_the_models_of_its_operator(file: Path) -> Non
 def test_a_spark_application_is_one_by_the_definition_of_its_operator(file: Path) -> None:
     folder = os.environ.get("BACKFILL_TEST_CRDS", "")
     if not folder:
-        pytest.skip("Apache's definition of SparkApplication is in no package: BACKFILL_TEST_CRDS names a folder with it")
+        pytest.skip(
+            "Apache's definition of SparkApplication is in no package: BACKFILL_TEST_CRDS names a folder with it"
+        )
     (resource,) = documents(file)
     found = [one for name in Path(folder).glob("*.yaml") for one in documents(name) if one["spec"]["group"] == "spark.apache.org"]  # fmt: skip
     (version,) = (one for one in found[0]["spec"]["versions"] if one["name"] == "v1")
@@ -610,7 +627,9 @@ def closed(schema: Any) -> Any:
 @pytest.mark.parametrize("name", [one for one in PODS if one.startswith("spark/")])
 def test_the_pods_of_spark_are_valid(name: str) -> None:
     template = PODS[name]
-    require_valid({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": "a"}, "spec": template["spec"]})
+    require_valid(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": "a"}, "spec": template["spec"]}
+    )
     assert template["metadata"]["labels"]["app.kubernetes.io/component"] == "spark"
 
 
@@ -660,16 +679,16 @@ CATALOG, STORE, API = "192.0.2.10/32:8181", "192.0.2.11/32:443", "192.0.2.12/32:
 def test_nothing_is_reached_that_no_policy_names() -> None:
     for namespace in NAMESPACES:
         assert reached(namespace, "anything else") == DNS | {"postgres:5432"}
-        denied = [one for one in POLICIES[namespace] if one["spec"]["podSelector"] == {} and "egress" not in one["spec"]]
+        denied = [
+            one for one in POLICIES[namespace] if one["spec"]["podSelector"] == {} and "egress" not in one["spec"]
+        ]
         assert [one["spec"]["policyTypes"] for one in denied] == [["Ingress", "Egress"]]
 
 
 def test_where_transforms_compute_the_store_alone_is_reached_and_no_database() -> None:
     for namespace in NAMESPACES:
         assert reached(namespace, "spark") == DNS | {"spark:any", STORE, API}
-    (postgres,) = (
-        one for one in documents(KUBERNETES / "data" / "postgres.yaml") if one["kind"] == "NetworkPolicy"
-    )
+    (postgres,) = (one for one in documents(KUBERNETES / "data" / "postgres.yaml") if one["kind"] == "NetworkPolicy")
     (rule,) = postgres["spec"]["ingress"]
     labels = {"app.kubernetes.io/part-of": "backfill"}
     (peer,) = rule["from"]
