@@ -382,7 +382,7 @@ def test_an_option_that_a_page_names_is_one_of_a_command(page: Path) -> None:
 # --- files and modules ------------------------------------------------------------------------------------------------
 
 PACKAGES = ("backfill_assets", "resources", "manifests")
-FOLDERS = tuple(f"{name}/" for name in (*PACKAGES, "tests", "docs", "benchmarks"))
+FOLDERS = tuple(f"{name}/" for name in (*PACKAGES, "tests", "docs", "benchmarks", "deploy"))
 WRITTEN_BY_READERS = {
     f"backfill_assets/products/{name}" for name in ("metering/__init__.py", "metering.py", "metering/", "metering")
 } | {"metering/__init__.py"}
