@@ -75,6 +75,7 @@ from resources.ledger.facade import (
     Verdict,
     operator,
 )
+from resources.logs import traces
 
 _log = logging.getLogger(__name__)
 _OF_THE_PLATFORM = {
@@ -108,8 +109,9 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_prog
         tell("gating", [chunk.chunk for chunk in waiting], "")
         for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
             run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
-            with stopping.ending(run_id):
+            with traces.span_of("gate_chunks", plan, chunks=len(chunks)), stopping.ending(run_id):
                 found, also = run_gates(run, chunks), judge_derived(run, chunks)
+                traces.note(rows=sum(one.rows for one in found), gate=CHUNK_GATE)
             results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
         faults.reach("gating.judged")
         platform.ledger.record_gated(run_id, results)
@@ -216,7 +218,7 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
         _wait_for_owner(platform, record)  # nothing has changed since
         return None
     stopping.going_on(run_id)()
-    with stopping.ending(run_id):
+    with traces.span_of("gate_run", record.plan, chunks=len(chunks)), stopping.ending(run_id):
         verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)
     faults.reach("gating.run_judged")
     if not platform.ledger.judge(run_id, verdicts, operator(), of=staged):
