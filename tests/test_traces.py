@@ -19,11 +19,12 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner
+from launches import CONTEXT
 from pydantic import ValidationError
 from small_worlds import copy_of
 from span_collector import Collector, Span, collecting
+from traced_processes import ended, killed_once_committed, staged_and_published, started
 
-from backfill_assets import faults
 from backfill_assets.cli.command import cli
 from backfill_assets.installation import Platform
 from backfill_assets.planning.resolve import plan_run
@@ -178,7 +179,7 @@ def test_spans_say_which_table_chunks_attempt_gate_snapshot_and_sink(spans: list
     assert own["commit"] | {"table": READINGS, "action": "publish", "files_added": 8} == own["commit"]
     assert own["commit"]["snapshot_id"] == own["publish"]["snapshot_id"]
     assert int(own["commit"]["snapshot_id"]) > 2**53  # in words: a page's script would round the number
-    assert own["sink"] | {"sink": "run_audit", "action": "PUBLISH"} == own["sink"]
+    assert own["sink"] | {"sink": "run_audit", "action": "publish"} == own["sink"]
 
 
 def test_a_batch_that_fails_is_an_error_by_its_kind_and_quotes_no_row(collected: tuple[Collector, Path]) -> None:
@@ -238,15 +239,13 @@ def _with_history(platform: Platform) -> None:
 # --- one trace, several processes -------------------------------------------------------------------------------------
 
 
-def _staged_and_published(home: Path) -> None:
-    with declared():
-        platform = opened(home)
-        staged(platform, "shared")
-        publish(platform, "shared")
+def _spans_of_a_fork() -> None:
+    with traces.span("forked", "shared"):
+        pass
 
 
 def test_what_several_processes_do_for_a_run_is_one_trace(tmp_path: Path) -> None:
-    """The second is forked from the first while that has a connection open, and ends as Dagster's steps do."""
+    """One of them is forked while this one has a connection open; both end as Dagster's steps do, without `atexit`."""
     with collecting() as collector, declared():
         platform = opened(tmp_path / "home")
         initialise(platform)
@@ -254,10 +253,9 @@ def test_what_several_processes_do_for_a_run_is_one_trace(tmp_path: Path) -> Non
         planned(platform, manifest("shared", REPLACE, SCOPE))
         _wait_for(lambda: collector.named("backfill.plan"))
         closed(platform)
-        child = multiprocessing.get_context("fork").Process(target=_staged_and_published, args=(tmp_path / "home",))
-        child.start()
-        child.join(60)
-        assert child.exitcode == 0
+        stages = started(CONTEXT, staged_and_published, tmp_path / "home", collector.address, "shared")
+        forked = started(multiprocessing.get_context("fork"), _spans_of_a_fork)
+        assert (ended(forked), ended(stages)) == (0, 0)
         with traces.span("after", "shared"):
             pass
         traces.end()
@@ -265,7 +263,8 @@ def test_what_several_processes_do_for_a_run_is_one_trace(tmp_path: Path) -> Non
     assert own == collector.spans
     processes = {span.name: span.process for span in own}
     assert processes["backfill.plan"] == processes["backfill.after"] == os.getpid()
-    assert processes["backfill.batch"] == processes["backfill.publish"] == child.pid
+    assert processes["backfill.batch"] == processes["backfill.publish"] == stages.pid
+    assert processes["backfill.forked"] == forked.pid
     assert len({span.id for span in own}) == len(own)
 
 
@@ -422,12 +421,8 @@ def test_a_process_that_is_killed_leaves_the_spans_that_it_has_sent(tmp_path: Pa
         initialise(platform)
         planned(platform, manifest("killed", REPLACE, SCOPE))
         closed(platform)
-        child = multiprocessing.get_context("fork").Process(
-            target=_killed_committing, args=(tmp_path / "home", collector.address)
-        )
-        child.start()
-        child.join(60)
-        assert child.exitcode == -9
+        child = started(CONTEXT, killed_once_committed, tmp_path / "home", collector.address, "killed")
+        assert ended(child) == -9
         on(collector)
         platform = opened(tmp_path / "home")
         assert publish(platform, "killed").new is False
@@ -437,19 +432,6 @@ def test_a_process_that_is_killed_leaves_the_spans_that_it_has_sent(tmp_path: Pa
     (again,) = (span for span in collector.named("backfill.publish") if span.process == os.getpid())
     assert (again.attributes["new"], again.failed) == (False, False)
     assert {span.trace for span in collector.spans} == {again.trace}
-
-
-def _killed_committing(home: Path, address: str) -> None:
-    def reach(point: str) -> None:
-        if point == "publishing.recorded":
-            time.sleep(2.5)  # what has ended is sent each second
-            os.kill(os.getpid(), 9)
-
-    traces.configure(Traces(endpoint=address))
-    with declared(), mock.patch.object(faults, "reach", reach):
-        platform = opened(home)
-        staged(platform, "killed")
-        publish(platform, "killed")
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
