@@ -50,11 +50,14 @@ from benchmarks.small_table import (
     staged,
 )
 from manifests.errors import EnvironmentRefused, PlanRefused, Problem, PublicationDeferred, TransitionRefused
+from manifests.model import Mode
 from manifests.reading import manifest_from
 from manifests.trace_settings import Traces
 from resources import logs
 from resources.logs import traces
 from resources.settings import load_settings
+from resources.spark import one_reach
+from resources.spark.sessions import ModeSpark
 
 REPLACE = "REPLACE_PARTITIONS"
 SECRET = "s3cr3t-of-the-collector"
@@ -432,6 +435,25 @@ def test_a_process_that_is_killed_leaves_the_spans_that_it_has_sent(tmp_path: Pa
     (again,) = (span for span in collector.named("backfill.publish") if span.process == os.getpid())
     assert (again.attributes["new"], again.failed) == (False, False)
     assert {span.trace for span in collector.spans} == {again.trace}
+
+
+def test_neither_the_jvm_nor_its_workers_inherit_the_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BACKFILL_TRACES__HEADERS__AUTHORIZATION", SECRET)
+    seen: list[str] = []
+
+    def start(*_: Any) -> None:
+        seen.append(repr(os.environ))
+
+    with (
+        mock.patch.object(ModeSpark, "_start_without_credentials", start),
+        mock.patch.object(one_reach, "_confined", set()),
+    ):
+        Platform.of(load_settings(home=tmp_path), []).spark._start(Mode.BACKFILL)
+    assert len(seen) == 1
+    assert SECRET not in seen[0]
+    assert (
+        os.environ["BACKFILL_TRACES__HEADERS__AUTHORIZATION"] == SECRET
+    )  # processes that are started later send spans
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
