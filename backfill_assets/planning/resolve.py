@@ -75,7 +75,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False) ->
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
-    with traces.span("plan.sources", source=target.source, references=len(manifest.reference_data)):
+    with traces.span("plan.sources", source=target.source):
         references = reference_states(platform, target, manifest)
         source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
