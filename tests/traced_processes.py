@@ -43,8 +43,8 @@ def started(context: BaseContext, work: Callable[..., None], *arguments: Any) ->
 
 
 def ended(process: BaseProcess) -> int | None:
-    """Return how a process ended; None, and it is killed, if it has not within a minute."""
-    process.join(60)
+    """Return how a process ended; None, and it is killed, if it has not within two minutes."""
+    process.join(120)
     found = process.exitcode
     if found is None:
         process.kill()
