@@ -29,8 +29,9 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from manifests.server_address import require_addresses, shown_address
 from manifests.text import TEXT_RULE, not_text
+from manifests.trace_settings import Traces
 from resources.files.head_places import is_place, shown
-from resources.files.object_names import ambiguous
+from resources.files.setting_places import folders_of_tables, require_one_line, require_whole_in_uris
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
@@ -49,6 +50,8 @@ API_VARIABLES = "BACKFILL_APIS"
 """What the environment variables of API feeds begin with: BACKFILL_APIS__<feed>__<setting>; only an extraction needs them."""
 TOPIC_VARIABLES = "BACKFILL_TOPICS"
 """What the environment variables of topics begin with: BACKFILL_TOPICS__<topic>__<setting>; only a landing needs them."""
+TRACE_VARIABLES = "BACKFILL_TRACES"
+"""What the environment variables of traces begin with, the headers with the collector's credentials among them."""
 WEBHOOK_VARIABLE = "BACKFILL_NOTIFICATION_WEBHOOK"
 _FORMER_SINK = "breach_notifications"
 """The sink whose address is `notification_webhook`, as it was before sinks had settings of their own."""
@@ -137,6 +140,10 @@ class Settings(BaseSettings):
         None, description="From which level on lines are written; by default WARNING on stderr and INFO in the file."
     )
     log_file: Path | None = Field(None, description="A file that log lines are appended to, beside stderr.")
+    traces: Traces = Field(
+        Traces(),
+        description="Where spans of runs are sent (`endpoint`), of which share of the runs, and with which `headers`; without, nowhere.",
+    )
     table_folders: list[str] = Field(
         default_factory=list,
         description="Local folders beside the warehouse that runs read and write, where tables of others lie. Each is an "
@@ -185,8 +192,8 @@ class Settings(BaseSettings):
     def _resolve(self) -> Self:
         home = _absolute("home", self.home)
         object.__setattr__(self, "home", home)
-        _require_whole_in_uris("home", str(home))
-        _require_whole_in_uris("catalog.warehouse", self.catalog.get("warehouse", ""))
+        require_whole_in_uris("home", str(home))
+        require_whole_in_uris("catalog.warehouse", self.catalog.get("warehouse", ""))
         for name, place in (
             ("home", str(home)),
             ("catalog.warehouse", self.catalog.get("warehouse", "")),
@@ -194,7 +201,7 @@ class Settings(BaseSettings):
             ("ledger_url", self.ledger_url),
             ("dagster_storage_url", self.dagster_storage_url),
         ):
-            _require_one_line(name, place)
+            require_one_line(name, place)
         if self.policy_file is not None:
             object.__setattr__(self, "policy_file", _absolute("policy_file", self.policy_file))
         if self.log_file is not None:
@@ -211,7 +218,9 @@ class Settings(BaseSettings):
                     "warehouse": f"file://{home}/warehouse",  # PyIceberg takes a URI as it is written
                 },
             )
-        object.__setattr__(self, "table_folders", _folders(self.table_folders, home, self.catalog.get("warehouse", "")))
+        object.__setattr__(
+            self, "table_folders", folders_of_tables(self.table_folders, home, self.catalog.get("warehouse", ""))
+        )
         if not self.ledger_url:
             object.__setattr__(self, "ledger_url", f"sqlite:///{home / 'ledger.db'}")
         try:
@@ -319,50 +328,6 @@ def _require_places(places: list[str]) -> None:
         raise ValueError(
             f"head_places: {', '.join(ascii(shown(place)) for place in wrong)} cannot keep a head: a place is a folder from "
             "the root, git:/path of a repository, or an address (https://host/...)"
-        )
-
-
-def _require_whole_in_uris(name: str, place: str) -> None:
-    """Refuse a place whose name Spark, PyIceberg and SQLAlchemy cut, each on its own: files would be looked for elsewhere."""
-    if cut := sorted({"#", "?"} & set(place)):
-        raise ValueError(
-            f"{name} is {place}: {' and '.join(cut)} would end its path where it is read as a URI; name a place without"
-        )
-    if "://" in place and not place.startswith("file:") and (wrong := ambiguous(place)):
-        raise ValueError(f"{name} is {place!a}, and has {wrong}: objects of a store would be looked for elsewhere")
-
-
-def _folders(folders: list[str], home: Path, warehouse: str) -> list[str]:
-    """Return folders of tables, without what their paths do not need: Spark's sessions get each as a mount.
-
-    Refused are those that are no absolute paths, lie in one another, or in or around the home folder or the warehouse, links
-    followed: a transform reads and writes below them, and evidence and ledger are none of its business.
-    """
-    own = {"the home folder": home.resolve()}
-    if warehouse.startswith("file:"):
-        own["the warehouse"] = Path(warehouse.removeprefix("file://").removeprefix("file:")).resolve()
-    found: dict[str, Path] = {}
-    for folder in folders:
-        _require_whole_in_uris("table_folders", folder)
-        _require_one_line("table_folders", folder)
-        if not folder.startswith("/") or "://" in folder:
-            raise ValueError(f"table_folders has {folder!r}: each is the absolute path of a local folder")
-        place = Path(folder).resolve()
-        for name, other in (own | found).items():
-            if place == other or place in other.parents or other in place.parents:
-                raise ValueError(
-                    f"table_folders has {folder!r}, which lies in or around {name} ({other}): name another folder"
-                )
-        found[repr(folder)] = place
-    return [os.path.normpath(folder) for folder in folders]
-
-
-def _require_one_line(name: str, place: str) -> None:
-    """Refuse a place with what Python leaves out of a URI: it would be another place. The message has no URL: it may hold a password."""
-    if left_out := sorted({"\t", "\n", "\r"} & set(place)):
-        raise ValueError(
-            f"{name} has {' and '.join(map(ascii, left_out))} in it, which is left out where it is read as a URI: that is another "
-            "place; name one without"
         )
 
 

@@ -45,7 +45,7 @@ from benchmarks.small_table import (
 from manifests.errors import EnvironmentRefused, InputRefused, PlanRefused, PublicationRefused
 from resources import logs
 from resources.ledger.transactions import system_clock as now
-from resources.logs import FIELDS, ROOT, bound, configure, event, without_passwords
+from resources.logs import FIELDS, ROOT, bound, configure, event, lines, without_passwords
 from resources.settings import load_settings
 
 REPLACE = "REPLACE_PARTITIONS"
@@ -149,10 +149,10 @@ def test_a_chunk_reads_its_warm_up_too() -> None:
 
     plan = a_plan()
     with logs.of_chunk(plan, plan.chunks[1]):
-        assert logs._bound.get()["source_range"] == "2011-12-03..2012-02-29"
+        assert lines._bound.get()["source_range"] == "2011-12-03..2012-02-29"
         assert plan.warm_up_days == 60
-        assert logs._bound.get()["chunk_id"] == "2012-02"
-    assert logs._bound.get() == {}
+        assert lines._bound.get()["chunk_id"] == "2012-02"
+    assert lines._bound.get() == {}
 
 
 def test_each_step_of_a_run_is_written(written: list[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 import yaml
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from span_collector import collecting
 from support import approved, manifest_data
 
 from backfill_assets.declarations.schema import iceberg_schema
@@ -21,11 +22,23 @@ from resources.lakehouse.facade import LOAD_PROPERTY
 from resources.ledger.facade import Ledger
 from resources.settings import load_settings
 
-HEAVY = ("dagster", "pandera", "polars", "pyarrow", "pydantic", "pyiceberg", "pyspark", "rich", "sqlalchemy", "yaml")
+HEAVY = (
+    "dagster",
+    "opentelemetry",
+    "pandera",
+    "polars",
+    "pyarrow",
+    "pydantic",
+    "pyiceberg",
+    "pyspark",
+    "rich",
+    "sqlalchemy",
+    "yaml",
+)
 """Libraries that take from a tenth of a second to seconds to import."""
 OF_THE_LEDGER = {"pydantic", "rich", "sqlalchemy"}
 """Those without which nobody reads the ledger."""
-FOR_NOTHING = ("alembic", "dagster", "pandera.engines.pandas_engine", "pyspark.pandas")
+FOR_NOTHING = ("alembic", "dagster", "opentelemetry", "pandera.engines.pandas_engine", "pyspark.pandas")
 """What planning has no use for, and comes along easily."""
 RUN = "restate-2012"
 
@@ -71,7 +84,14 @@ def test_where_runs_stand_is_told_by_the_ledger_alone(recorded: Path, arguments:
     assert set(loaded_by(arguments, (*HEAVY, "alembic"), recorded)) == OF_THE_LEDGER
 
 
-def test_a_plan_takes_nothing_along_that_it_has_no_use_for(tmp_path: Path) -> None:
+def test_a_command_that_leaves_no_span_loads_nothing_to_send_one(recorded: Path) -> None:
+    on = {"BACKFILL_TRACES__ENDPOINT": "http://127.0.0.1:9"}
+    assert loaded_by(["status", RUN], ("opentelemetry.trace", "opentelemetry.sdk", "requests"), recorded, **on) == []
+
+
+@pytest.fixture
+def plannable(tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
+    """A home, a manifest that can be planned there, and the variables by which its product is found."""
     home, manifest = tmp_path / "home", tmp_path / "manifest.yaml"
     platform = Platform.of(load_settings(home=home), [metered.PRODUCT])
     initialise(platform)
@@ -88,4 +108,24 @@ def test_a_plan_takes_nothing_along_that_it_has_no_use_for(tmp_path: Path) -> No
     manifest.write_text(yaml.safe_dump(manifest_data(RUN, development=True, **own)))
 
     served = {"BACKFILL_PRODUCTS": '["benchmarks.metered:PRODUCT"]', "PYTHONPATH": str(Path(__file__).parents[1])}
+    return home, manifest, served
+
+
+def test_a_plan_takes_nothing_along_that_it_has_no_use_for(plannable: tuple[Path, Path, dict[str, str]]) -> None:
+    home, manifest, served = plannable
     assert loaded_by(["plan", str(manifest)], FOR_NOTHING, home, **served) == []
+
+
+def test_a_command_sends_its_spans_before_it_ends_and_says_nothing_of_them(
+    plannable: tuple[Path, Path, dict[str, str]],
+) -> None:
+    home, manifest, served = plannable
+    command = [sys.executable, "-m", "backfill_assets.cli.command", "plan", str(manifest)]
+    with collecting() as collector:
+        traced = {"BACKFILL_HOME": str(home), "BACKFILL_TRACES__ENDPOINT": collector.address}
+        environment = dict(os.environ) | served | traced
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.startswith(f"plan of {RUN}")
+    assert done.stderr == ""
+    (plan,) = collector.named("backfill.plan")
+    assert (plan.attributes["run_id"], plan.failed) == (RUN, False)

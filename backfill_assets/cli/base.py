@@ -72,6 +72,7 @@ def opened_platform() -> Iterator[Platform]:
     from backfill_assets.staging.stopping import interruptible
     from resources import logs
     from resources.actors import Channel, acting, identified
+    from resources.logs import traces
     from resources.settings import load_settings
 
     settings = load_settings()
@@ -84,6 +85,7 @@ def opened_platform() -> Iterator[Platform]:
             )
         )
     logs.configure(settings)
+    traces.configure(settings.traces)
     with (
         open_platform(settings) as platform,
         acting(lambda: identified(platform.policy.identity, Channel.CLI)),

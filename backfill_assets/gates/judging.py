@@ -75,6 +75,7 @@ from resources.ledger.facade import (
     Verdict,
     operator,
 )
+from resources.logs import traces
 
 _log = logging.getLogger(__name__)
 _OF_THE_PLATFORM = {
@@ -100,24 +101,32 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_prog
     Also those that another launch staged: it may have ended before it could gate them.
     """
     record = platform.ledger.run(run_id)
-    target = platform.products.target(record.target)
     waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
     if waiting:
-        results: list[GatedChunk] = []
-        stopping.going_on(run_id)()
-        tell("gating", [chunk.chunk for chunk in waiting], "")
-        for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
-            run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
-            with stopping.ending(run_id):
-                found, also = run_gates(run, chunks), judge_derived(run, chunks)
-            results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
-        faults.reach("gating.judged")
-        platform.ledger.record_gated(run_id, results)
-        faults.reach("gating.recorded")
-        for result in results:
-            _say_verdict(record.plan, result)
-        tell("gated", [result.chunk for result in results], "")
+        with traces.span_of("gate_chunks", record.plan, gate=CHUNK_GATE, chunks=len(waiting)):
+            _gate_waiting(platform, record, waiting, tell)
     platform.ledger.settle(run_id, operator())
+
+
+def _gate_waiting(platform: Platform, record: RunRecord, waiting: Sequence[ChunkRecord], tell: Listener) -> None:
+    run_id, target = record.run_id, platform.products.target(record.target)
+    results: list[GatedChunk] = []
+    stopping.going_on(run_id)()
+    tell("gating", [chunk.chunk for chunk in waiting], "")
+    for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
+        run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
+        with stopping.ending(run_id):
+            found, also = run_gates(run, chunks), judge_derived(run, chunks)
+        results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
+    faults.reach("gating.judged")
+    platform.ledger.record_gated(run_id, results)
+    faults.reach("gating.recorded")
+    traces.note(
+        rows=sum(result.rows for result in results), failed=sum(not result.verdict.passed for result in results)
+    )
+    for result in results:
+        _say_verdict(record.plan, result)
+    tell("gated", [result.chunk for result in results], "")
 
 
 def _say_verdict(plan: Plan, result: GatedChunk) -> None:
@@ -215,6 +224,12 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     if _is_judged(platform, record, chunks):
         _wait_for_owner(platform, record)  # nothing has changed since
         return None
+    with traces.span_of("gate_run", record.plan, chunks=len(chunks)):
+        return _judge_run(platform, record, chunks)
+
+
+def _judge_run(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[Verdict] | None:
+    run_id = record.run_id
     stopping.going_on(run_id)()
     with stopping.ending(run_id):
         verdicts, staged = _run_verdicts(platform, record, chunks), judged.name_of(chunks)

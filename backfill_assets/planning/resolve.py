@@ -53,6 +53,7 @@ from resources import actors, logs
 from resources.code.identity import uncommitted
 from resources.lakehouse.declared_tables import column_problems
 from resources.ledger.facade import RunRecord, operator
+from resources.logs import traces
 from resources.sinks.policy import draft_problems as sink_problems
 
 _log = logging.getLogger(__name__)
@@ -77,8 +78,9 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
-    references = reference_states(platform, target, manifest)
-    source = _source_state(platform, target, manifest.source.snapshot_id, refused)
+    with traces.span("plan.sources", source=target.source):
+        references = reference_states(platform, target, manifest)
+        source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
@@ -93,7 +95,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     today = run_clock.date()
     with refused.kept():
         asked = platform, target, manifest, source, contract.warm_up_days, today, refused.kept
-        found = found_sources(*asked, keep=keep) if as_declared else {}
+        with traces.span("plan.further_sources"):
+            found = found_sources(*asked, keep=keep) if as_declared else {}
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
         plan = make_plan(
             manifest,
@@ -439,18 +442,27 @@ def plan_run(
     Raises:
         Refused: if the manifest, the plan, its sinks or a changed text of an approved run is refused.
     """
-    existing = platform.ledger.existing(manifest)
-    if existing is not None:
+    about = {"target": manifest.target.table, "mode": manifest.execution_mode.value, "kind": manifest.kind.value}
+    with traces.span("plan", manifest.run_id, **about):
+        existing = platform.ledger.existing(manifest)
+        if existing is None:
+            return _planned(platform, manifest, check, whole)
         pinned_snapshots.keep(platform, pins_of_run(platform, existing))
         return existing
+
+
+def _planned(platform: Platform, manifest: RunManifest, check: Check, whole: RunManifest | None) -> RunRecord:
     try:
-        plan = check(platform, preview(platform, manifest, keep=True, whole=whole))
+        plan = preview(platform, manifest, keep=True, whole=whole)
+        with traces.span("plan.checks"):
+            plan = check(platform, plan)
     except Refused as refusal:
         with logs.bound(run_id=manifest.run_id, target=manifest.target.table, mode=manifest.execution_mode.value):
             text = f"planning refused, for {len(refusal.problems)} reason(s)"
             rules = [one.rule for one in refusal.problems]
             logs.event(_log, logging.WARNING, "planning_refused", text, told=True, rules=rules)
         raise
+    traces.note(chunks=len(plan.chunks), rows=plan.reads.rows, bytes=plan.reads.bytes, gates=len(plan.gates))
     faults.reach("planning.resolved")
     record = platform.ledger.record_plan(manifest, plan, operator())
     faults.reach("planning.recorded")

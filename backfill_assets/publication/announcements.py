@@ -25,6 +25,7 @@ from manifests.lifecycle import ACCEPT, REINSTATE, ROLLBACK
 from manifests.text import words_of
 from resources import logs
 from resources.ledger.facade import ChunkRecord, PublicationRecord, RunRecord, operator
+from resources.logs import traces
 from resources.sinks.declared import Told
 
 _log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def logged(
     ) -> Callable[Concatenate[Platform, str, _P], _R]:
         @wraps(function)
         def wrapped(platform: Platform, run_id: str, /, *args: _P.args, **named: _P.kwargs) -> _R:
-            with logs.of_run(platform.ledger.run(run_id).plan):
+            plan = platform.ledger.run(run_id).plan
+            with logs.of_run(plan), traces.span_of(action.lower(), plan):
                 logs.event(
                     _log, logging.INFO, f"{action}_started", f"{action} asked for by {operator()}", by=operator()
                 )
@@ -87,6 +89,7 @@ def logged(
                 facts: dict[str, Any] = {}
                 if isinstance(done, Published):
                     facts = {name: value for name, value in plain(done).items() if name != "run_id"}
+                    traces.note(snapshot_id=str(done.snapshot_id), new=done.new)
                 said = f": snapshot {done.snapshot_id}" if isinstance(done, Published) else ""
                 again = "" if facts.get("new", True) else ", done before"
                 logs.event(_log, logging.INFO, f"{action}_done", f"{action} done{said}{again}", **facts)
@@ -157,22 +160,29 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
     for name in record.manifest.safety.sinks:
         if (name, action) in done_before or not platform.sinks.is_told_of(name, asked):
             continue
-        try:
-            sink = platform.sinks.open(name, mode=record.plan.mode, manifest=record.manifest, action=action)
-            sink.send(_record_of(platform, record, action, facts))
-            faults.reach("recording.sent")
-        except Exception as error:  # noqa: BLE001 - whatever an adapter raises is put on record, and the next sink is told
-            why = logs.without_passwords(words_of(error))[:_LONGEST]
-            if not isinstance(error, Refused):
-                why = f"{type(error).__name__}: {why}"
-            platform.sinks.record_outcome(record.manifest, name, action, "FAILED", why)
-            first = error.problems[0].what if isinstance(error, Refused) and error.problems else why
-            text = f"sink {name} was not told of {action}: {first[:_LONGEST]}"
-            logs.event(_log, logging.WARNING, "sink_failed", text, sink=name, action=action)
-        else:
-            platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
-            logs.event(_log, logging.INFO, "sink_sent", f"sink {name} was told of {action}", sink=name, action=action)
+        with traces.span("sink", record.run_id, sink=name, action=action):
+            _tell_sink(platform, record, name, action, facts)
     catch_up(platform, record.run_id, TOLD, {"action": action})
+
+
+def _tell_sink(platform: Platform, record: RunRecord, name: str, action: str, facts: Mapping[str, Any]) -> None:
+    """Tell a sink, and put on record what came of it."""
+    try:
+        sink = platform.sinks.open(name, mode=record.plan.mode, manifest=record.manifest, action=action)
+        sink.send(_record_of(platform, record, action, facts))
+        faults.reach("recording.sent")
+    except Exception as error:  # noqa: BLE001 - whatever an adapter raises is put on record, and the next sink is told
+        why = logs.without_passwords(words_of(error))[:_LONGEST]
+        if not isinstance(error, Refused):
+            why = f"{type(error).__name__}: {why}"
+        traces.failed(error)
+        platform.sinks.record_outcome(record.manifest, name, action, "FAILED", why)
+        first = error.problems[0].what if isinstance(error, Refused) and error.problems else why
+        text = f"sink {name} was not told of {action}: {first[:_LONGEST]}"
+        logs.event(_log, logging.WARNING, "sink_failed", text, sink=name, action=action)
+    else:
+        platform.sinks.record_outcome(record.manifest, name, action, "SENT", "")
+        logs.event(_log, logging.INFO, "sink_sent", f"sink {name} was told of {action}", sink=name, action=action)
 
 
 def _record_of(platform: Platform, record: RunRecord, action: str, facts: Mapping[str, Any]) -> Told:

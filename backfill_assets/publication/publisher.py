@@ -48,6 +48,7 @@ from resources import logs
 from resources.lakehouse.facade import Commit, ScopeChanged
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.leases import Lease
+from resources.logs import traces
 
 _log = logging.getLogger(__name__)
 _PUBLISHED = frozenset({RunState.PUBLISHED, RunState.SUPERSEDED})
@@ -212,7 +213,8 @@ def prepare(platform: Platform, run_id: str) -> str | None:
         try:
             with publishing_lease(platform, record, PREPARE) as lease:
                 record = platform.ledger.run(run_id)  # a publisher may have been here just before
-                return _prepare(platform, run_id, lease) if _has_candidate(record) else None
+                with traces.span_of("prepare", record.plan):
+                    return _prepare(platform, run_id, lease) if _has_candidate(record) else None
         except (LeaseHeld, LeaseLost) as other:
             if time.monotonic() > give_up:
                 why = other.problems[0].what

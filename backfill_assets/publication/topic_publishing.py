@@ -27,6 +27,7 @@ from manifests.planned_topics import PlannedTopic
 from resources import logs
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.topic_publications import TopicPublication, WrittenRange
+from resources.logs import traces
 from resources.sinks.policy import Decision
 from resources.sinks.topic_events import Heard, Message, partition_of
 from resources.sinks.topics import Topic, TopicFacts
@@ -156,7 +157,8 @@ def _bring_up_to_date(
             while (now_due := _next_due(platform, run_id, planned)) is not None:
                 action = name_of(now_due.action, now_due.number)
                 faults.reach("telling.fenced")
-                _bring(platform, record, planned, now_due, topic, topic.facts())
+                with traces.span("sink", run_id, sink=planned.sink, topic=planned.topic, action=action):
+                    _bring(platform, record, planned, now_due, topic, topic.facts())
         if _lacks_fence(platform, platform.ledger.run(run_id), planned):
             action = name_of(ROLLBACK, len(platform.ledger.landed(run_id)))
             platform.sinks.record_outcome(record.manifest, planned.sink, action, FENCED, "")
@@ -200,6 +202,7 @@ def _bring(
     platform.ledger.topics.close(entry, state, written)
     faults.reach("telling.recorded")
     platform.sinks.record_outcome(record.manifest, planned.sink, action, "SENT", "")
+    traces.note(events=sum(one.events for one in written))
     said = f"{sum(one.events for one in written):,} events of {action} are in {planned.topic}"
     logs.event(_log, logging.INFO, "events_written", said, sink=planned.sink, action=action)
     catch_up(platform, record.run_id, TOLD, {"action": action, "topic": planned.topic})

@@ -53,6 +53,7 @@ from resources.ledger.facade import (
     operator,
 )
 from resources.ledger.plans import computed_in_vain
+from resources.logs import traces
 from resources.spark import failures
 
 _log = logging.getLogger(__name__)
@@ -217,10 +218,12 @@ def stage_chunks(
     Raises:
         TransformRefused: if the transform cannot be computed, whichever chunk it is.
     """
-    target = platform.products.target(platform.ledger.run(run_id).target)
-    record = require_computable(platform, run_id, keys, target=target)
-    with logs.of_run(record.plan):
-        return _stage_chunks(RunContext(platform, target, record.plan), record, keys, dagster_run_id, tell)
+    record = platform.ledger.run(run_id)
+    target = platform.products.target(record.target)
+    with traces.span_of("stage", record.plan, chunks=len(keys), dagster_run_id=dagster_run_id or None):
+        record = require_computable(platform, run_id, keys, target=target)
+        with logs.of_run(record.plan):
+            return _stage_chunks(RunContext(platform, target, record.plan), record, keys, dagster_run_id, tell)
 
 
 def _stage_chunks(
@@ -319,7 +322,8 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
     launch.tell("attempt", keys, prefix)
     _say_attempt(plan, batch, attempt, "started", logging.INFO, folder=prefix)
     try:
-        with stopping.ending(plan.run_id), pacing.within_time(run):
+        measured = traces.span("batch", attempt=attempt, chunks=len(batch), first_chunk=keys[0], last_chunk=keys[-1])
+        with measured, stopping.ending(plan.run_id), pacing.within_time(run):
             files = _compute_and_stage(run, batch, attempt, prefix)
     except RunStopped as stop:  # nothing has failed, and nothing is tried again
         platform.ledger.fail_attempt(plan.run_id, attempt, stop.problems[0].what, stopped=not stop.only_the_process)
@@ -360,10 +364,14 @@ def _compute_and_stage(
 
     if others := schema_problems(run.platform, run.target, run.plan):  # since the launch began
         raise TransitionRefused(others)
-    files = compute_batch(run, batch, prefix, count)
+    with traces.span("batch.compute"):
+        files = compute_batch(run, batch, prefix, count)
     faults.reach("staging.written")
-    derived = derive_batch(run, batch, prefix, files)
+    with traces.span("batch.derive"):
+        derived = derive_batch(run, batch, prefix, files)
     faults.reach("staging.derived")
+    written = [file for own in files.values() for file in own]
+    traces.note(files=len(written), rows=sum(one.rows for one in written), bytes=sum(one.bytes for one in written))
     run.platform.ledger.stage(run.run_id, attempt, files, derived, reads)
     faults.reach("staging.recorded")
     return files

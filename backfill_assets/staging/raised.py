@@ -27,6 +27,7 @@ from manifests.errors import Refused
 from manifests.text import visible, words_of
 from resources.files import space
 from resources.ledger.facade import RAISED
+from resources.logs import traces
 from resources.spark import failures
 
 ERRORS = "errors"
@@ -112,9 +113,13 @@ def found_or_raised(platform: Platform, run_id: str, gate: str, find: Callable[[
         RunStopped: if the run was stopped meanwhile.
         Refused: what the gate was refused, or that the disk is full.
     """
-    found = done_or_raised(run_id, find)
-    if not isinstance(found, BaseException):
-        return found
+    with traces.span("gate", run_id, gate=gate):
+        found = done_or_raised(run_id, find)
+        if not isinstance(found, BaseException):
+            traces.note(passed=found.passed)
+            return found
+        traces.note(passed=False)
+        traces.failed(found)
     file = kept_traceback(platform.settings.home, run_id, gate, found)
     details = {
         RAISED: words(found),

@@ -30,6 +30,7 @@ from resources.lakehouse.metadata import committable, require_countable
 from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement
 from resources.lakehouse.scopes import Scope, any_of, span_of
 from resources.lakehouse.summaries import ACTION_PROPERTY, RUN_PROPERTY, each_with, snapshot_with
+from resources.logs import traces
 
 FENCE_ACTION = "fence"
 """Action of the empty snapshot that a table without any is given, so that a ref has something to name."""
@@ -217,10 +218,12 @@ def commit_in_scopes(
         tried = True
         committed.add(commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token))
 
-    retry(tables, name, replace_files, table)
-    snapshot = made(tables.table(name))
-    if snapshot is None:
-        raise RuntimeError(
-            f"the commit of {action} of '{run_id}' to {name} returned, but its snapshot is not in the history"
-        )
+    with traces.span("commit", table=name, action=action, files_added=len(new), files_removed=len(old)):
+        retry(tables, name, replace_files, table)
+        snapshot = made(tables.table(name))
+        if snapshot is None:
+            raise RuntimeError(
+                f"the commit of {action} of '{run_id}' to {name} returned, but its snapshot is not in the history"
+            )
+        traces.note(snapshot_id=str(snapshot.snapshot_id))
     return Commit(snapshot.snapshot_id, len(new), len(old))

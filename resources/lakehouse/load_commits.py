@@ -24,6 +24,7 @@ from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDO
 from resources.lakehouse.lookups import has_version
 from resources.lakehouse.pyiceberg_private import write_data_files
 from resources.lakehouse.summaries import snapshot_with
+from resources.logs import traces
 
 
 class VersionTaken(Exception):  # noqa: N818 - a fact that the caller words, not yet an error
@@ -72,8 +73,11 @@ def append_files(
     def commit(table: Table) -> None:
         commit_append(table, data_files(table, paths), {**properties, **content_property(table, paths)}, token)
 
-    new = _load_once(tables, name, properties, commit)
-    return new or landed(tables, name, LOAD_PROPERTY, properties[LOAD_PROPERTY])
+    with traces.span("commit", table=name, files_added=len(paths), files_removed=0):
+        new = _load_once(tables, name, properties, commit)
+        done = new or landed(tables, name, LOAD_PROPERTY, properties[LOAD_PROPERTY])
+        traces.note(snapshot_id=str(done.snapshot_id))
+    return done
 
 
 def overwrite_rows(

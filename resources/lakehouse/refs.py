@@ -24,6 +24,7 @@ from manifests.errors import Problem, PublicationRefused
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.commits import ensure_snapshot, retry
 from resources.lakehouse.fences import fence_of, not_fenced, require_unfenced
+from resources.logs import traces
 
 
 def set_ref(name: str, snapshot_id: int, kind: SnapshotRefType = SnapshotRefType.TAG) -> SetSnapshotRefUpdate:
@@ -141,7 +142,15 @@ def point(
         requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *required)
         table.catalog.commit_table(table, requirements, updates)
 
-    retry(tables, name, swap)
+    refs = ", ".join(sorted(wanted))
+    with traces.span("commit", table=name, refs=refs, snapshot_id=_one_of(wanted.values())):
+        retry(tables, name, swap)
+
+
+def _one_of(snapshots: Iterable[int | None]) -> str | None:
+    """Return the snapshot that refs are to name, where it is one."""
+    named = {one for one in snapshots if one is not None}
+    return str(named.pop()) if len(named) == 1 else None
 
 
 def _require_pointing(table: Table, name: str, required: Iterable[TableRequirement]) -> None:

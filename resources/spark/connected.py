@@ -24,7 +24,7 @@ from manifests.model import Mode
 from manifests.server_address import FORM, shown_address, without_secrets, wrong_address
 from manifests.text import words_of
 from resources.code import of_workers
-from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE
+from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, TRACE_VARIABLES, WEBHOOK_VARIABLE
 from resources.spark import failures, pyspark_private, worker_daemon
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def _say_what_i_am(code: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
     for _ in batches:
         pass
-    secret = (SINK_VARIABLES, API_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE)
+    secret = (SINK_VARIABLES, API_VARIABLES, TOPIC_VARIABLES, TRACE_VARIABLES, WEBHOOK_VARIABLE)
     said = {
         "at": f"{sys.prefix} on {socket.gethostname()}",
         "differing": of_workers.differing(code),

@@ -23,7 +23,7 @@ from manifests.model import Mode
 from manifests.text import words_of
 from resources import processes
 from resources.code import of_workers
-from resources.settings import API_VARIABLES, TOPIC_VARIABLES, Settings
+from resources.settings import API_VARIABLES, TOPIC_VARIABLES, TRACE_VARIABLES, Settings
 from resources.spark import (
     class_archive,
     connected,
@@ -174,6 +174,8 @@ class ModeSpark:
         for name in [one for one in os.environ if one.upper().startswith((API_VARIABLES, TOPIC_VARIABLES))]:
             del os.environ[name]  # only an extraction asks a server, and hands its workers what they need
         kept = {name: value for name, value in held_back.items() if one_reach.sink_of(name) in reached}
+        for name in [one for one in os.environ if one.upper().startswith(TRACE_VARIABLES)]:
+            kept[name] = os.environ.pop(name)  # processes that this one starts later send spans, workers do not
         try:
             return self._start_without_credentials(mode)
         finally:

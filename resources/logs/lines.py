@@ -31,6 +31,8 @@ ROOT = "backfill_assets"
 """The logger whose children write; its handlers are ours alone."""
 FIELDS = ("run_id", "chunk_id", "source_range", "transform_version", "target", "mode")
 """What every line carries; null where a line is about no run, or about all of a run's chunks."""
+OF_TRACES = ("trace_id", "span_id")
+"""What a line carries besides, in JSON, if it is written within a span that is sent (`traces`)."""
 _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):[^@\s]*@")
 _bound: ContextVar[Mapping[str, str]] = ContextVar("bound", default={})  # noqa: B039 - never changed in place
 _also: ContextVar[logging.Logger | None] = ContextVar("also", default=None)
@@ -53,9 +55,9 @@ def bound(**fields: str | None) -> Iterator[None]:
     """Have every line that is written meanwhile carry these fields, beside those bound around it.
 
     Raises:
-        TypeError: for a field that is none of `FIELDS`.
+        TypeError: for a field that is none of `FIELDS` or `OF_TRACES`.
     """
-    if unknown := sorted(fields.keys() - set(FIELDS)):
+    if unknown := sorted(fields.keys() - {*FIELDS, *OF_TRACES}):
         raise TypeError(f"no log line carries {', '.join(unknown)}")
     token = _bound.set({**_bound.get(), **{name: value for name, value in fields.items() if value is not None}})
     try:
@@ -145,7 +147,7 @@ def _is_no_interruption(record: logging.LogRecord) -> bool:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: instant (UTC), level, event, message, every field of `FIELDS`, the facts as `data`."""
+    """One JSON object a line: instant (UTC), level, event, message, every field of `FIELDS`, the facts as `data`; those of `OF_TRACES`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -158,6 +160,7 @@ class JsonFormatter(logging.Formatter):
             "data": plain(getattr(record, "data", {})),
             "logger": record.name,
             "process": record.process,
+            **{name: value for name in OF_TRACES if (value := getattr(record, name, None)) is not None},
         }
         return without_passwords(json.dumps(line, ensure_ascii=False, default=str))
 
@@ -182,7 +185,7 @@ def without_passwords(text: str) -> str:
 def _add_fields(record: logging.LogRecord) -> bool:
     """Give a record the fields that are bound where it is written."""
     fields = _bound.get()
-    for name in FIELDS:
+    for name in (*FIELDS, *OF_TRACES):
         setattr(record, name, fields.get(name))
     return True
 
