@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -106,14 +106,14 @@ def _is_here(place: str) -> bool:
     return place in {f"{host}/{_machine()}/{_boot()}/{namespace}", f"{host}/{namespace}"}
 
 
-def began_at() -> datetime | None:
-    """Return when this process began, to a hundredth of a second; None where the system has no /proc."""
+def age() -> timedelta | None:
+    """Return how long ago this process began, to a hundredth of a second and by no clock of the day; None where there is no /proc."""
     ticks = _began(os.getpid())
     try:
         up = float(Path("/proc/uptime").read_text().split()[0])
     except OSError:
         return None
-    return datetime.now(UTC) - timedelta(seconds=up - int(ticks) / os.sysconf("SC_CLK_TCK")) if ticks else None
+    return timedelta(seconds=up - int(ticks) / os.sysconf("SC_CLK_TCK")) if ticks else None
 
 
 def _namespace() -> str:

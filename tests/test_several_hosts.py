@@ -132,3 +132,12 @@ def test_two_hosts_that_compute_the_same_run_at_once_leave_what_one_does(site: S
         again.stderr,
     )
     assert (found["digests"], found["rows"]) == (local["digests"], local["rows"])
+
+
+def test_a_stop_is_ended_by_whoever_resumes_the_run_after_it_whatever_the_clocks_say(site: Site) -> None:
+    right, behind = site.host("right", ""), site.host("behind", BEHIND)
+    site.core(behind, "another", "stopped")
+    assert site.backfill(right, "stop", "stopped", "--by", "olga").returncode == 0
+    resumed = site.backfill(behind, "resume", "stopped", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert site.core(right, "result", "stopped")["state"] == "PUBLISHED"

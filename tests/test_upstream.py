@@ -985,6 +985,9 @@ def test_pyiceberg_dates_all_metadata_by_the_clock_that_it_is_given(catalog: Cat
     at = datetime(2020, 1, 1, 4, tzinfo=UTC)
     table.manage_snapshots().rollback_to_snapshot(table.snapshots()[0].snapshot_id).commit()
     assert [one.timestamp_ms for one in table.metadata.snapshot_log][-1] == table.metadata.last_updated_ms == millis(at)
+    before, at = table.metadata.last_updated_ms, datetime(2019, 1, 1, tzinfo=UTC)  # whoever was ahead has written it
+    table.append(pyarrow.table({"day": pyarrow.array([date(2012, 1, 1)]), "value": pyarrow.array([1])}))
+    assert table.current_snapshot().timestamp_ms == before + 1
     own = load_catalog("lake", **catalog.properties).create_table("test.own", SCHEMA)
     assert abs(own.metadata.last_updated_ms - millis(datetime.now(UTC))) < 60_000
 

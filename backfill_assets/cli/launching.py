@@ -27,7 +27,7 @@ from manifests.errors import (
     RunStopped,
 )
 from manifests.lifecycle import WAS_PUBLISHED, ChunkState, RunState
-from resources.processes import began_at
+from resources.processes import age
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -99,9 +99,10 @@ def _run(
 
     failures: list[str] = []
     stopped: RunStopped | None = None
-    # a stop that comes while Python starts is a stop of this launch
-    asked_at = began_at() if click.get_current_context().find_root().obj is WHOLE_PROCESS else None
+    is_whole = click.get_current_context().find_root().obj is WHOLE_PROCESS
     with opened_platform() as platform, opened_instance(platform.settings) as instance:
+        # a stop that comes while Python starts is a stop of this launch; it is on record by the ledger's clock
+        asked_at = platform.ledger.now() - begun if is_whole and (begun := age()) is not None else None
         if not first(platform):
             show_run(platform, run_id, as_json)
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from resources.code.identity import content_of, own_content
-from resources.code.sources import Sources
+from resources.code.sources import Sources, is_found
 
 CODE_VARIABLE = "BACKFILL_WORKER_CODE"
 """Environment variable in which a worker is told which code it is to be."""
@@ -28,7 +28,8 @@ def text_of(products: Iterable[Sources] = ()) -> str:
 def differing(text: str) -> list[str]:
     """Return whose code here is another one than a text says, each once; none where nothing is said.
 
-    A package of a product that is not found here differs from nothing: who needs it says that it is missing.
+    A package of a product that is not found here differs from nothing: who needs it says that it is missing. One that is found
+    without files, in an archive, is another.
     """
     found = []
     for part in filter(None, text.split(";")):
@@ -39,7 +40,7 @@ def differing(text: str) -> list[str]:
                 found.append(name)
             continue
         here = _alone(name, package)
-        if here.roots and content_of(here) != content:
+        if is_found(package) and content_of(here) != content:
             found.append(name)
     return list(dict.fromkeys(found))
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.machinery import BYTECODE_SUFFIXES
+from importlib.machinery import BYTECODE_SUFFIXES, ModuleSpec
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,11 +168,20 @@ def is_code(name: str) -> bool:
     return file.suffix.lower() in _TEXTS or not (is_hidden or file.name.endswith("~"))
 
 
-def _roots(package: str) -> Iterator[Path]:
+def is_found(package: str) -> bool:
+    """Whether Python finds a package or module, in whatever form."""
+    return _spec(package) is not None
+
+
+def _spec(package: str) -> ModuleSpec | None:
     try:
-        spec = find_spec(package)
+        return find_spec(package)
     except (Exception, SystemExit, GeneratorExit):  # noqa: BLE001 - only its author's script knows it, or a package raises
-        spec = None
+        return None
+
+
+def _roots(package: str) -> Iterator[Path]:
+    spec = _spec(package)
     if spec is not None and spec.submodule_search_locations is not None:
         yield from (Path(folder).resolve() for folder in spec.submodule_search_locations)
         return

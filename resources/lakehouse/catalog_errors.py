@@ -6,6 +6,7 @@ that nobody knows what came of it. When a commit is made again is `commits`'s.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,7 +30,7 @@ _NOT_LET_IN = (UnauthorizedError, AuthorizationExpiredError, ForbiddenError, OAu
 _CREDENTIALS = (
     "check `token` or `credential` in the properties of the catalog (see `backfill config`), and what they may do there"
 )
-_OF_ANOTHER_TIME = "timestamp"
+_OF_ANOTHER_TIME = re.compile(r"\b(snapshot|update) timestamp\b", re.IGNORECASE)
 """What Iceberg's server says it of: a snapshot from the future, or from before the last one."""
 _SHOWN = 300
 
@@ -72,7 +73,7 @@ def known_outcome(name: str) -> Iterator[None]:
     try:
         yield
     except CATALOG_ERRORS as error:
-        if isinstance(error, BadRequestError) and _OF_ANOTHER_TIME in str(error):
+        if isinstance(error, BadRequestError) and _OF_ANOTHER_TIME.search(str(error)):
             raise EnvironmentRefused(
                 Problem(
                     f"the catalog takes no commit to {name} that is dated as this machine's clock, or a writer before, has it: {words(error)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from http import HTTPStatus
 from threading import Lock, local
@@ -196,6 +196,9 @@ class FencedTransaction(Transaction):
 # --- when a commit is made --------------------------------------------------------------------------------------------
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 class _Told(datetime):
     """PyIceberg's clock for metadata: the instant that `dated_by` has said for what this thread does just now, or this machine's."""
 
@@ -228,7 +231,8 @@ def dated_by(catalog: Catalog, clock: Callable[[], datetime]) -> Catalog:
     def commit_table(
         table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        instant = clock()
+        # after what is there, whoever wrote that by which clock: no reader takes a log that goes back by more than a minute
+        instant = max(clock(), _EPOCH + timedelta(milliseconds=table.metadata.last_updated_ms + 1))
         with _dating(instant):
             return commit(table, requirements, tuple(_dated(one, instant) for one in updates))
 
@@ -245,7 +249,7 @@ def dated_by(catalog: Catalog, clock: Callable[[], datetime]) -> Catalog:
 def _dated(update: TableUpdate, instant: datetime) -> TableUpdate:
     if not isinstance(update, AddSnapshotUpdate):
         return update
-    snapshot = update.snapshot.model_copy(update={"timestamp_ms": int(instant.timestamp() * 1000)})
+    snapshot = update.snapshot.model_copy(update={"timestamp_ms": (instant - _EPOCH) // timedelta(milliseconds=1)})
     return update.model_copy(update={"snapshot": snapshot})
 
 

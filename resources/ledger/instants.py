@@ -47,7 +47,7 @@ def now(of: sa.Connection | sa.Engine) -> datetime:
     """Return the present instant (UTC) by the clock that a ledger was opened with, or that of its server: see `LedgerEngine.now`."""
     engine = of.engine
     assert isinstance(engine, LedgerEngine)
-    return engine.now()
+    return engine.now(of if isinstance(of, sa.Connection) and of.in_transaction() else None)
 
 
 def shared_clock(engine: sa.Engine) -> Callable[[], datetime] | None:

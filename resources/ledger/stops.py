@@ -112,7 +112,12 @@ class Stops(Part):
             note = "" if entry is None else f"its publication by {entry.actor} was under way and is not interrupted"
             connection.execute(
                 stops.insert().values(
-                    run_id=run_id, stopped_by=by, through=through, reason=reason, note=note, at=since or at
+                    run_id=run_id,
+                    stopped_by=by,
+                    through=through,
+                    reason=reason,
+                    note=note,
+                    at=at if since is None else min(since, at),
                 )
             )
             found = [one for one in _holding(connection, run_id) if not one.is_pause][-1]

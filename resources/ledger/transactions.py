@@ -15,7 +15,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -58,13 +57,32 @@ class LedgerEngine(sa.Engine):
     """An engine whose `begin()` writes, and whose rows are dated by one clock; see the module."""
 
     clock: Clock = staticmethod(system_clock)
-    server_time: Clock | None = None
+    server_time: ServerTime | None = None
 
-    def now(self) -> datetime:
-        """Return the present instant (UTC): by the clock that was given, by that of the server where it has one, or by this machine's."""
-        if self.clock is system_clock and self.server_time is not None:
-            return self.server_time()
-        return self.clock()
+    def now(self, within: sa.Connection | None = None) -> datetime:
+        """Return the present instant (UTC): by the clock that was given, by that of the server where it has one, or by this machine's.
+
+        A server that has not said it of late is asked by the connection that the caller holds, or by one of its own.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: if the server does not answer, and never has; or if the caller's connection is of no use.
+        """
+        if self.clock is not system_clock or self.server_time is None:
+            return self.clock()
+        if self.server_time.is_stale:
+            if within is not None:
+                self.server_time.learn(lambda: _said_by(within))
+            else:
+                self._learn(self.server_time)
+        return self.server_time.now()
+
+    def _learn(self, server_time: ServerTime) -> None:
+        try:
+            with self.connect() as connection:
+                server_time.learn(lambda: _said_by(connection))
+        except sa.exc.SQLAlchemyError:
+            if not server_time.is_known:
+                raise  # or what is done with the instant will say that the server is away
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -108,16 +126,14 @@ def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
     elif engine.dialect.name == "postgresql":
         bound_waiting(engine)
         sa.event.listen(engine, "begin", _postgres_begin)
-        engine.server_time = ServerTime(partial(_asking, engine))
+        engine.server_time = ServerTime()
     return engine
 
 
-@contextmanager
-def _asking(engine: LedgerEngine) -> Iterator[Callable[[], datetime]]:
-    """Yield what asks a PostgreSQL server for the present instant."""
-    asked = sa.select(sa.func.clock_timestamp(type_=Utc))
-    with engine.connect() as connection:
-        yield lambda: connection.execute(asked).scalar_one()
+def _said_by(connection: sa.Connection) -> datetime:
+    """Return the present instant by the clock of a PostgreSQL server."""
+    present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
+    return present
 
 
 def _sqlite_connect(connection: Any, _: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -62,6 +63,17 @@ def test_a_product_of_which_a_part_is_there_differs_in_nothing_as_long_as_that_p
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(beside)])
     assert differing(text) == []
     (product / "rules.sql").write_text("SELECT 2")
+    assert differing(text) == ["ours"]
+
+
+def test_a_module_that_lies_in_an_archive_is_another_than_that_of_a_folder(
+    product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = text_of([ours()])
+    archive = tmp_path / "elsewhere.zip"
+    with ZipFile(archive, "w") as opened:
+        opened.write(product / "__init__.py", "our_tables_of_workers/__init__.py")
+    monkeypatch.setattr(sys, "path", [str(archive), *(entry for entry in sys.path if entry != str(product.parent))])
     assert differing(text) == ["ours"]
 
 

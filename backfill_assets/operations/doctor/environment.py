@@ -11,21 +11,33 @@ from collections.abc import Iterator
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from resources.ledger.instants import CLOCK_TOLERANCE
+from resources.ledger.transactions import system_clock
 
 
 def clock_behind(platform: Platform) -> Iterator[Disagreement]:
-    """Find that the ledger has records of a time that has not come yet by this machine's clock."""
-    here = platform.ledger.now()
+    """Find that this machine's clock is not that of the ledger's server; or that there are records of a time that has not come yet."""
+    own, server, here = system_clock(), platform.ledger.server_clock(), platform.ledger.now()
+    whose = "this machine's clock"
+    if server is not None:
+        whose = "its server's clock"
+        if abs(server - own) > CLOCK_TOLERANCE:
+            yield Disagreement(
+                "clock-wrong",
+                socket.gethostname(),
+                f"this machine's clock says {own.isoformat(timespec='seconds')}, the ledger's server {server.isoformat(timespec='seconds')}",
+                Confidence.CERTAIN,
+                "set the one that is wrong: Dagster's storage, logs and the age of files that arrive are by this machine's",
+            )
     ahead = {name: at for name, at in platform.ledger.repairs.newest_instants().items() if at > here + CLOCK_TOLERANCE}
     if ahead:
         name, at = max(ahead.items(), key=lambda item: item[1])
         yield Disagreement(
             "clock-behind",
             socket.gethostname(),
-            f"the ledger has records of {at.isoformat(timespec='seconds')} ({name}); this machine's clock says "
+            f"the ledger has records of {at.isoformat(timespec='seconds')} ({name}); {whose} says "
             f"{here.isoformat(timespec='seconds')}",
             Confidence.CERTAIN,
-            "correct this machine's clock, or find the machine whose clock was ahead; leases and retention depend on it",
+            f"correct {whose}, or find the machine whose clock was ahead; leases and retention depend on it",
         )
 
 
