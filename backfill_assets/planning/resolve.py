@@ -78,9 +78,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
-    with traces.span("plan.sources", source=target.source):
-        references = reference_states(platform, target, manifest)
-        source = _source_state(platform, target, manifest.source.snapshot_id, refused)
+    references = reference_states(platform, target, manifest)
+    source = _source_state(platform, target, manifest.source.snapshot_id, refused)
     if source is None:
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
@@ -92,9 +91,8 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     policy, run_clock = platform.policy, platform.ledger.now()
     if keep := keep and not refused.number:
         platform.ledger.policies.keep(policy.hash, shown(policy))
-    today = run_clock.date()
     with refused.kept():
-        asked = platform, target, manifest, source, contract.warm_up_days, today, refused.kept
+        asked = platform, target, manifest, source, contract.warm_up_days, run_clock.date(), refused.kept
         with traces.span("plan.further_sources"):
             found = found_sources(*asked, keep=keep) if as_declared else {}
         code = platform.code_of(target.name, loaded_only=True)  # a launch looks at all of it
@@ -111,7 +109,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
             # tables that are not as their models say are not looked into
             base=_base_state(platform, target, manifest, base_snapshot_id) if as_declared else None,
             policy=policy,
-            facts=facts_of(platform, policy, target, target.source, source.snapshot_id, today, keep=keep)
+            facts=facts_of(platform, policy, target, target.source, source.snapshot_id, run_clock.date(), keep=keep)
             if as_declared
             else None,
             sources=found,
@@ -217,7 +215,7 @@ def _source_state(
 ) -> SourceState | None:
     """Return a target's source at the snapshot that is wanted, or at its newest where it has none such."""
     for snapshot_id in dict.fromkeys((wanted, None)):
-        with refused.kept():
+        with traces.span("plan.sources", source=target.source), refused.kept():
             return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
     return None
 
