@@ -1,0 +1,179 @@
+"""What a session asks of a Sail server, on its way there: put into words that Sail knows, or refused.
+
+Put here a request of Spark Connect that Sail does not take though an equal one does, and one that must not reach it. It is done on
+the channel of one session, so that no other session of the process is touched. That session itself is `sail`'s.
+
+Sail's sessions are not confined as Spark's are: it has no view of the file system with the warehouse alone, and writes whatever it is
+told to. So files are read and written below the given folders only, and of SQL only queries are let through. Python functions
+of a product run in Sail's process, with what that process may do, as they do in Spark's workers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+
+from manifests.errors import Problem, TransformRefused
+from resources.lakehouse.facade import local_path
+
+_ALLOWED = frozenset(
+    {
+        "register_function",
+        "register_table_function",
+        "create_dataframe_view",
+        "get_resources_command",
+        "sql_command",
+        "write_operation",
+    }
+)
+"""Commands by which nothing is changed outside the session, and the one that writes files, whose folder is looked at."""
+_FILE_IN_SQL = re.compile(r"\.\s*`[^`]*[/:][^`]*`")
+"""How SQL names a file as a table."""
+_WAY_OUT = "return the rows, and write nothing; what it reads, declare as a reference table or a further source"
+
+
+class SailRequests(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Looks at each request of a session: what it may not ask is refused here, and nothing is sent.
+
+    `folders` are those below which files may be read and written.
+    """
+
+    def __init__(self, *folders: str) -> None:
+        self._folders = tuple(f"{local_path(folder).rstrip('/')}/" for folder in folders)
+
+    def intercept_unary_stream(self, ask: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+        """Pass on a request whose answer is a stream: rows that are computed, and commands.
+
+        Raises:
+            TransformRefused: if it would read or write what a transform is not given.
+        """
+        return ask(details, self._passed_on(request))
+
+    def intercept_unary_unary(self, ask: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+        """Pass on a request with one answer: schemas of frames, and settings.
+
+        Raises:
+            TransformRefused: as above.
+        """
+        return ask(details, self._passed_on(request))
+
+    def _passed_on(self, request: Any) -> Any:
+        if not isinstance(request, Message):  # a stream of files
+            return request
+        passed = type(request)()
+        passed.CopyFrom(request)
+        for message in _messages_of(passed):
+            _reword(message)
+        for message in _messages_of(passed):
+            self._judge(message)
+        return passed
+
+    def _judge(self, message: Any) -> None:
+        kind = message.DESCRIPTOR.full_name
+        if kind == "spark.connect.Command":
+            command = message.WhichOneof("command_type")
+            if command not in _ALLOWED:
+                raise _refused(f"asks for {_in_words(command)}")
+        elif kind == "spark.connect.WriteOperation":
+            named = {value for name, value in message.options.items() if name.lower() == "path"} | {message.path}
+            if not all(map(self._is_within, named)) or message.WhichOneof("save_type") != "path":
+                raise _refused("writes files or a table itself")
+        elif kind == "spark.connect.Read.DataSource":
+            paths = [*message.paths, *(value for name, value in message.options.items() if name.lower() == "path")]
+            if message.format.lower() not in _FORMATS or not paths or not all(map(self._is_within, paths)):
+                raise _refused(f"reads {', '.join(paths) or message.format} itself")
+        elif kind == "spark.connect.Read.NamedTable" and {"/", ":"} & set(message.unparsed_identifier):
+            raise _refused(f"reads {message.unparsed_identifier} itself")
+        elif kind in {"spark.connect.SQL", "spark.connect.SqlCommand"}:
+            _require_query(message.query if kind == "spark.connect.SQL" else message.sql)
+
+    def _is_within(self, path: str) -> bool:
+        if urlsplit(path).scheme not in {"", "file"}:
+            return False
+        place = local_path(path)
+        return place.startswith(self._folders) and ".." not in place.split("/")
+
+
+_FORMATS = frozenset({"parquet", "csv", "json", "text", "orc", "avro"})
+"""Sources that are files."""
+
+
+def _messages_of(message: Any) -> Iterator[Any]:
+    """Yield a message and all that are within it, each before what is within."""
+    waiting = [message]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for field, value in one.ListFields():
+            if field.message_type is None:
+                continue
+            if field.message_type.GetOptions().map_entry:
+                waiting += [each for each in value.values() if isinstance(each, Message)]
+            elif isinstance(value, Message):
+                waiting.append(value)
+            else:
+                waiting += value
+
+
+def _reword(message: Any) -> None:
+    """Say in Sail's words what it does not know in Spark's; the rows that are asked for are the same."""
+    kind = message.DESCRIPTOR.full_name
+    if kind == "spark.connect.Relation":
+        while message.WhichOneof("rel_type") == "collect_metrics":  # `observe`: the rows, without their count
+            within = type(message)()
+            within.CopyFrom(message.collect_metrics.input)
+            message.CopyFrom(within)
+    elif kind == "spark.connect.RepartitionByExpression":
+        for place in message.partition_exprs:  # `repartitionById`: the place of a row in the layout is no part of it
+            if place.WhichOneof("expr_type") == "direct_shuffle_partition_id":
+                within = type(place)()
+                within.CopyFrom(place.direct_shuffle_partition_id.child)
+                place.CopyFrom(within)
+    elif kind in {"spark.connect.LocalRelation", "spark.connect.Read.DataSource"} and message.schema.startswith("{"):
+        message.schema = json.dumps(_without_metadata(json.loads(message.schema)))
+
+
+def _without_metadata(schema: Any) -> Any:
+    """Return a schema without what its columns say besides name and type, the ids of Iceberg among it: Sail cannot parse it."""
+    if isinstance(schema, list):
+        return [_without_metadata(one) for one in schema]
+    if isinstance(schema, dict):
+        return {name: {} if name == "metadata" else _without_metadata(value) for name, value in schema.items()}
+    return schema
+
+
+def _require_query(text: str) -> None:
+    """Refuse SQL that is more than a query."""
+    from sqlglot import exp, parse  # noqa: PLC0415 - most reproductions ask for none
+    from sqlglot.errors import SqlglotError  # noqa: PLC0415
+
+    if not text.strip():
+        return
+    try:
+        statements = parse(text, read="spark")
+    except SqlglotError as error:
+        raise _refused(f"asks for SQL that cannot be read: {str(error).partition(chr(10))[0][:200]}") from error
+    if not all(isinstance(one, exp.Query) for one in statements):
+        raise _refused(f"asks for more than a query: {' '.join(text.split())[:80]}")
+    if _FILE_IN_SQL.search(text):
+        raise _refused(f"reads files itself: {' '.join(text.split())[:80]}")
+
+
+def _in_words(command: str | None) -> str:
+    return (command or "a command that is not known").removesuffix("_command").replace("_", " ")
+
+
+def _refused(what: str) -> TransformRefused:
+    return TransformRefused(
+        Problem(
+            f"the transform {what}; nothing was sent to Sail",
+            "a transform reads what it is given, returns its rows and has no other effect",
+            _WAY_OUT,
+        )
+    )
