@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, UnsupportedOperationException
 
 from backfill_assets.audit.conditions import Cause, Condition
 from backfill_assets.installation import Platform
@@ -27,11 +27,9 @@ from resources.spark.failures import is_lost
 
 ON_SPARK = "`backfill reproduce` without --engine"
 _LINE = 400
-_UNKNOWN = re.compile(
-    r"(?:unknown (?:aggregate |window |table )?function|(?:not (?:yet )?(?:supported|implemented)|unsupported)[^:]*): *(.+)",
-    re.IGNORECASE,
-)
-"""How Sail says that it does not know what it was asked for."""
+_UNKNOWN = re.compile(r"(?:not (?:yet )?(?:supported|implemented)|unsupported)[^:]*: *(.+)", re.IGNORECASE)
+"""How Sail says that it does not know what it was asked for, where the kind of its error does not."""
+_KIND = re.compile(r"^(?:unknown )?(?:aggregate |window |table )?function: *")
 
 
 class EngineName(StrEnum):
@@ -108,7 +106,7 @@ def computing_on_sail(platform: Platform, plan: Plan, scratch: str) -> Iterator[
 
 
 def named(engine: OtherEngine, error: BaseException) -> tuple[str, bool]:
-    """Return what an error of an engine means for people, and whether it would be any chunk's."""
+    """Return what an error that is the engine's means for people, and whether it would be any chunk's; nothing of one of rows."""
     cause: BaseException = error
     while not isinstance(cause, PySparkException) and cause.__cause__ is not None:
         cause = cause.__cause__
@@ -116,11 +114,9 @@ def named(engine: OtherEngine, error: BaseException) -> tuple[str, bool]:
         return "", False
     if is_lost(cause):
         return f"the server of {engine} has ended while it computed: it may have had too little memory", True
-    said = words_of(cause).strip()
-    if (unknown := _UNKNOWN.search(said)) is not None:
-        return f"{engine} does not know `{_short(unknown[1])}`", True
-    return f"{engine} fails: {type(cause).__name__}: {_short(said)}", False
-
-
-def _short(text: str) -> str:
-    return " ".join(text.partition("\n")[0].split())[:_LINE].rstrip(" .")
+    said = words_of(cause).strip().partition("\n")[0]
+    unknown = _UNKNOWN.search(said)
+    if unknown is None and not isinstance(cause, UnsupportedOperationException):
+        return "", False
+    what = _KIND.sub("", said if unknown is None else unknown[1])
+    return f"{engine} does not know `{' '.join(what.split())[:_LINE].rstrip(' .')}`", True

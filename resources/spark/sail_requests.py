@@ -33,6 +33,8 @@ _ALLOWED = frozenset(
     }
 )
 """Commands by which nothing is changed outside the session, and the one that writes files, whose folder is looked at."""
+_ASKS_CATALOG = ("current_", "list_", "get_", "table_exists", "database_exists", "function_exists", "drop_temp_view", "is_cached")
+"""How what changes no table begins, among what a catalog is asked."""
 _FILE_IN_SQL = re.compile(r"\.\s*`[^`]*[/:][^`]*`")
 """How SQL names a file as a table."""
 _WAY_OUT = "return the rows, and write nothing; what it reads, declare as a reference table or a further source"
@@ -80,6 +82,10 @@ class SailRequests(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInter
             command = message.WhichOneof("command_type")
             if command not in _ALLOWED:
                 raise _refused(f"asks for {_in_words(command)}")
+        elif kind == "spark.connect.Catalog":
+            asked = message.WhichOneof("cat_type") or ""
+            if not asked.startswith(_ASKS_CATALOG):
+                raise _refused(f"asks the catalog for {_in_words(asked)}")
         elif kind == "spark.connect.WriteOperation":
             named = {value for name, value in message.options.items() if name.lower() == "path"} | {message.path}
             if not all(map(self._is_within, named)) or message.WhichOneof("save_type") != "path":
