@@ -95,9 +95,10 @@ def computing_on_sail(platform: Platform, plan: Plan, scratch: str) -> Iterator[
         EnvironmentRefused: if Sail does not start.
     """
     code = platform.code_of_workers
-    with sail.serving(
-        platform.settings, plan.mode, scratch, modules=platform.worker_modules, code=code
-    ) as (spark, engine):
+    with sail.serving(platform.settings, plan.mode, scratch, modules=platform.worker_modules, code=code) as (
+        spark,
+        engine,
+    ):
         engine.note(
             f"whether the frame asks for a clock, chance or a place was judged by Spark when the run was staged: {engine} shows no plan "
             "that could be judged"

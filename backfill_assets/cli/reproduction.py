@@ -73,6 +73,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_
       backfill reproduce restate-2012 --engine sail
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit import reproduce as again
+    from backfill_assets.audit.second_engine import EngineName
     from backfill_assets.staging.progress import written_chunks
 
     computed: set[str] = set()
@@ -94,7 +95,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_
         record = platform.ledger.run(run_id)
         keys = select_chunks(record, ranges)
         with nullcontext() if as_json else bars(len(keys), look):
-            done = again.reproduce(platform, run_id, keys, keep=keep, engine=again.EngineName(engine), tell=tell)
+            done = again.reproduce(platform, run_id, keys, keep=keep, engine=EngineName(engine), tell=tell)
     if as_json:
         say(_as_data(record, done))
     else:

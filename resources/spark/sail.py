@@ -40,7 +40,12 @@ _RETRIES = 2
 """How often a call is tried again: a server of this machine that does not answer at once has ended."""
 _SAID = 600
 _EXTRA = "pip install 'backfill-assets[sail]'"
-_OF_SAIL = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.shuffle.partitions", "spark.sql.timeType.enabled")
+_OF_SAIL = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.timeType.enabled",
+)
 """Settings of a mode that say what is computed, or over how many tasks it is spread; others are of Spark's files and its JVM."""
 
 
@@ -53,7 +58,9 @@ def require_installed() -> None:
     connected.require_client()
     if find_spec("pysail") is None:
         raise EnvironmentRefused(
-            Problem("Sail is not installed: there is no package pysail", "a second engine is a package of its own", _EXTRA)
+            Problem(
+                "Sail is not installed: there is no package pysail", "a second engine is a package of its own", _EXTRA
+            )
         )
 
 

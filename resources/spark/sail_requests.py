@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,10 +33,20 @@ _ALLOWED = frozenset(
     }
 )
 """Commands by which nothing is changed outside the session, and the one that writes files, whose folder is looked at."""
-_ASKS_CATALOG = ("current_", "list_", "get_", "table_exists", "database_exists", "function_exists", "drop_temp_view", "is_cached")
+_ASKS_CATALOG = (
+    "current_",
+    "list_",
+    "get_",
+    "table_exists",
+    "database_exists",
+    "function_exists",
+    "drop_temp_view",
+    "is_cached",
+)
 """How what changes no table begins, among what a catalog is asked."""
 _FILE_IN_SQL = re.compile(r"\.\s*`[^`]*[/:][^`]*`")
 """How SQL names a file as a table."""
+_SHOWN = 80
 _WAY_OUT = "return the rows, and write nothing; what it reads, declare as a reference table or a further source"
 
 
@@ -48,6 +58,15 @@ class SailRequests(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInter
 
     def __init__(self, *folders: str) -> None:
         self._folders = tuple(f"{local_path(folder).rstrip('/')}/" for folder in folders)
+        self._judges: dict[str, Callable[[Any], str]] = {
+            "spark.connect.Command": _wrong_command,
+            "spark.connect.Catalog": _wrong_question,
+            "spark.connect.WriteOperation": self._wrong_write,
+            "spark.connect.Read.DataSource": self._wrong_read,
+            "spark.connect.Read.NamedTable": _wrong_table,
+            "spark.connect.SQL": lambda message: _wrong_sql(message.query),
+            "spark.connect.SqlCommand": lambda message: _wrong_sql(message.sql),
+        }
 
     def intercept_unary_stream(self, ask: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
         """Pass on a request whose answer is a stream: rows that are computed, and commands.
@@ -77,27 +96,19 @@ class SailRequests(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInter
         return passed
 
     def _judge(self, message: Any) -> None:
-        kind = message.DESCRIPTOR.full_name
-        if kind == "spark.connect.Command":
-            command = message.WhichOneof("command_type")
-            if command not in _ALLOWED:
-                raise _refused(f"asks for {_in_words(command)}")
-        elif kind == "spark.connect.Catalog":
-            asked = message.WhichOneof("cat_type") or ""
-            if not asked.startswith(_ASKS_CATALOG):
-                raise _refused(f"asks the catalog for {_in_words(asked)}")
-        elif kind == "spark.connect.WriteOperation":
-            named = {value for name, value in message.options.items() if name.lower() == "path"} | {message.path}
-            if not all(map(self._is_within, named)) or message.WhichOneof("save_type") != "path":
-                raise _refused("writes files or a table itself")
-        elif kind == "spark.connect.Read.DataSource":
-            paths = [*message.paths, *(value for name, value in message.options.items() if name.lower() == "path")]
-            if message.format.lower() not in _FORMATS or not paths or not all(map(self._is_within, paths)):
-                raise _refused(f"reads {', '.join(paths) or message.format} itself")
-        elif kind == "spark.connect.Read.NamedTable" and {"/", ":"} & set(message.unparsed_identifier):
-            raise _refused(f"reads {message.unparsed_identifier} itself")
-        elif kind in {"spark.connect.SQL", "spark.connect.SqlCommand"}:
-            _require_query(message.query if kind == "spark.connect.SQL" else message.sql)
+        judge = self._judges.get(message.DESCRIPTOR.full_name)
+        if judge is not None and (wrong := judge(message)):
+            raise _refused(wrong)
+
+    def _wrong_write(self, message: Any) -> str:
+        places = [message.path, *_paths_among(message.options)]
+        is_right = message.WhichOneof("save_type") == "path" and all(map(self._is_within, places))
+        return "" if is_right else "writes files or a table itself"
+
+    def _wrong_read(self, message: Any) -> str:
+        places = [*message.paths, *_paths_among(message.options)]
+        is_right = message.format.lower() in _FORMATS and places and all(map(self._is_within, places))
+        return "" if is_right else f"reads {', '.join(places) or message.format} itself"
 
     def _is_within(self, path: str) -> bool:
         if urlsplit(path).scheme not in {"", "file"}:
@@ -154,21 +165,40 @@ def _without_metadata(schema: Any) -> Any:
     return schema
 
 
-def _require_query(text: str) -> None:
-    """Refuse SQL that is more than a query."""
+def _wrong_command(message: Any) -> str:
+    command = message.WhichOneof("command_type")
+    return "" if command in _ALLOWED else f"asks for {_in_words(command)}"
+
+
+def _wrong_question(message: Any) -> str:
+    asked = message.WhichOneof("cat_type")
+    return "" if asked is not None and asked.startswith(_ASKS_CATALOG) else f"asks the catalog for {_in_words(asked)}"
+
+
+def _wrong_table(message: Any) -> str:
+    name = message.unparsed_identifier
+    return f"reads {name} itself" if {"/", ":"} & set(name) else ""
+
+
+def _wrong_sql(text: str) -> str:
+    """Say what is wrong with SQL that is more than a query of what a session has; nothing of no text."""
     from sqlglot import exp, parse  # noqa: PLC0415 - most reproductions ask for none
     from sqlglot.errors import SqlglotError  # noqa: PLC0415
 
     if not text.strip():
-        return
+        return ""
+    shown = " ".join(text.split())[:_SHOWN]
     try:
         statements = parse(text, read="spark")
-    except SqlglotError as error:
-        raise _refused(f"asks for SQL that cannot be read: {str(error).partition(chr(10))[0][:200]}") from error
+    except SqlglotError:
+        return f"asks for SQL that cannot be read: {shown}"
     if not all(isinstance(one, exp.Query) for one in statements):
-        raise _refused(f"asks for more than a query: {' '.join(text.split())[:80]}")
-    if _FILE_IN_SQL.search(text):
-        raise _refused(f"reads files itself: {' '.join(text.split())[:80]}")
+        return f"asks for more than a query: {shown}"
+    return f"reads files itself: {shown}" if _FILE_IN_SQL.search(text) else ""
+
+
+def _paths_among(options: Mapping[str, str]) -> list[str]:
+    return [value for name, value in options.items() if name.lower() == "path"]
 
 
 def _in_words(command: str | None) -> str:
