@@ -90,7 +90,7 @@ def ask(home: str, folder: str) -> None:
 
     outside = str(Path(folder).parent / "outside")
     settings = load_settings(home=home)
-    with sail.serving(settings, Mode.BACKFILL, folder, modules=(), code=lambda: "") as (spark, engine):
+    with sail.serving(settings, Mode.BACKFILL, folder, modules=(), code=lambda: "") as (spark, _):
         session = spark.session(Mode.BACKFILL)
         rows = session.createDataFrame([(1, date(2020, 1, 1))], "number int, day date")
         rows.createOrReplaceTempView("given")
@@ -124,7 +124,8 @@ def ask(home: str, folder: str) -> None:
                 found[name] = f"refused: {refusal.problems[0].what}"
         server = server_of_this_process()
         environment = sorted(Path(f"/proc/{server}/environ").read_text().split("\0"))
-        said = {"asked": found, "environment": environment, "listens": listens(server), "engine": str(engine)}
+        left = [name for name, value in os.environ.items() if "hush" in value]
+        said = {"asked": found, "environment": environment, "listens": listens(server), "left": left}
         print(json.dumps(said), flush=True)
 
 

@@ -30,6 +30,7 @@ from resources import processes
 from resources.lakehouse.facade import Lakehouse, local_path
 from resources.ledger import tables
 from resources.ledger.facade import RunRecord
+from resources.settings import WEBHOOK_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 SAIL = ("--engine", "sail", "--json")
@@ -181,7 +182,7 @@ def test_a_session_of_sail_reads_and_writes_below_its_folder_alone_and_has_no_cr
     secrets = {
         "BACKFILL_SINKS__MAIL__TOKEN": "hush",
         "AWS_SECRET_ACCESS_KEY": "hush",
-        "BACKFILL_WEBHOOK_URL": "https://hush.invalid",
+        WEBHOOK_VARIABLE: "https://hush.invalid",
     }
     done = begin(ask, str(tmp_path / "home"), str(folder), environment=secrets)
     assert done.ended() == 0, done.errors
@@ -193,6 +194,7 @@ def test_a_session_of_sail_reads_and_writes_below_its_folder_alone_and_has_no_cr
     assert all(answer.startswith("refused: the transform ") for name, answer in answers.items() if name not in allowed)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["scratch"]
     assert not any("hush" in one for one in said["environment"])
+    assert said["left"] == ["AWS_SECRET_ACCESS_KEY"]  # which is the catalog's, and of no use without a store
     assert "TZ=UTC" in said["environment"]
     assert said["listens"] == ["0100007F"]  # 127.0.0.1, and nothing else
 
@@ -200,7 +202,7 @@ def test_a_session_of_sail_reads_and_writes_below_its_folder_alone_and_has_no_cr
 def test_the_server_ends_with_the_process_that_started_it() -> None:
     done = begin(serve_until_killed, environment={})
     until = time.monotonic() + 60
-    while not done.output.endswith("\n"):
+    while not ((done.folder / "out").exists() and done.output.endswith("\n")):
         assert done.is_running(), done.errors
         assert time.monotonic() < until
         time.sleep(0.05)

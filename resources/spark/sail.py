@@ -25,7 +25,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from resources import processes
 from resources.settings import Settings
-from resources.spark import connected, pyspark_private, sail_server
+from resources.spark import connected, one_reach, pyspark_private, sail_server
 from resources.spark.engines import OtherEngine, has_engine
 from resources.spark.kept_servers import passed_on
 from resources.spark.mode_settings import MODE_KEY, session_settings
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "Sail"
-_START_SECONDS, _END_SECONDS = 60.0, 5.0
+_START_SECONDS, _END_SECONDS = 240.0, 15.0
 _RETRIES = 2
 """How often a call is tried again: a server of this machine that does not answer at once has ended."""
 _SAID = 600
@@ -96,6 +96,9 @@ def serving(
     """
     require_installed()
     connected.require_kind(mode, connected=True)
+    one_reach.require_one_reach(settings, Mode.REPLAY, ())
+    for name in one_reach.all_credentials():  # transforms run in this process, and LIVE's computes nothing here
+        del os.environ[name]
     said = code()
     with _running(connected.environment(said, modules)) as (port, version):
         address = f"sc://127.0.0.1:{port}"
