@@ -28,13 +28,13 @@ def _wrong_amounts(number: str) -> Callable[..., Any]:
     return changed
 
 
-def _with_days_open(days: str) -> Callable[..., Any]:
+def _with(column: str, expression: str) -> Callable[..., Any]:
     def changed(inputs: Any, context: Any) -> Any:
         from pyspark.sql import functions as F
 
         from backfill_assets.products.enforcement import transforms
 
-        return transforms.case_sla_daily(inputs, context).withColumn("days_open", F.expr(days))
+        return transforms.case_sla_daily(inputs, context).withColumn(column, F.expr(expression))
 
     return changed
 
@@ -57,10 +57,9 @@ VERSIONS: dict[str, Callable[..., Any]] = {
     "dice": _dice,
     "writes": _writes,
     # Spark begins a new word at a space alone, Sail after any sign
-    "initcap": _with_days_open("length(replace(initcap('a-a'), 'A', ''))"),
-    "collation": _with_days_open("length(collation(case_id))"),
-    "large": _with_days_open("cast(4000000000 as bigint)"),
-    "small": _with_days_open("4000"),
+    "initcap": _with("amount", "cast(length(replace(initcap('a-a'), 'A', '')) AS decimal(12, 2))"),
+    "collation": _with("amount", "cast(length(collation(case_id)) AS decimal(12, 2))"),
+    "large": _with("days_open", "cast(4000000000 AS bigint)"),
 }
 """Transforms that a test declares as version 9.9.9: in its own process, and in one of these."""
 
