@@ -103,7 +103,7 @@ def ask(home: str, folder: str) -> None:
             "a folder beside": lambda: rows.write.parquet(f"{folder}-beside"),
             "a table": lambda: rows.write.saveAsTable("outside"),
             "a table of the newer kind": lambda: rows.writeTo("outside").create(),
-            "a checkpoint": rows.checkpoint,
+            "a checkpoint": lambda: rows.localCheckpoint().count() + rows.checkpoint().count(),
             "a table by SQL": lambda: session.sql("CREATE TABLE outside AS SELECT 1 AS number"),
             "rows by SQL": lambda: session.sql(
                 "WITH one AS (SELECT 1 AS number) INSERT INTO given SELECT number FROM one"

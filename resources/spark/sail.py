@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
 from resources import processes
+from resources.lakehouse.facade import local_path
 from resources.settings import Settings
 from resources.spark import connected, one_reach, pyspark_private, sail_server
 from resources.spark.engines import OtherEngine, has_engine
@@ -39,6 +40,7 @@ _START_SECONDS, _END_SECONDS = 240.0, 15.0
 _RETRIES = 2
 """How often a call is tried again: a server of this machine that does not answer at once has ended."""
 _SAID = 600
+_CHECKPOINTS = "SAIL_EXECUTION__CHECKPOINT__PATH"
 _EXTRA = "pip install 'backfill-assets[sail]'"
 _OF_SAIL = (
     "spark.sql.session.timeZone",
@@ -100,7 +102,8 @@ def serving(
     for name in one_reach.all_credentials():  # transforms run in this process, and LIVE's computes nothing here
         del os.environ[name]
     said = code()
-    with _running(connected.environment(said, modules)) as (port, version):
+    kept = {_CHECKPOINTS: f"{Path(local_path(folder)).as_uri()}/checkpoints"}  # Sail has none in memory
+    with _running(connected.environment(said, modules) | kept) as (port, version):
         address = f"sc://127.0.0.1:{port}"
         session = connected.session_at(address, retries=_RETRIES, requests=_requests(folder))
         try:

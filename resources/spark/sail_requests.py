@@ -30,9 +30,12 @@ _ALLOWED = frozenset(
         "get_resources_command",
         "sql_command",
         "write_operation",
+        "checkpoint_command",
+        "remove_cached_remote_relation_command",
     }
 )
-"""Commands by which nothing is changed outside the session, and the one that writes files, whose folder is looked at."""
+"""Commands by which nothing is changed outside the session, the one that writes files, whose folder is looked at, and checkpoints,
+which lie where the server was told."""
 _ASKS_CATALOG = (
     "current_",
     "list_",
@@ -153,15 +156,27 @@ def _reword(message: Any) -> None:
                 within.CopyFrom(place.direct_shuffle_partition_id.child)
                 place.CopyFrom(within)
     elif kind in {"spark.connect.LocalRelation", "spark.connect.Read.DataSource"} and message.schema.startswith("{"):
-        message.schema = json.dumps(_without_metadata(json.loads(message.schema)))
+        message.schema = json.dumps(_name_and_type(json.loads(message.schema)))
+    elif kind in _MAY_BE_NULL:
+        setattr(message, _MAY_BE_NULL[kind], True)
 
 
-def _without_metadata(schema: Any) -> Any:
-    """Return a schema without what its columns say besides name and type, the ids of Iceberg among it: Sail cannot parse it."""
+_MAY_BE_NULL = {
+    "spark.connect.DataType.StructField": "nullable",
+    "spark.connect.DataType.Array": "contains_null",
+    "spark.connect.DataType.Map": "value_contains_null",
+}
+"""Where a type says that there is no NULL. Sail keeps to it within structs when an outer join has put some there, and fails."""
+_OF_JSON = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
+"""What a column of a schema says besides its name and its type: Sail cannot parse the ids of Iceberg, and see above."""
+
+
+def _name_and_type(schema: Any) -> Any:
+    """Return a schema that says of its columns nothing but name and type."""
     if isinstance(schema, list):
-        return [_without_metadata(one) for one in schema]
+        return [_name_and_type(one) for one in schema]
     if isinstance(schema, dict):
-        return {name: {} if name == "metadata" else _without_metadata(value) for name, value in schema.items()}
+        return {name: _OF_JSON.get(name, _name_and_type(value)) for name, value in schema.items()}
     return schema
 
 
