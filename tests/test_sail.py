@@ -271,7 +271,7 @@ def test_without_sail_the_extra_is_named(shared_world: World, monkeypatch: pytes
 
 
 def test_an_error_says_what_sail_does_not_know() -> None:
-    from pyspark.errors import AnalysisException, UnsupportedOperationException
+    from pyspark.errors import AnalysisException, PythonException, UnsupportedOperationException
 
     engine = second_engine.OtherEngine("Sail", "0.7.2")
 
@@ -290,7 +290,12 @@ def test_an_error_says_what_sail_does_not_know() -> None:
         "Sail 0.7.2 does not know `Physical plan of X`",
         True,
     )
-    assert said(AnalysisException("divide by zero")) == ("", False)
+    assert said(AnalysisException("Internal error: Cannot run range queries on datatype: Struct(a)")) == (
+        "Sail 0.7.2 does not know `range queries on datatype: Struct(a)`",
+        True,
+    )
+    assert said(AnalysisException("divide by zero\nsomewhere")) == ("Sail 0.7.2 fails: divide by zero", False)
+    assert said(PythonException("ValueError: mine")) == ("", False)
     assert said(ValueError("not supported: mine")) == ("", False)
 
 

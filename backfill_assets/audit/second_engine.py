@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pyspark.errors import PySparkException, UnsupportedOperationException
+from pyspark.errors import PySparkException, PythonException, UnsupportedOperationException
 
 from backfill_assets.audit.conditions import Cause, Condition
 from backfill_assets.installation import Platform
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import EnvironmentRefused, Problem, Refused
 from manifests.plan import Plan
 from manifests.text import words_of
 from resources.files.stores import is_local
@@ -27,7 +27,9 @@ from resources.spark.failures import is_lost
 
 ON_SPARK = "`backfill reproduce` without --engine"
 _LINE = 400
-_UNKNOWN = re.compile(r"(?:not (?:yet )?(?:supported|implemented)|unsupported)[^:]*: *(.+)", re.IGNORECASE)
+_UNKNOWN = re.compile(
+    r"(?:(?:not (?:yet )?(?:supported|implemented)|unsupported)[^:]*: *|cannot run )(.+)", re.IGNORECASE
+)
 """How Sail says that it does not know what it was asked for, where the kind of its error does not."""
 _KIND = re.compile(r"^(?:unknown )?(?:aggregate |window |table )?function: *")
 
@@ -107,7 +109,10 @@ def computing_on_sail(platform: Platform, plan: Plan, scratch: str) -> Iterator[
 
 
 def named(engine: OtherEngine, error: BaseException) -> tuple[str, bool]:
-    """Return what an error that is the engine's means for people, and whether it would be any chunk's; nothing of one of rows."""
+    """Return what an error of an engine means for people, and whether it would be any chunk's.
+
+    Nothing is said of a refusal of this project, and of what Python code has raised: they speak for themselves.
+    """
     cause: BaseException = error
     while not isinstance(cause, PySparkException) and cause.__cause__ is not None:
         cause = cause.__cause__
@@ -118,6 +123,7 @@ def named(engine: OtherEngine, error: BaseException) -> tuple[str, bool]:
     said = words_of(cause).strip().partition("\n")[0]
     unknown = _UNKNOWN.search(said)
     if unknown is None and not isinstance(cause, UnsupportedOperationException):
-        return "", False
+        is_its_own = not isinstance(error, Refused) and not isinstance(cause, PythonException)
+        return (f"{engine} fails: {' '.join(said.split())[:_LINE]}" if is_its_own else ""), False
     what = _KIND.sub("", said if unknown is None else unknown[1])
     return f"{engine} does not know `{' '.join(what.split())[:_LINE].rstrip(' .')}`", True

@@ -157,26 +157,14 @@ def _reword(message: Any) -> None:
                 place.CopyFrom(within)
     elif kind in {"spark.connect.LocalRelation", "spark.connect.Read.DataSource"} and message.schema.startswith("{"):
         message.schema = json.dumps(_name_and_type(json.loads(message.schema)))
-    elif kind in _MAY_BE_NULL:
-        setattr(message, _MAY_BE_NULL[kind], True)
-
-
-_MAY_BE_NULL = {
-    "spark.connect.DataType.StructField": "nullable",
-    "spark.connect.DataType.Array": "contains_null",
-    "spark.connect.DataType.Map": "value_contains_null",
-}
-"""Where a type says that there is no NULL. Sail keeps to it within structs when an outer join has put some there, and fails."""
-_OF_JSON = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
-"""What a column of a schema says besides its name and its type: Sail cannot parse the ids of Iceberg, and see above."""
 
 
 def _name_and_type(schema: Any) -> Any:
-    """Return a schema that says of its columns nothing but name and type."""
+    """Return a schema without what its columns say besides, the ids of Iceberg among it: Sail cannot parse it."""
     if isinstance(schema, list):
         return [_name_and_type(one) for one in schema]
     if isinstance(schema, dict):
-        return {name: _OF_JSON.get(name, _name_and_type(value)) for name, value in schema.items()}
+        return {name: {} if name == "metadata" else _name_and_type(value) for name, value in schema.items()}
     return schema
 
 
