@@ -58,10 +58,8 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_
       not deterministic   none of these: the transform itself gives other rows for the same plan
       engine              with --engine sail: Sail may compute something else than Spark
 
-    Other code or configuration does not stop it: equal digests are then a proof all the same, and say so.
-
-    With `--engine sail` (pip install 'backfill-assets[sail]') Sail computes the rows, an engine that shares no code with
-    Spark. What it does not know is named. It is never used for what is published.
+    Other code or configuration does not stop it: equal digests are then a proof all the same, and say so. `--engine sail`
+    needs the extra `sail`; what Sail does not know is named, and nothing that it computes is ever published.
 
     \b
     Exit codes: 0 equal, 1 different or not computable, 2 refused (unknown run, chunks without a recorded digest).
@@ -70,7 +68,6 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_
       backfill reproduce restate-2012
       backfill reproduce restate-2012 --chunks 2012-03..2012-05
       backfill reproduce restate-2012 --json > proof.json
-      backfill reproduce restate-2012 --engine sail
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit import reproduce as again
     from backfill_assets.audit.second_engine import EngineName

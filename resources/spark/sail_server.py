@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from importlib.metadata import version
 
@@ -27,7 +28,7 @@ def serve() -> None:
     os.write(answer, json.dumps({"port": port, "version": version("pysail")}).encode() + b"\n")
     os.close(answer)
     sys.stdin.buffer.read()
-    os._exit(0)  # what it computes is for nobody any more
+    os.kill(os.getpid(), signal.SIGKILL)  # what it computes is for nobody any more
 
 
 if __name__ == "__main__":
