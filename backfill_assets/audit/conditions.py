@@ -34,6 +34,7 @@ class Cause(StrEnum):
     SOURCE_DATA = "source data"
     RETIRED_SNAPSHOT = "retired snapshot"
     NOT_DETERMINISTIC = "not deterministic"
+    ENGINE = "engine"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ attempt's folder, and no sink is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -21,6 +22,14 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.audit.conditions import _SHORT_HASH, Cause, Condition, _pins, conditions_of
 from backfill_assets.audit.first_difference import RowDifference, digest_of_files, first_differing_row
+from backfill_assets.audit.second_engine import (
+    EngineName,
+    EngineUsed,
+    computing_on_sail,
+    condition_of,
+    named,
+    require_usable,
+)
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.evidence.digested import digested_columns
@@ -40,6 +49,7 @@ from manifests.staged_file import StagedFile
 from resources.files import stores
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord
+from resources.spark.engines import OtherEngine
 from resources.spark.sessions import ModeSpark
 
 _SHOWN = 3
@@ -90,6 +100,8 @@ class Reproduction:
     difference: Difference | None
     scratch: str | None
     """Folder of what was computed, where it was to be kept."""
+    engine: EngineUsed
+    """What has computed it; without a version where nothing was computed."""
 
 
 Listener = Callable[[str, Sequence[str], str], None]
@@ -102,15 +114,18 @@ def reproduce(
     keys: Sequence[str] | None = None,
     *,
     keep: bool = False,
+    engine: EngineName = EngineName.SPARK,
     tell: Listener = ignore_progress,
 ) -> Reproduction:
     """Compute chunks of a recorded run (all of them by default) again from its plan, and compare their digests.
 
     What is computed goes to a folder of this call beside the attempts' folders, a batch at a time, and is removed
-    afterwards, also after a failure, unless `keep`. Disk and memory are one batch's.
+    afterwards, also after a failure, unless `keep`. Disk and memory are one batch's. Another `engine` than Spark computes in
+    a server of this call.
 
     Raises:
         InputRefused: if the run is unknown, its recorded plan was altered, or a chunk has no recorded digest.
+        EnvironmentRefused: if the engine is not there, or cannot compute on these tables.
     """
     record = platform.ledger.run(run_id)
     _require_unaltered(record)
@@ -121,20 +136,52 @@ def reproduce(
     for own, _ in groups:  # chunks that were planned anew after a conflict have pins of their own
         if own.hash != plan.hash:
             conditions += tuple(_pins(platform, own))
+    if engine is EngineName.SAIL:
+        require_usable(platform, plan)
     obstacles = [condition for condition in conditions if condition.blocks]
     if obstacles:
-        return _cannot_be_computed(run_id, conditions, obstacles)
+        return _cannot_be_computed(run_id, conditions, obstacles, engine)
     target = platform.products.target(plan.target)
-    platform = _holding_nothing_of_live(platform, plan)
     scratch = f"{platform.lakehouse.location(target.name)}/reproduce={run_id}-{uuid4().hex[:_SHORT_HASH]}"
     numbers, digest = count(1), digested_columns(platform, record)
+    with _computing(platform, plan, scratch, engine) as (computing, other):
+        if other is not None:
+            conditions += (condition_of(other.version),)
+        benches = (
+            (_Bench(RunContext(computing, target, own), recorded, scratch, tell, numbers, digest, other), batch)
+            for own, chunks in groups
+            for batch in own.batches(chunks)
+        )
+        found, difference = _compared(benches, conditions, keep=keep)
+        used = _used(computing, plan, other)
+    return _judged(run_id, conditions, found, difference, scratch if keep else None, used)
+
+
+@contextmanager
+def _computing(
+    platform: Platform, plan: Plan, scratch: str, engine: EngineName
+) -> Iterator[tuple[Platform, OtherEngine | None]]:
+    """Yield the platform that computes a reproduction, and the engine if it is not Spark: it holds nothing of LIVE."""
+    if engine is EngineName.SPARK:
+        yield _holding_nothing_of_live(platform, plan), None
+        return
+    with computing_on_sail(platform, plan, scratch) as found:
+        yield found
+
+
+def _used(platform: Platform, plan: Plan, other: OtherEngine | None) -> EngineUsed:
+    if other is None:
+        return EngineUsed("Spark", platform.spark.session(plan.mode).version)
+    return EngineUsed(other.name, other.version, tuple(other.notes))
+
+
+def _compared(
+    benches: Iterable[tuple[_Bench, Sequence[PlannedChunk]]], conditions: Sequence[Condition], *, keep: bool
+) -> tuple[list[ChunkComparison], Difference | None]:
+    """Compute batch after batch and compare each; of the first chunk that differs, say in what."""
     found: list[ChunkComparison] = []
     difference: Difference | None = None
-    for bench, batch in (
-        (_Bench(RunContext(platform, target, own), recorded, scratch, tell, numbers, digest), batch)
-        for own, chunks in groups
-        for batch in own.batches(chunks)
-    ):
+    for bench, batch in benches:
         try:
             computed, errors = _compute(bench, batch)
             compared = _compare(bench, batch, computed, errors)
@@ -142,14 +189,14 @@ def reproduce(
             if different is not None and difference is None:
                 with stores.opened_by(bench.run.platform.lakehouse.access):
                     difference = _difference(bench, different, computed[different.chunk])
-                if all(condition.same for condition in conditions):
+                if all(condition.same or condition.cause is Cause.ENGINE for condition in conditions):
                     difference = replace(difference, note=f"{difference.note} {_once_more(bench, different)}".strip())
         finally:
             if not keep:
-                _remove(platform, target, scratch)
-        tell("compared", [one.chunk for one in compared], "")
+                _remove(bench.run.platform, bench.run.target, bench.scratch)
+        bench.tell("compared", [one.chunk for one in compared], "")
         found += compared
-    return _judged(run_id, conditions, found, difference, scratch if keep else None)
+    return found, difference
 
 
 def _require_unaltered(record: RunRecord) -> None:
@@ -187,7 +234,9 @@ def _recorded(platform: Platform, record: RunRecord, keys: Sequence[str] | None)
     return wanted
 
 
-def _cannot_be_computed(run_id: str, conditions: tuple[Condition, ...], obstacles: Sequence[Condition]) -> Reproduction:
+def _cannot_be_computed(
+    run_id: str, conditions: tuple[Condition, ...], obstacles: Sequence[Condition], engine: EngineName
+) -> Reproduction:
     causes = tuple(dict.fromkeys(one.cause for one in obstacles))
     return Reproduction(
         run_id,
@@ -199,6 +248,7 @@ def _cannot_be_computed(run_id: str, conditions: tuple[Condition, ...], obstacle
         (),
         None,
         None,
+        EngineUsed(engine.title(), ""),
     )
 
 
@@ -213,6 +263,8 @@ class _Bench:
     numbers: Iterator[int]
     digest: tuple[DigestColumn, ...] | None
     """What the recorded digests were made of; None where only the model and the version say so."""
+    other: OtherEngine | None
+    """The engine, if it is not Spark."""
 
 
 class _AsReplay(ModeSpark):
@@ -247,10 +299,12 @@ def _compute(bench: _Bench, batch: Sequence[PlannedChunk]) -> tuple[dict[str, Ch
     try:
         files = compute_batch(bench.run, batch, prefix)
     except Refused as refusal:  # every chunk would be refused for the same reason
-        return {}, dict.fromkeys(keys, refusal.problems[0].what)
+        by_engine, _ = ("", True) if bench.other is None else named(bench.other, refusal)
+        return {}, dict.fromkeys(keys, by_engine or refusal.problems[0].what)
     except Exception as error:  # noqa: BLE001 - whatever a transform raises is reported as the chunk's
-        if len(batch) == 1:
-            return {}, {keys[0]: f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}"}
+        by_engine, of_all = ("", False) if bench.other is None else named(bench.other, error)
+        if len(batch) == 1 or of_all:
+            return {}, dict.fromkeys(keys, by_engine or f"{type(error).__name__}: {str(error)[:_ERROR_LENGTH]}")
         middle = len(batch) // 2
         (computed, errors), (others, more) = (_compute(bench, half) for half in (batch[:middle], batch[middle:]))
         return computed | others, errors | more
@@ -305,6 +359,8 @@ def _once_more(bench: _Bench, different: ChunkComparison) -> str:
     computed, errors = _compute(bench, batch)
     (again,) = _compare(bench, batch, computed, errors)
     if again.digest == different.digest and again.rows == different.rows:
+        if bench.other is not None:
+            return f"Computed once more it comes out as it did a moment ago: {bench.other} gives these rows each time."
         return (
             "Computed once more it comes out as it did a moment ago: the output depends on something that the plan does "
             "not pin (a clock, a live lookup, the machine, installed libraries that are not those of the lock file)."
@@ -327,6 +383,7 @@ def _judged(
     chunks: Sequence[ChunkComparison],
     difference: Difference | None,
     scratch: str | None,
+    engine: EngineUsed,
 ) -> Reproduction:
     changed = [condition for condition in conditions if not condition.same]
     causes = tuple(dict.fromkeys(condition.cause for condition in changed))
@@ -336,7 +393,13 @@ def _judged(
     different = [one for one in chunks if one.outcome is Outcome.DIFFERENT]
     failed = [one for one in chunks if one.outcome is Outcome.NOT_COMPUTED]
     judged = partial(
-        Reproduction, run_id, conditions=conditions, chunks=tuple(chunks), difference=difference, scratch=scratch
+        Reproduction,
+        run_id,
+        conditions=conditions,
+        chunks=tuple(chunks),
+        difference=difference,
+        scratch=scratch,
+        engine=engine,
     )
     if not different and not failed:
         rows = sum(one.recorded_rows for one in equal)

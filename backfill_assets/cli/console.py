@@ -357,6 +357,8 @@ def reproduction(done: Reproduction) -> RenderableType:
         ("found", done.summary),
         *([("cause", Text(", ".join(done.causes), "bold"))] if done.causes else []),
         *(("what to do", text) for text in done.what_to_do),
+        *([("engine", f"{done.engine.name} {done.engine.version}".strip())] if done.engine.notes else []),
+        *(("note", text) for text in done.engine.notes),
         *([] if done.scratch is None else [("kept", done.scratch)]),
     ]
     return Group(*parts, Text(), facts(pairs, f"{done.run_id}: reproduction"))

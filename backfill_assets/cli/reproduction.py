@@ -33,8 +33,15 @@ if TYPE_CHECKING:
     "--chunks", "ranges", multiple=True, metavar="FROM[..TO]", help="Only these chunks; may be repeated. Default: all."
 )
 @click.option("--keep", is_flag=True, help="Leave what was computed in its scratch folder, and say where that is.")
+@click.option(
+    "--engine",
+    type=click.Choice(["spark", "sail"]),
+    default="spark",
+    show_default=True,
+    help="What computes it. sail: another engine, to check Spark's results.",
+)
 @json_option
-def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -> None:
+def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_json: bool) -> None:
     """Compute the recorded RUN_ID again from its plan, into scratch, and compare the digest of every chunk.
 
     Read are the snapshots that the plan pinned; "now" is the plan's run clock. Nothing is published, and the ledger and
@@ -49,8 +56,10 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
       source data         files of the pinned source snapshot were changed in place
       retired snapshot    a pinned snapshot has expired, or files of it are gone: nothing is computed
       not deterministic   none of these: the transform itself gives other rows for the same plan
+      engine              with --engine sail: Sail may compute something else than Spark
 
-    Other code or configuration does not stop it: equal digests are then a proof all the same, and say so.
+    Other code or configuration does not stop it: equal digests are then a proof all the same, and say so. `--engine sail`
+    needs the extra `sail`; what Sail does not know is named, and nothing that it computes is ever published.
 
     \b
     Exit codes: 0 equal, 1 different or not computable, 2 refused (unknown run, chunks without a recorded digest).
@@ -61,6 +70,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
       backfill reproduce restate-2012 --json > proof.json
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit import reproduce as again
+    from backfill_assets.audit.second_engine import EngineName
     from backfill_assets.staging.progress import written_chunks
 
     computed: set[str] = set()
@@ -82,7 +92,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, as_json: bool) -
         record = platform.ledger.run(run_id)
         keys = select_chunks(record, ranges)
         with nullcontext() if as_json else bars(len(keys), look):
-            done = again.reproduce(platform, run_id, keys, keep=keep, tell=tell)
+            done = again.reproduce(platform, run_id, keys, keep=keep, engine=EngineName(engine), tell=tell)
     if as_json:
         say(_as_data(record, done))
     else:
@@ -104,6 +114,7 @@ def _as_data(record: RunRecord, done: Reproduction) -> dict[str, Any]:
         "found": done.summary,
         "causes": done.causes,
         "whatToDo": done.what_to_do,
+        "engine": done.engine,
         "conditions": done.conditions,
         "chunks": done.chunks,
         "firstDifference": done.difference,

@@ -1,4 +1,4 @@
-"""Pinned files as frames: read natively by Parquet field id, and by workers where rows of them are deleted.
+"""Pinned files as frames: read natively by Parquet field id, and by workers where rows of them are deleted, or the engine is not Spark.
 
 Put here how the files of a `PinnedRead` become a frame. Which files these are is `resources.lakehouse.reads`'; what a policy
 leaves of the rows, `compute`'s.
@@ -7,6 +7,7 @@ leaves of the rows, `compute`'s.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,12 +18,16 @@ from backfill_assets.declarations.schema import spark_schema
 from backfill_assets.worker.remaining_rows import ReadTask, remaining_rows
 from resources.lakehouse.facade import PinnedRead, local_path
 from resources.spark.chunk_work import task_text
+from resources.spark.engines import other_engine
 
 
 def read(spark: SparkSession, pinned: PinnedRead, columns: Sequence[str] | None = None) -> DataFrame:
     """Return a pinned read as a frame; no catalog is involved."""
     schema = spark_schema(pinned.schema, columns)
     deleted = dict(pinned.deleted)
+    if other_engine(spark) is not None:  # it finds columns by their names, which a table's may have changed
+        deleted = dict.fromkeys(pinned.paths, ()) | deleted
+        pinned = replace(pinned, deleted=tuple(deleted.items()))
     whole = [path for path in pinned.paths if path not in deleted]
     frames = [spark.read.schema(schema).parquet(*whole)] if whole else []
     if deleted:

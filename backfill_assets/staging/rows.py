@@ -21,12 +21,12 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.declarations.output_types import fits, way_out
 from backfill_assets.declarations.places import place, raised_in_worker
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import Published, dtypes, lineage_columns, spark_schema
 from backfill_assets.declarations.sql_transforms import SqlTransform
 from backfill_assets.declarations.target import Inputs, TargetTable, TransformContext, TransformVersion
+from backfill_assets.staging.declared_types import type_problems, with_declared_columns
 from backfill_assets.staging.folders import (
     CHUNK_FOLDER,
     NO_PARTS,
@@ -186,14 +186,14 @@ def computed_rows(
     with building(plan):
         with steady_texts(plan), _unchanged_settings(plan, inputs.source.sparkSession):
             rows = _frame_of(plan, version.function(_with_every_view(target, version, inputs), context))
-        if problems := [*_column_problems(target, plan, rows), *_type_problems(target, plan, rows, schema)]:
+        if problems := [*_column_problems(target, plan, rows), *type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)
         rows = _with_later_columns(_only_these(rows, target, chunks), version.without, schema)
         if not version.clustered:
             rows = _clustered(rows, target, context)
         constants = lineage(plan, target.model)
         keep = () if has_plain_chunks(target) else (CHUNK_FOLDER,)
-        return in_folders(_with_declared_columns(rows, schema, constants, keep), target, plan.chunking, parts)
+        return in_folders(with_declared_columns(rows, schema, constants, keep), target, plan.chunking, parts)
 
 
 def _with_every_view(target: TargetTable, version: TransformVersion, inputs: Inputs) -> Inputs:
@@ -422,22 +422,6 @@ def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[P
     ]
 
 
-def _type_problems(target: TargetTable, plan: Plan, rows: DataFrame, schema: Schema) -> list[Problem]:
-    """Say of which columns the values a cast to the declared type could change."""
-    declared = {field.name: field.dataType for field in spark_schema(schema).fields}
-    found = {field.name: field.dataType for field in rows.schema.fields}
-    return [
-        Problem(
-            f"{plan.transform} {plan.transform_version} returned {name} of {target.name} as "
-            f"{kind.simpleString()}; it is declared as {declared[name].simpleString()}",
-            "a column has its declared type, or one that widens to it without loss: nothing is rounded, truncated or parsed",
-            way_out(kind, declared[name]),
-        )
-        for name, kind in found.items()
-        if name in declared and not fits(kind, declared[name])
-    ]
-
-
 def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
     """Drop rows of other chunks: whatever a transform returns, only the batch's chunks are written."""
     if not has_plain_chunks(target):
@@ -484,17 +468,3 @@ def _clustered_by_folder(rows: DataFrame, target: TargetTable, context: Transfor
         .sortWithinPartitions(*target.key)
         .drop("_slot")
     )
-
-
-def _with_declared_columns(
-    rows: DataFrame, schema: Schema, constants: Mapping[str, Any], keep: Sequence[str] = ()
-) -> DataFrame:
-    """Add the lineage columns, cast to the declared types and attach field ids, which a cast drops: they come last.
-
-    Columns to `keep` are the platform's own, and stay as they are.
-    """
-    columns = []
-    for field in spark_schema(schema).fields:
-        value = F.lit(constants[field.name]) if field.name in constants else F.col(field.name)
-        columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
-    return rows.select(*columns, *keep)

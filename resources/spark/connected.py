@@ -110,8 +110,12 @@ def require_client() -> None:
         ) from error
 
 
-def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_SECONDS) -> SparkSession:
+def session_at(
+    address: str, *, retries: int = RETRIES, seconds: float = ANSWER_SECONDS, requests: Any = None
+) -> SparkSession:
     """Return a new session of the server at an address, `sc://host:port`, with its own settings and no other's.
+
+    `requests` looks at each of the session's requests before it is sent (an interceptor of gRPC).
 
     Raises:
         EnvironmentRefused: if it is no address, the client's packages are missing, or nothing answers there.
@@ -137,6 +141,8 @@ def session_at(address: str, *, retries: int = RETRIES, seconds: float = ANSWER_
         builder.set("user_id", "backfill")
         with builder.toChannel() as channel:
             grpc.channel_ready_future(channel).result(timeout=seconds)
+        if requests is not None:
+            builder.add_interceptor(requests)
         session = RemoteSession.builder.channelBuilder(builder).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=retries)])
         session.conf.get("spark.app.id", None)  # asks the server for the first time
@@ -164,6 +170,12 @@ def of_this_process(session: SparkSession) -> None:
         os.environ[name] = value
         os.unsetenv(name)  # PySpark looks in `os.environ`; programs that this process starts are not told
     pyspark_private.make_default(session)
+
+
+def give_back(session: SparkSession) -> None:
+    """End a session whose server is about to end."""
+    _open[:] = [one for one in _open if one is not session]
+    _given_back(session)
 
 
 def _given_back(session: SparkSession) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from manifests.canonical import sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.model import Mode
-from resources.settings import SINK_VARIABLES, WEBHOOK_VARIABLE, Settings
+from resources.settings import API_VARIABLES, SINK_VARIABLES, TOPIC_VARIABLES, WEBHOOK_VARIABLE, Settings
 from resources.spark.connected import JDBC_KEY
 from resources.spark.mode_settings import JDBC_PROVIDERS, session_settings
 
@@ -31,6 +31,12 @@ _confined: set[bool] = set()
 def credentials() -> list[str]:
     """Return the variables of the environment that have what sinks need."""
     return [name for name in os.environ if name == WEBHOOK_VARIABLE or name.upper().startswith(SINK_VARIABLES)]
+
+
+def all_credentials() -> list[str]:
+    """Return the variables of the environment that have what sinks, and servers and brokers of feeds, need."""
+    others = (name for name in os.environ if name.upper().startswith((API_VARIABLES, TOPIC_VARIABLES)))
+    return [*credentials(), *others]
 
 
 def sink_of(variable: str) -> str:
