@@ -18,7 +18,7 @@ from small_worlds import copy_of
 from support import put_in_force
 from worlds import FEW_GATES, killed_at, make_world
 
-from backfill_assets import decisions
+from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
@@ -338,6 +338,39 @@ def test_a_run_whose_dry_run_was_rejected_since_is_not_published(platform: Platf
     assert "plan the change again under a new run id" in problem.fix
     assert platform.ledger.run("big").state is RunState.VALIDATED
     assert [one.what for one in policy_problems(platform, platform.ledger.run("big"))] == [problem.what]
+
+
+@pytest.mark.parametrize("end", [decisions.reject, decisions.cancel])
+def test_a_dry_run_that_is_ended_while_its_run_is_being_published_is_asked_again(platform: Platform, end: Any):
+    dry = ready(platform)
+    reach, ended = faults.reach, []
+
+    def end_before_the_intent(point: str) -> None:
+        if point == "publishing.sealed" and not ended:
+            ended.append(end(platform, dry, by="grace", comment="the figures are wrong after all"))
+        reach(point)
+
+    with mock.patch.object(faults, "reach", end_before_the_intent):
+        if end is decisions.cancel:
+            decisions.publish(platform, "big", by="ops")
+        else:
+            (problem,) = refusal(decisions.publish, platform, "big", by="ops")
+            assert f"dry run '{dry}' is REJECTED by now (the figures are wrong after all)" in problem.what
+    state = RunState.PUBLISHED if end is decisions.cancel else RunState.VALIDATED
+    assert (platform.ledger.run("big").state, len(ended)) == (state, 1)
+    assert len(platform.ledger.publications("big")) == (1 if end is decisions.cancel else 0)
+
+
+def test_a_publication_that_was_killed_before_its_commit_asks_again(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+):
+    dry = ready(platform)
+    with killed_at("publishing.tagged", monkeypatch):
+        decisions.publish(platform, "big", by="ops")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    with at(platform, platform.ledger.now() + timedelta(minutes=30)):
+        assert "is REJECTED by now (wrong)" in refusal(decisions.publish, platform, "big", by="ops")[0].what
+        assert platform.ledger.run("big").state is RunState.VALIDATED
 
 
 def test_a_dry_run_that_was_put_away_since_stands(platform: Platform):

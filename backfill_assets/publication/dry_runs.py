@@ -21,10 +21,9 @@ from manifests.errors import Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.who_may import age_problems
+from resources.ledger.dry_run_links import STANDS
 from resources.ledger.facade import RunRecord
 
-_STANDS = frozenset({RunState.VALIDATED, RunState.CANCELLED})
-"""States of a dry run that stands for what was approved on it: cancelling one puts it away, and says nothing against its results."""
 _SHOWN = 3
 """Dry runs of which it is said why they do not count."""
 
@@ -58,7 +57,7 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     found = platform.ledger.find(link.run_id)
     if found is None:
         return [_without_link(record, f"rests on dry run '{link.run_id}', which is not on record")]
-    if found.state not in _STANDS or found.plan_hash != link.plan_hash:
+    if found.state not in STANDS or found.plan_hash != link.plan_hash:
         why = f" ({found.state_reason})" if found.state_reason else ""
         return [_without_link(record, f"rests on dry run '{link.run_id}', which is {found.state} by now{why}")]
     if changed_since(platform, link):
@@ -66,10 +65,15 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     return []
 
 
+def approved_on(platform: Platform, record: RunRecord) -> DryRunLink | None:
+    """Return the dry run that the approval of a run's plan rests on; None where it rests on none."""
+    approval = platform.ledger.approval_of(record)
+    return None if approval is None else approval.rests_on
+
+
 def unexplained_link(platform: Platform, record: RunRecord) -> list[Problem]:
     """Say that the dry run which a run's approval rests on was changed by hand since."""
-    approval = platform.ledger.approval_of(record)
-    link = None if approval is None else approval.rests_on
+    link = approved_on(platform, record)
     if link is None or platform.ledger.find(link.run_id) is None:
         return []
     run_id = link.run_id
@@ -81,8 +85,7 @@ def dry_run_in_words(platform: Platform, record: RunRecord) -> str:
     """Say which dry run the approval of a run rests on, or which one counts for it, or that it still needs one; empty if it needs none."""
     if record.plan.dry_run is None:
         return ""
-    approval = platform.ledger.approval_of(record)
-    if approval is not None and (rests_on := approval.rests_on) is not None:
+    if (rests_on := approved_on(platform, record)) is not None:
         return f"approved on {rests_on.describe()}"
     if record.state is not RunState.PLANNED:
         return record.plan.dry_run.describe()
