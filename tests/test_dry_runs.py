@@ -200,6 +200,25 @@ def test_a_dry_run_that_somebody_wrote_by_hand_counts_as_well(platform: Platform
     assert approved(platform).rests_on.run_id == "mine"
 
 
+@pytest.mark.parametrize("otherwise", ["MASK", "REFUSE"])
+def test_a_policy_with_classes_by_mode_has_dry_runs_see_what_their_runs_see_or_is_refused(
+    platform: Platform, otherwise: str
+):
+    source = {"table": small_table.SOURCE, "columns": {"id": {"classification": "personal", "mask": "HASH"}}}
+    text = {"name": "test", "rules": [{"dryRun": RULE}], "sources": [source]}
+    personal = {"modes": ["LIVE", "BACKFILL"], "otherwise": otherwise}
+    before = platform.policy.hash
+    problem, *_ = refusal(put_in_force, platform, text | {"classifications": {"personal": personal}})
+    assert f"column id of {small_table.SOURCE} is personal, which lets mode BACKFILL read it" in problem.what
+    assert "list DRY_RUN beside BACKFILL in classifications.personal.modes" in problem.fix
+    assert platform.policy.hash == before
+    personal["modes"] = ["LIVE", "BACKFILL", "REPLAY", "DRY_RUN"]
+    put_in_force(platform, text | {"classifications": {"personal": personal}})
+    planned(platform)
+    dry = dry_run_of(platform)
+    assert approved(platform).rests_on.run_id == dry
+
+
 # --- why one does not count -------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support import a_code, a_manifest, a_plan, publishing
 
 from manifests.data_terms import DataTerms, MaskedColumn
+from manifests.dry_run_modes import dry_run_mode_problems
 from manifests.dry_run_proof import Asked, FoundDryRun, other_snapshots, reasons_against
 from manifests.dry_run_samples import dry_run_id, dry_run_manifest, sampled
 from manifests.dry_runs import DryRunLink, DryRuns, DryRunTerms, link_from_json, terms_of
@@ -150,6 +151,54 @@ def test_a_rule_of_what_the_platform_writes_alone_asks_for_no_dry_run(kinds: lis
     with pytest.raises(EnvironmentRefused, match="runs of LIVE and RECONCILIATION need no dry run"):
         policy({"kinds": kinds, "dryRun": {"fromChunks": 2}})
     assert policy({"kinds": [*kinds, "REPAIR"], "dryRun": {"fromChunks": 2}}).rules[0].dry_run is not None
+
+
+SOURCES = [{"table": "bronze.events", "columns": {"amount": {"classification": "personal", "mask": "NULL"}}}]
+
+
+def mode_problems(
+    modes: list[str] | None, otherwise: str = "MASK", rules: Any = None, sources: Any = SOURCES, **of_source: Any
+) -> list[str]:
+    said = {"otherwise": otherwise} | ({} if modes is None else {"modes": modes})
+    text = {
+        "name": "test",
+        "rules": rules or [{"dryRun": {"fromChunks": 2}}],
+        "classifications": {"personal": said},
+        "sources": [{**one, **of_source} for one in sources],
+    }
+    return [one.what for one in dry_run_mode_problems(parse_policy(yaml.safe_dump(text)), "policy")]
+
+
+@pytest.mark.parametrize("otherwise", ["MASK", "REFUSE"])
+def test_a_policy_under_which_a_dry_run_sees_less_than_its_run_is_refused(otherwise: str):
+    (what,) = mode_problems(["LIVE", "BACKFILL"], otherwise)
+    assert "column amount of bronze.events is personal, which lets mode BACKFILL read it and not mode DRY_RUN" in what
+    assert len(mode_problems(["BACKFILL", "REPLAY"], otherwise)) == 2
+    assert mode_problems(["LIVE", "BACKFILL", "REPLAY", "DRY_RUN"], otherwise) == []
+    assert mode_problems(["LIVE"], otherwise) == mode_problems(None, otherwise) == []
+
+
+def test_a_policy_under_which_a_dry_run_sees_more_than_its_run_is_refused_where_that_run_is_planned_at_all():
+    assert "lets mode DRY_RUN read it and not mode BACKFILL" in mode_problems(["DRY_RUN", "REPLAY"])[0]
+    assert mode_problems(["DRY_RUN", "REPLAY"], "REFUSE") == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "of_source", "refused"),
+    [
+        ([{}], {}, False),
+        ([{"tables": ["gold.*"], "dryRun": {"fromChunks": 2}}], {"targets": ["silver.*"]}, False),
+        ([{"tables": ["gold.days"], "dryRun": {"fromChunks": 2}}], {"targets": ["gold.*", "silver.*"]}, True),
+        ([{"tables": ["gold.d*"], "dryRun": {"fromChunks": 2}}], {"targets": ["gold.*"]}, True),
+        ([{"tables": ["*.days"], "dryRun": {"fromChunks": 2}}], {"targets": ["gold.*"]}, True),
+        ([{"dryRun": {"fromChunks": 2}}], {"kinds": ["LIVE", "REPLAY"]}, False),
+        ([{"kinds": ["REPLAY"], "dryRun": {"fromChunks": 2}}, {"tables": ["*"]}], {}, False),
+        ([{"kinds": ["REPLAY"], "dryRun": {"fromChunks": 2}}], {}, True),
+    ],
+    ids=["no dry runs", "other tables", "one of them", "some", "across", "other kinds", "a rule's kinds", "every rule"],
+)
+def test_columns_and_dry_runs_of_other_tables_or_kinds_do_not_meet(rules: Any, of_source: Any, refused: bool):
+    assert bool(mode_problems(["BACKFILL"], rules=rules, **of_source)) == refused
 
 
 # --- which one counts -------------------------------------------------------------------------------------------------
