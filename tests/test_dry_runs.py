@@ -34,6 +34,7 @@ from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.publication.requirements import policy_problems
 from backfill_assets.ui.run_page import run_page
 from benchmarks import small_table
+from manifests.dry_run_samples import dry_run_id
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
@@ -337,6 +338,39 @@ def test_a_dry_run_that_was_changed_by_hand_does_not_count(platform: Platform):
     assert "ledger chunks 2020-01" in why_not(platform, dry)
 
 
+def test_a_dry_run_that_was_approved_longer_ago_than_a_run_may_be_is_replaced_by_the_same_command(platform: Platform):
+    rule = {"dryRun": {**RULE, "withinDays": 30}, "maxAgeDays": {"sinceApproval": 3}}
+    put_in_force(platform, {"name": "test", "rules": [rule]})
+    planned(platform)
+    dry = dry_run_of(platform)
+    with at(platform, platform.ledger.now() + timedelta(days=4)):
+        assert f"run '{dry}' was approved 4.0 days ago" in why_not(platform, dry)
+        assert dry_run_of(platform) == f"{dry}-2"
+        assert approved(platform).rests_on.run_id == f"{dry}-2"
+
+
+def test_a_dry_run_that_is_too_old_to_be_computed_is_replaced_and_one_that_is_only_planned_is_planned_again(
+    platform: Platform,
+):
+    put_in_force(platform, {"name": "test", "rules": [{"dryRun": RULE, "maxAgeDays": {"sincePlanning": 3}}]})
+    planned(platform)
+    first = plan_run(platform, manifest_of_dry_run(platform, "big", "ada")).run_id
+    with at(platform, platform.ledger.now() + timedelta(days=4)):
+        assert dry_run_of(platform, computed=False) == first
+    with at(platform, platform.ledger.now() + timedelta(days=8)):
+        assert manifest_of_dry_run(platform, "big", "ada").run_id == f"{first}-2"
+
+
+def test_a_dry_run_that_was_changed_by_hand_is_replaced_by_the_same_command(platform: Platform):
+    planned(platform)
+    dry = dry_run_of(platform)
+    by_hand(platform, chunks.update().where(chunks.c.run_id == dry, chunks.c.chunk == "2020-01").values(rows=1))
+    (said,) = (one.fix for one in refusal(decisions.approve, platform, "big", by="grace") if f"'{dry}'" in one.what)
+    assert "`backfill plan --dry-run-of big` makes another one" in said
+    assert dry_run_of(platform) == f"{dry}-2"
+    assert approved(platform).rests_on.run_id == f"{dry}-2"
+
+
 # --- between approval and publication ---------------------------------------------------------------------------------
 
 
@@ -475,6 +509,17 @@ def test_the_same_command_again_makes_no_other_dry_run_whoever_gives_it(platform
     for by in ("ada", "linus"):
         assert plan_run(platform, manifest_of_dry_run(platform, "big", by)).run_id == dry
     assert dry_run_of(platform) == dry == dry_run_of(platform)
+
+
+def test_another_run_under_the_id_of_a_dry_run_is_not_taken_for_it(platform: Platform):
+    own = dry_run_id("big", planned(platform).plan_hash)
+    planned(platform, own, FEW)  # it would change the table
+    assert dry_run_of(platform) == f"{own}-2"
+    assert approved(platform).rests_on.run_id == f"{own}-2"
+    small = planned(platform, "small", FEW)
+    others = dry_run_id("small", small.plan_hash)
+    planned(platform, others, YEAR, mode="DRY_RUN", sample={"chunks": ["2020-11"]})
+    assert manifest_of_dry_run(platform, "small", "ada").run_id == f"{others}-2"
 
 
 def test_a_dry_run_of_what_changes_nothing_or_is_decided_is_refused(platform: Platform):

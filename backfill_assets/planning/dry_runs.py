@@ -6,9 +6,9 @@ Put here what is looked up for both. The terms of a policy are `manifests.dry_ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count
 
 from backfill_assets.installation import Platform
@@ -21,12 +21,22 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.estimates import FileIndex
 from manifests.facts import SourceState
 from manifests.lifecycle import ENDED, RunState
-from manifests.model import Kind, RunManifest
+from manifests.model import Kind, Mode, RunManifest
 from manifests.plan import Plan
 from manifests.policy import Policy
 from manifests.series import step_id
-from manifests.who_may import proposal_problems
+from manifests.who_may import age_problems, proposal_problems
 from resources.ledger.facade import RunRecord
+
+_OF_THE_SAMPLE: Mapping[str, bool | set[str]] = {
+    "requested_by": True,
+    "reason": True,
+    "sample": True,
+    "safety": True,
+    "target": {"publish_range", "values"},
+    "validation": {"expected"},
+}
+"""Fields in which dry runs of one run differ: who asks for it, which chunks it takes, and what follows from these."""
 
 
 def with_dry_run_terms(
@@ -99,19 +109,45 @@ def manifest_of_dry_run(platform: Platform, run_id: str, requested_by: str) -> R
     for number in count(1):
         own = dry_run_id(record.run_id, record.plan_hash, number)
         known = platform.ledger.find(own)
+        made = dry_run_manifest(record.manifest, plans, keys, run_id=own, requested_by=requested_by)
         if known is None:
-            return dry_run_manifest(record.manifest, plans, keys, run_id=own, requested_by=requested_by)
-        if not _is_spent(platform, record, known):
+            return made
+        if _is_of(known, made, {chunk.key for chunk in chunks}) and not _is_spent(platform, record, known):
             return known.manifest
     raise AssertionError("numbers do not end")
 
 
+def _is_of(known: RunRecord, made: RunManifest, scope: Collection[str]) -> bool:
+    """Whether a run on record, under the id that a dry run would have, is that dry run, or one of other chunks of the run."""
+    sample = known.manifest.sample
+    if sample is None or known.manifest.execution_mode is not Mode.DRY_RUN or not set(sample.chunks) <= set(scope):
+        return False
+    its, ours = (one.model_dump(exclude=_OF_THE_SAMPLE) for one in (known.manifest, made))
+    return its == ours and known.target == made.target.table
+
+
 def _is_spent(platform: Platform, record: RunRecord, known: RunRecord) -> bool:
     """Whether nothing that counts can come of a dry run any more."""
+    if known.state in ENDED:
+        return True
+    at = platform.ledger.latest()
+    if known.state is RunState.PLANNED:  # planned again, it is as young as any
+        return False
+    with platform.ledger.reading() as moment:
+        changed = moment.unexplained(moment.explain_run(known.run_id), known.run_id)
+    if changed or dry_run_age_problems(platform, known, at):
+        return True
     if known.state is not RunState.VALIDATED or record.plan.dry_run is None:
-        return known.state in ENDED
-    asked, at = asked_of(platform, record), platform.ledger.latest()
-    return bool(reasons_against(asked, record.plan.dry_run, found_of(platform, known), at))
+        return False
+    return bool(reasons_against(asked_of(platform, record), record.plan.dry_run, found_of(platform, known), at))
+
+
+def dry_run_age_problems(platform: Platform, record: RunRecord, at: datetime) -> list[Problem]:
+    """Say that a dry run is older than the policy lets a run of its table and kind become."""
+    approval = platform.ledger.approval_of(record)
+    approved_at = None if approval is None else approval.at
+    rule = platform.policy.rule_for(record.target, record.kind)
+    return age_problems(rule, record.run_id, planned_at=record.plan.run_clock, approved_at=approved_at, at=at)
 
 
 def _planned(platform: Platform, run_id: str) -> RunRecord:

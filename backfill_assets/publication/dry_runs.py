@@ -11,16 +11,15 @@ from datetime import datetime
 from backfill_assets.evidence.dry_runs import changed_since, dry_run_facts
 from backfill_assets.evidence.preconditions import unexplained_of
 from backfill_assets.installation import Platform
-from backfill_assets.planning.dry_runs import asked_of, found_of
+from backfill_assets.planning.dry_runs import asked_of, dry_run_age_problems, found_of
 from backfill_assets.publication.gate_problems import gate_problems
 from manifests.canonical import sha256_of
-from manifests.dry_run_proof import Asked, FoundDryRun, other_snapshots, reasons_against
+from manifests.dry_run_proof import Asked, other_snapshots, reasons_against
 from manifests.dry_run_samples import dry_run_id
 from manifests.dry_runs import DryRunLink, DryRunTerms
 from manifests.errors import Problem, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
-from manifests.who_may import age_problems
 from resources.ledger.dry_run_links import STANDS
 from resources.ledger.facade import RunRecord
 
@@ -43,7 +42,7 @@ def dry_run_for(platform: Platform, record: RunRecord) -> tuple[DryRunLink | Non
         except Refused as refusal:
             reasons = [f"it cannot be read: {refusal.problems[0].what}"]
         if len(refused) < _SHOWN:
-            refused.append(_does_not_count(one, terms, reasons))
+            refused.append(_does_not_count(one, record.run_id, terms, reasons))
     return None, [_missing(record, terms), *refused]
 
 
@@ -104,18 +103,11 @@ def _reasons(platform: Platform, asked: Asked, terms: DryRunTerms, record: RunRe
     if found.plan.hash != record.plan_hash or record.manifest.hash != found.plan.manifest_hash:
         reasons.append("its plan or manifest on record does not match its hash")
     reasons += [one.what for one in gate_problems(platform, run_id, found.plan, ledger.chunks(run_id))]
-    reasons += _expired(platform, record, found, at)
+    if platform.ledger.approval_of(record) is None:
+        reasons.append("no approval of its plan is on record")
+    reasons += [one.what for one in dry_run_age_problems(platform, record, at)]
     reasons += [f"{one.where} {one.what}" for one in unexplained_of(platform, run_id)[:_SHOWN]]
     return reasons
-
-
-def _expired(platform: Platform, record: RunRecord, found: FoundDryRun, at: datetime) -> list[str]:
-    approval = platform.ledger.approval_of(record)
-    if approval is None:
-        return ["no approval of its plan is on record"]
-    rule = platform.policy.rule_for(record.target, record.kind)
-    since = found.plan.run_clock
-    return [one.what for one in age_problems(rule, record.run_id, planned_at=since, approved_at=approval.at, at=at)]
 
 
 def _link(platform: Platform, asked: Asked, record: RunRecord) -> DryRunLink:
@@ -137,11 +129,12 @@ def _missing(record: RunRecord, terms: DryRunTerms) -> Problem:
     )
 
 
-def _does_not_count(record: RunRecord, terms: DryRunTerms, reasons: list[str]) -> Problem:
+def _does_not_count(dry: RunRecord, run_id: str, terms: DryRunTerms, reasons: list[str]) -> Problem:
     return Problem(
-        f"dry run '{record.run_id}' does not count: {'; '.join(reasons)}",
+        f"dry run '{dry.run_id}' does not count: {'; '.join(reasons)}",
         f"what counts is {terms.rule}",
-        "leave it, or mend what is said of it",
+        f"mend what is said of it, or leave it: `backfill plan --dry-run-of {run_id}` makes another one; where that still names this "
+        f"one, `backfill cancel {dry.run_id} --by NAME` first",
     )
 
 
