@@ -36,12 +36,23 @@ class FoundDryRun:
 
 @dataclass(frozen=True)
 class Asked:
-    """The run that is to be approved: its plan, and the chunks that a dry run may take, of all its steps if it has some."""
+    """The run that is to be approved, and what of its steps, if it has some, a dry run may be of.
+
+    Attributes:
+        run_id: the run. `plan` and `development` alike.
+        scope: keys of the chunks that a dry run may take, of all steps.
+        left: how many chunks the steps that are still to be published have: no more are asked for; None: as many as the terms say.
+    """
 
     run_id: str
     plan: Plan
     development: bool
     scope: Collection[str]
+    left: int | None = None
+
+    def least(self, terms: DryRunTerms) -> int:
+        """Return how many chunks a dry run computes at least."""
+        return terms.least if self.left is None else min(terms.least, self.left)
 
 
 def reasons_against(asked: Asked, terms: DryRunTerms, found: FoundDryRun, at: datetime) -> list[str]:
@@ -56,8 +67,10 @@ def reasons_against(asked: Asked, terms: DryRunTerms, found: FoundDryRun, at: da
     if outside or dry.chunking is not plan.chunking:
         what = in_words(outside) if outside else f"chunks of a {dry.chunking}"
         reasons.append(f"it has computed what the run does not: {what}")
-    if (inside := len(dry.chunks) - len(outside)) < terms.least:
-        reasons.append(f"it has computed {inside:,} of the run's chunks, and {terms.least:,} are asked for")
+    if (inside := len(dry.chunks) - len(outside)) < (least := asked.least(terms)):
+        reasons.append(f"it has computed {inside:,} of the run's chunks, and {least:,} are asked for")
+    if inside and {chunk.key for chunk in dry.chunks}.isdisjoint(chunk.key for chunk in plan.chunks):
+        reasons.append("it has computed chunks of other steps only, and none of this one")
     return reasons
 
 

@@ -555,6 +555,54 @@ def test_steps_of_a_progressive_run_count_together_and_one_dry_run_serves_them_a
         decisions.publish(platform, record.run_id, by="ops")
 
 
+def a_step(platform: Platform, number: int, scope: tuple[str, str], version: str = "2") -> Any:
+    """Plan a step of a series that somebody has written by hand."""
+    data = small_table.manifest_data(f"by-hand.s00{number}", "REPLACE_PARTITIONS", scope, computed_by=version)
+    return plan_run(platform, manifest_from(data | {"series": {"of": "by-hand", "step": number, "steps": 2}}))
+
+
+FIRST_HALF, SECOND_HALF = ("2020-01-01", "2020-06-30"), ("2020-07-01", "2020-12-31")
+
+
+@pytest.mark.parametrize("how", ["another change", "cancelled", "other chunks"])
+def test_no_dry_run_of_another_run_counts_for_what_only_calls_itself_a_step_beside_it(platform: Platform, how: str):
+    a_step(platform, 2, SECOND_HALF, "1" if how == "another change" else "2")
+    record = a_step(platform, 1, FIRST_HALF)
+    assert record.plan.dry_run.chunks == (6 if how == "another change" else 12)
+    planned(platform, "mine", mode="DRY_RUN", sample={"chunks": ["2020-07", "2020-08", "2020-09", "2020-10"]})
+    decisions.approve(platform, "mine", by="grace")
+    small_table.staged(platform, "mine")
+    if how == "cancelled":
+        decisions.cancel(platform, "by-hand.s002", by="ada")
+    said = why_not(platform, "mine", "by-hand.s001")
+    assert "none of this one" in said if how == "other chunks" else "it has computed what the run does not" in said
+
+
+@pytest.mark.parametrize("mode", ["REPLACE_PARTITIONS", "APPEND_ONLY"])
+def test_the_rest_of_a_progressive_backfill_gets_a_dry_run_of_its_own(mode: str):
+    def without_history(platform: Platform) -> None:
+        small_table.initialise(platform)
+        put_in_force(platform, {"name": "test", "rules": [{"dryRun": RULE}]})
+
+    with small_table.declared():
+        platform = copy_of(without_history)
+        data = small_table.manifest_data("steps", mode, YEAR) | {
+            "kind": "BACKFILL",
+            "progressive": {"chunksPerStep": 3},
+        }
+        records = plan_series(platform, manifest_from(data))
+        dry = dry_run_of(platform, "steps")
+        for record in records[:3]:
+            assert approved(platform, record.run_id).rests_on.run_id == dry
+            small_table.staged(platform, record.run_id)
+            decisions.publish(platform, record.run_id, by="ops")
+        with at(platform, platform.ledger.now() + timedelta(days=8)):
+            assert "its gates passed 8.0 days before" in why_not(platform, dry, "steps.s004")
+            rest = dry_run_of(platform, "steps")
+            assert {one.key for one in platform.ledger.run(rest).plan.chunks} == {"2020-10", "2020-11", "2020-12"}
+            assert approved(platform, "steps.s004").rests_on.run_id == rest
+
+
 @pytest.mark.parametrize("mode", ["MERGE_BY_KEY", "CORRECTION_EVENTS", "SHADOW_SWAP", "VERSIONED"])
 def test_every_publish_mode_has_dry_runs(platform: Platform, mode: str):
     options: dict[str, Any] = {

@@ -326,6 +326,29 @@ def test_a_sample_has_as_many_chunks_as_asked_with_first_last_and_largest_among_
     assert set(sampled(run_id, chunks, count)) <= set(sampled(run_id, chunks, count + 1))
 
 
+@given(chunks_with_rows(), st.integers(1, 50), st.integers(1, 7), st.data())
+def test_a_sample_of_a_progressive_run_has_a_chunk_of_each_step(
+    chunks: tuple[PlannedChunk, ...], count: int, size: int, data: st.DataObject
+):
+    steps = [chunks[start : start + size] for start in range(0, len(chunks), size)]
+    asked = data.draw(st.sampled_from(steps))
+    keys = sampled("run", chunks, count, [asked, *(one for one in steps if one is not asked)])
+    assert all({one.key for one in step} & set(keys) for step in steps)
+    assert {chunks[0].key, chunks[-1].key} <= set(keys) or len(steps) == 1
+    assert min(count, len(chunks)) <= len(keys) <= max(count, len(steps) + 3)
+
+
+def test_a_dry_run_of_other_steps_alone_does_not_count_and_no_more_is_asked_for_than_is_left():
+    plan = the_run()
+    dry, step = found(its_dry_run(plan)), replace(plan, chunks=plan.chunks[5:8])
+    asked = Asked("step", step, False, {chunk.key for chunk in plan.chunks})
+    assert reasons_against(asked, TERMS, dry, NOW) == ["it has computed chunks of other steps only, and none of this one"]
+    rest = found(its_dry_run(plan, "2012-07", "2012-08"))
+    (reason,) = reasons_against(asked, TERMS, rest, NOW)
+    assert "computed 2 of the run's chunks, and 3 are asked" in reason
+    assert reasons_against(replace(asked, left=2), TERMS, rest, NOW) == []
+
+
 def test_another_run_has_another_sample():
     chunks = the_run().chunks
     assert len({sampled(f"run-{number}", chunks, 5) for number in range(20)}) > 5
