@@ -28,8 +28,10 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.runbook import steps
 from backfill_assets.planning.dry_runs import manifest_of_dry_run
 from backfill_assets.planning.resolve import plan_run, plan_series, preview_series
+from backfill_assets.publication import requirements
 from backfill_assets.publication.dry_runs import dry_run_for, dry_run_in_words
 from backfill_assets.publication.modes import stages_of
+from backfill_assets.publication.publisher import prepare
 from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.publication.requirements import policy_problems
 from backfill_assets.ui.run_page import run_page
@@ -470,6 +472,47 @@ def test_a_dry_run_that_is_ended_while_the_run_is_approved_is_told(platform: Pla
     with pytest.raises(TransitionRefused, match=f"dry run '{dry}' is CANCELLED by now"):
         platform.ledger.decide("big", approve=True, dry_run=link, **named)
     assert platform.ledger.run("big").state is RunState.PLANNED
+
+
+def test_a_version_whose_dry_run_was_rejected_since_is_not_accepted(platform: Platform):
+    plan_run(platform, small_table.manifest("big", "VERSIONED", YEAR, version="v2", acceptance="LATER"))
+    dry = dry_run_of(platform)
+    approved(platform)
+    small_table.staged(platform, "big")
+    decisions.publish(platform, "big", by="ops")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    (problem,) = refusal(decisions.accept, platform, "big", by="ops")
+    assert f"rests on dry run '{dry}', which is REJECTED by now (wrong)" in problem.what
+    assert problem.fix.startswith("plan the change again under a new run id")
+
+
+def test_a_candidate_whose_dry_run_was_rejected_since_is_put_on_no_branch(platform: Platform):
+    plan_run(platform, small_table.manifest("big", "SHADOW_SWAP", YEAR))
+    dry = dry_run_of(platform)
+    approved(platform)
+    small_table.staged(platform, "big")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    assert "is REJECTED by now (wrong)" in refusal(prepare, platform, "big")[0].what
+
+
+def test_a_run_whose_dry_run_was_rejected_since_is_taken_back_and_not_brought_back(platform: Platform):
+    dry = ready(platform)
+    decisions.publish(platform, "big", by="ops")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    decisions.rollback(platform, "big", by="ops")
+    assert "is REJECTED by now (wrong)" in refusal(decisions.reinstate, platform, "big", by="ops")[0].what
+    assert platform.ledger.run("big").state is RunState.ROLLED_BACK
+
+
+def test_verify_names_an_approval_that_names_no_dry_run_and_should(platform: Platform):
+    record = planned(platform)
+    named = {"by": "grace", "comment": "", "self_approval": False, "plan_hash": record.plan_hash}
+    platform.ledger.decide("big", approve=True, **named)
+    small_table.staged(platform, "big")
+    with mock.patch.object(requirements, "link_problems", return_value=[]):  # as a program that does not ask
+        decisions.publish(platform, "big", by="ops")
+    (found,) = verify(platform, ["big"]).runs[0].problems
+    assert "names no dry run, and the plan that was approved asks for one" in found.what
 
 
 @pytest.mark.parametrize("what", ["results", "link"])

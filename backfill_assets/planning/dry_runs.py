@@ -123,7 +123,9 @@ def manifest_of_dry_run(platform: Platform, run_id: str, requested_by: str) -> R
         made = dry_run_manifest(record.manifest, plans, keys, run_id=own, requested_by=requested_by)
         if known is None:
             return made
-        if _is_of(known, made, scope if known.state is RunState.VALIDATED else left) and not _is_spent(platform, record, known):
+        if _is_of(known, made, scope if known.state is RunState.VALIDATED else left) and not _is_spent(
+            platform, record, known
+        ):
             return known.manifest
     raise AssertionError("numbers do not end")
 

@@ -18,7 +18,7 @@ from manifests.dry_run_proof import Asked, other_snapshots, reasons_against
 from manifests.dry_run_samples import dry_run_id
 from manifests.dry_runs import DryRunLink, DryRunTerms
 from manifests.errors import Problem, Refused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Mode
 from resources.ledger.dry_run_links import STANDS
 from resources.ledger.facade import RunRecord
@@ -139,8 +139,9 @@ def _does_not_count(dry: RunRecord, run_id: str, terms: DryRunTerms, reasons: li
 
 
 def _without_link(record: RunRecord, what: str) -> Problem:
+    again = "plan the change again under a new run id, with a dry run of its own"
     return Problem(
         f"the approval of '{record.run_id}' {what}",
         "what was approved on a dry run is published while that dry run stands",
-        f"`backfill cancel {record.run_id} --by NAME`, and plan the change again under a new run id, with a dry run of its own",
+        again if record.state in WAS_PUBLISHED else f"`backfill cancel {record.run_id} --by NAME`, and {again}",
     )

@@ -342,7 +342,9 @@ def test_a_dry_run_of_other_steps_alone_does_not_count_and_no_more_is_asked_for_
     plan = the_run()
     dry, step = found(its_dry_run(plan)), replace(plan, chunks=plan.chunks[5:8])
     asked = Asked("step", step, False, {chunk.key for chunk in plan.chunks})
-    assert reasons_against(asked, TERMS, dry, NOW) == ["it has computed chunks of other steps only, and none of this one"]
+    assert reasons_against(asked, TERMS, dry, NOW) == [
+        "it has computed chunks of other steps only, and none of this one"
+    ]
     rest = found(its_dry_run(plan, "2012-07", "2012-08"))
     (reason,) = reasons_against(asked, TERMS, rest, NOW)
     assert "computed 2 of the run's chunks, and 3 are asked" in reason
