@@ -302,6 +302,35 @@ def test_too_small_a_sample_does_not_count(platform: Platform):
     assert "it has computed 3 of the run's chunks, and 4 are asked for" in why_not(platform, "mine")
 
 
+def test_chunks_without_a_row_where_the_run_reads_rows_do_not_count_and_the_next_sample_has_others(platform: Platform):
+    planned(platform)
+    with mock.patch.object(small_table, "rows_of", return_value=[]):
+        dry = dry_run_of(platform)
+    assert "it has computed 0 of the run's chunks, and 4 are asked for; chunks without a row" in why_not(platform, dry)
+    again = dry_run_of(platform)
+    keys, before = ({one.key for one in platform.ledger.run(run_id).plan.chunks} for run_id in (again, dry))
+    assert (again, len(keys)) == (f"{dry}-2", 8)
+    assert before < keys
+    assert approved(platform).rests_on.run_id == again
+
+
+@pytest.mark.parametrize("sample", [["2020-02", "2020-03", "2020-04", "2020-05"], ["2020-02"]])
+def test_a_newer_dry_run_alike_that_was_rejected_is_named_where_an_older_one_counts(
+    platform: Platform, sample: list[str]
+):
+    planned(platform)
+    dry = dry_run_of(platform)
+    planned(platform, "newer", mode="DRY_RUN", sample={"chunks": sample})
+    decisions.approve(platform, "newer", by="grace")
+    small_table.staged(platform, "newer")
+    decisions.reject(platform, "newer", by="grace", comment="all wrong")
+    link = approved(platform).rests_on
+    assert (link.run_id, link.against) == (dry, ("'newer' is REJECTED (all wrong)",) if len(sample) == 4 else ())
+    assert ("of newer ones alike, 'newer' is REJECTED" in dry_run_in_words(platform, platform.ledger.run("big"))) == (
+        len(sample) == 4
+    )
+
+
 def forged(platform: Platform, dry: str) -> None:
     """Write by hand what a dry run that has passed has in the ledger."""
     at = str(platform.ledger.now())[:26]

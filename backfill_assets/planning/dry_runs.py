@@ -86,16 +86,17 @@ def _size(
 def asked_of(platform: Platform, record: RunRecord) -> Asked:
     """Return what a dry run of a run is held against: its plan, and the chunks of all steps where it is one."""
     beside = _steps_beside(platform, record.manifest)
-    scope = {chunk.key for plan in (record.plan, *(one.plan for one in beside)) for chunk in plan.chunks}
+    reads = {chunk.key: chunk.reads.rows for one in (record, *beside) for chunk in one.plan.chunks}
     left = len(record.plan.chunks) + sum(len(one.plan.chunks) for one in beside if _is_open(one))
-    return Asked(record.run_id, record.plan, record.manifest.development, scope, left)
+    return Asked(record.run_id, record.plan, record.manifest.development, reads.keys(), left, reads)
 
 
 def found_of(platform: Platform, record: RunRecord) -> FoundDryRun:
     """Return a run on record as a dry run that could count."""
     passed = [one.at for one in platform.ledger.history(record.run_id) if one.to_state is RunState.VALIDATED]
     at = passed[-1] if passed else None
-    return FoundDryRun(record.run_id, record.plan, record.manifest.development, record.state, at)
+    rows = {one.chunk: one.rows for one in platform.ledger.chunks(record.run_id)}
+    return FoundDryRun(record.run_id, record.plan, record.manifest.development, record.state, at, rows)
 
 
 def manifest_of_dry_run(platform: Platform, run_id: str, requested_by: str) -> RunManifest:
@@ -114,19 +115,23 @@ def manifest_of_dry_run(platform: Platform, run_id: str, requested_by: str) -> R
     chunks = [chunk for one in steps for chunk in one.plan.chunks]
     terms, series = record.plan.dry_run, record.manifest.series
     name = record.run_id if series is None else series.of
-    keys = sampled(name, chunks, DEFAULT_CHUNKS if terms is None else terms.least, [one.chunks for one in plans])
+    wanted = DEFAULT_CHUNKS if terms is None else terms.least
     left = {chunk.key for chunk in chunks}
     scope = left | {chunk.key for one in beside for chunk in one.plan.chunks}
     for number in count(1):
         own = dry_run_id(record.run_id, record.plan_hash, number)
         known = platform.ledger.find(own)
+        keys = sampled(name, chunks, wanted, [one.chunks for one in plans])
         made = dry_run_manifest(record.manifest, plans, keys, run_id=own, requested_by=requested_by)
         if known is None:
             return made
-        if _is_of(known, made, scope if known.state is RunState.VALIDATED else left) and not _is_spent(
-            platform, record, known
-        ):
+        if not _is_of(known, made, scope if known.state is RunState.VALIDATED else left):
+            continue
+        if not _is_spent(platform, record, known):
             return known.manifest
+        asked, found = asked_of(platform, record), found_of(platform, known)
+        if empty := sum(is_empty(asked, found, key) for key in found.rows):
+            wanted = max(wanted, len(found.rows) + empty)  # others beside those that had no row
     raise AssertionError("numbers do not end")
 
 

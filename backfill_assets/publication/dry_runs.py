@@ -6,6 +6,7 @@ run leaves as evidence `backfill_assets.evidence.dry_runs`'; how one is made, `b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from backfill_assets.evidence.dry_runs import changed_since, dry_run_facts
@@ -14,7 +15,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.dry_runs import asked_of, dry_run_age_problems, found_of
 from backfill_assets.publication.gate_problems import gate_problems
 from manifests.canonical import sha256_of
-from manifests.dry_run_proof import Asked, other_snapshots, reasons_against
+from manifests.dry_run_proof import Asked, other_snapshots, reasons_against, reasons_against_contents
 from manifests.dry_run_samples import dry_run_id
 from manifests.dry_runs import DryRunLink, DryRunTerms
 from manifests.errors import Problem, Refused
@@ -23,6 +24,8 @@ from manifests.model import Mode
 from resources.ledger.dry_run_links import STANDS
 from resources.ledger.facade import RunRecord
 
+_SPEAKS_AGAINST = frozenset({RunState.FAILED, RunState.REJECTED})
+"""States of a newer dry run of the same that are said where an older one counts."""
 _SHOWN = 3
 """Dry runs of which it is said why they do not count."""
 
@@ -34,11 +37,15 @@ def dry_run_for(platform: Platform, record: RunRecord) -> tuple[DryRunLink | Non
         return None, []
     asked, at = asked_of(platform, record), platform.ledger.latest()
     refused: list[Problem] = []
+    against: list[str] = []
     for one in reversed(platform.ledger.runs(target=record.target, mode=Mode.DRY_RUN)):
         try:
             reasons = _reasons(platform, asked, terms, one, at)
             if not reasons:
-                return _link(platform, asked, one), []
+                return replace(_link(platform, asked, one), against=tuple(against)), []
+            if one.state in _SPEAKS_AGAINST and not reasons_against_contents(asked, terms, found_of(platform, one)):
+                why = f" ({one.state_reason})" if one.state_reason else ""
+                against.append(f"'{one.run_id}' is {one.state}{why}")
         except Refused as refusal:
             reasons = [f"it cannot be read: {refusal.problems[0].what}"]
         if len(refused) < _SHOWN:

@@ -277,6 +277,19 @@ def test_a_dry_run_beyond_the_run_does_not_count_for_its_chunks():
     assert len(reasons(plan, found(replace(its_dry_run(plan), chunks=wider.chunks[:3])))) == 2
 
 
+def test_chunks_without_a_row_count_where_the_run_reads_none_or_all_of_it_was_computed():
+    plan = the_run()
+    dry = found(its_dry_run(plan))
+    keys = [chunk.key for chunk in plan.chunks]
+    asked = Asked(plan.run_id, plan, False, keys, reads=dict.fromkeys(keys, 5))
+    empty = replace(dry, rows={"2012-01": 0, "2012-05": 3, "2012-12": None})
+    (reason,) = reasons_against(asked, TERMS, empty, NOW)
+    assert "computed 2 of the run's chunks, and 3 are asked for; chunks without a row" in reason
+    assert reasons_against(replace(asked, reads={}), TERMS, empty, NOW) == []
+    whole = replace(found(its_dry_run(plan, *keys)), rows=dict.fromkeys(keys, 0))
+    assert reasons_against(asked, TERMS, whole, NOW) == []
+
+
 def test_a_dry_run_of_development_counts_for_a_run_of_development_only():
     plan = the_run()
     (reason,) = reasons(plan, found(its_dry_run(plan), development=True))
@@ -401,7 +414,9 @@ def test_long_ids_that_differ_at_their_end_have_dry_runs_of_their_own():
 def test_a_link_is_read_back_as_it_was_written():
     link = DryRunLink("dry", "a" * 64, "b" * 64, 4, 1_000, NOW)
     others = replace(link, other_snapshots=("bronze.events at snapshot 1, and the run would at snapshot 2",))
-    for one in (link, others):
+    newer = replace(link, against=("'later' is REJECTED (wrong)",))
+    assert newer.describe().endswith("; of newer ones alike, 'later' is REJECTED (wrong)")
+    for one in (link, others, newer):
         assert link_from_json(one.to_json()) == one
     assert "on other snapshots" in others.describe()
     assert "on other snapshots" not in link.describe()
