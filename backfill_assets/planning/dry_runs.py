@@ -15,7 +15,7 @@ from typing import Any
 from backfill_assets.installation import Platform
 from manifests.chunks import cut
 from manifests.division import parts_of
-from manifests.dry_run_proof import Asked, FoundDryRun, reasons_against
+from manifests.dry_run_proof import Asked, FoundDryRun, is_empty, reasons_against
 from manifests.dry_run_samples import DEFAULT_CHUNKS, dry_run_id, dry_run_manifest, sampled
 from manifests.dry_runs import terms_of
 from manifests.errors import Problem, TransitionRefused
