@@ -176,8 +176,7 @@ class Approvals(Part):
                 policy_in_force.require_still(connection, policy_hash)
             if token is not None:
                 require_lease(connection, token)
-            if dry_run is not None:
-                lock_runs(connection, [run_id, dry_run.run_id])
+            lock_runs(connection, [run_id, *([] if dry_run is None else [dry_run.run_id])])
             record = locked_run(connection, run_id)
             wanted = RunState.APPROVED if approve else RunState.REJECTED
             require_state(record, expected, wanted)
@@ -186,8 +185,7 @@ class Approvals(Part):
             if approve and own and not self_approval and not break_glass:
                 raise _own_run(run_id, by)
             require_plan(record, plan_hash)
-            if dry_run is not None:
-                require_dry_run(connection, dry_run, {RunState.VALIDATED})
+            require_dry_run(connection, dry_run, {RunState.VALIDATED})
             at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             decided = DecisionKind.APPROVED if approve else DecisionKind.REJECTED

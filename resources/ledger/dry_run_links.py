@@ -18,13 +18,17 @@ STANDS = frozenset({RunState.VALIDATED, RunState.CANCELLED})
 """States of a dry run that stands for what was approved on it: cancelling one puts it away, and says nothing against its results."""
 
 
-def require_dry_run(connection: sa.Connection, link: DryRunLink, states: Collection[RunState]) -> None:
+def require_dry_run(connection: sa.Connection, link: DryRunLink | None, states: Collection[RunState]) -> None:
     """Refuse a dry run that is no longer what its link says. The transaction has locked it, with the run that rests on it.
+
+    Nothing is asked where the approval rests on none.
 
     Raises:
         DecisionRefused: if it is in none of the states, or has another plan.
         InputRefused: if it is not on record.
     """
+    if link is None:
+        return
     found = run_of(connection, link.run_id)
     if found.state not in states or found.plan_hash != link.plan_hash:
         why = f" ({found.state_reason})" if found.state_reason else ""

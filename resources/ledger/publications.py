@@ -152,8 +152,7 @@ class Publications(Part):
                 lock_runs(connection, [run_id] if dry_run is None else [run_id, dry_run.run_id])
             if unless_stopped:
                 stops.refuse_held(connection, run_id)
-            if dry_run is not None:
-                require_dry_run(connection, dry_run, STANDS)
+            require_dry_run(connection, dry_run, STANDS)
             if token is not None:
                 require_lease(connection, token)
                 _abandon(connection, run_id, action)
