@@ -7,13 +7,13 @@ by hand, is looked up by `backfill_assets.publication.dry_runs`; which runs need
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from manifests.chunks import in_words
 from manifests.data_terms import DataTerms
-from manifests.dry_runs import DryRunTerms
+from manifests.dry_runs import MOST_SAMPLED, DryRunTerms
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
 from manifests.model import Mode
@@ -25,29 +25,52 @@ _OF_THE_WHOLE = frozenset({EXPECTED_FIGURES_GATE})
 
 @dataclass(frozen=True)
 class FoundDryRun:
-    """A dry run as the ledger has it. `validated_at` is when its last gate passed; None where it has not."""
+    """A dry run as the ledger has it.
+
+    `validated_at` is when its last gate passed, None where it has not; `rows` how many each chunk has, by key, None of one that is not
+    computed.
+    """
 
     run_id: str
     plan: Plan
     development: bool
     state: RunState
     validated_at: datetime | None
+    rows: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The run that is to be approved: its plan, and the chunks that a dry run may take, of all its steps if it has some."""
+    """The run that is to be approved, and what of its steps, if it has some, a dry run may be of.
+
+    Attributes:
+        run_id: the run. `plan` and `development` alike.
+        scope: keys of the chunks that a dry run may take, of all steps.
+        left: how many chunks the steps that are still to be published have: no more are asked for; None: as many as the terms say.
+        reads: how many source rows each of them reads, by key.
+    """
 
     run_id: str
     plan: Plan
     development: bool
     scope: Collection[str]
+    left: int | None = None
+    reads: Mapping[str, int] = field(default_factory=dict)
+
+    def least(self, terms: DryRunTerms) -> int:
+        """Return how many chunks a dry run computes at least."""
+        return terms.least if self.left is None else min(terms.least, self.left)
 
 
 def reasons_against(asked: Asked, terms: DryRunTerms, found: FoundDryRun, at: datetime) -> list[str]:
     """Say each reason why a dry run does not count for a run at an instant; nothing if it counts."""
+    return [*_state(terms, found, at), *reasons_against_contents(asked, terms, found)]
+
+
+def reasons_against_contents(asked: Asked, terms: DryRunTerms, found: FoundDryRun) -> list[str]:
+    """Say each reason why a dry run does not count for a run, whatever has become of it."""
     plan, dry = asked.plan, found.plan
-    reasons = [*_state(terms, found, at), *_contents(plan, dry)]
+    reasons = [*_contents(plan, dry)]
     if plan.code.is_same(dry.code) and found.development and not asked.development:
         reasons.append("it is marked as development: it may have been computed by other code than its plan names")
     if not terms.other_snapshots:
@@ -56,9 +79,22 @@ def reasons_against(asked: Asked, terms: DryRunTerms, found: FoundDryRun, at: da
     if outside or dry.chunking is not plan.chunking:
         what = in_words(outside) if outside else f"chunks of a {dry.chunking}"
         reasons.append(f"it has computed what the run does not: {what}")
-    if (inside := len(dry.chunks) - len(outside)) < terms.least:
-        reasons.append(f"it has computed {inside:,} of the run's chunks, and {terms.least:,} are asked for")
+    inside, least = len(dry.chunks) - len(outside), asked.least(terms)
+    empty = [chunk.key for chunk in dry.chunks if is_empty(asked, found, chunk.key)]
+    most = min(len(asked.scope) if asked.left is None else asked.left, MOST_SAMPLED)
+    if inside < least or (inside - len(empty) < least and inside < most):
+        without = f"; chunks without a row where the run reads rows do not count: {in_words(empty)}" if empty else ""
+        reasons.append(
+            f"it has computed {inside - len(empty):,} of the run's chunks, and {least:,} are asked for{without}"
+        )
+    if inside and {chunk.key for chunk in dry.chunks}.isdisjoint(chunk.key for chunk in plan.chunks):
+        reasons.append("it has computed chunks of other steps only, and none of this one")
     return reasons
+
+
+def is_empty(asked: Asked, found: FoundDryRun, key: str) -> bool:
+    """Whether a dry run has computed no row of a chunk of the run's for which the run reads rows."""
+    return found.rows.get(key) == 0 and asked.reads.get(key, 0) > 0
 
 
 def other_snapshots(plan: Plan, dry: Plan) -> tuple[str, ...]:

@@ -23,13 +23,19 @@ _OF_A_STEP = {"maxRowsExpected", "maxDurationMinutes", "maxCostUsd"}
 """What is said of one step, and not of all of them, whose days and values a dry run spans."""
 
 
-def sampled(run_id: str, chunks: Sequence[PlannedChunk], wanted: int) -> tuple[str, ...]:
+def sampled(
+    run_id: str, chunks: Sequence[PlannedChunk], wanted: int, steps: Sequence[Sequence[PlannedChunk]] = ()
+) -> tuple[str, ...]:
     """Return the keys of the chunks that a dry run takes, in their order: first, last, largest, and others that follow from the run's id.
+
+    Of a progressive run it takes one of each step, or more: no step is approved on others' chunks alone.
 
     Args:
         run_id: the run.
         chunks: all of its chunks, in order.
         wanted: how many; fewer where there are fewer, or where a manifest names no more.
+        steps: the chunks of each step, the first of these that which is asked about; more are taken where
+            not each has one among `wanted`.
     """
     if not chunks:
         return ()
@@ -37,6 +43,10 @@ def sampled(run_id: str, chunks: Sequence[PlannedChunk], wanted: int) -> tuple[s
     ends = [chunks[0], chunks[-1], largest]
     others = sorted(chunks, key=lambda one: hashlib.sha256(f"{run_id}/{one.key}".encode()).digest())
     first = dict.fromkeys(one.key for one in [*ends, *others])
+    if len(steps) > 1:
+        own = [next(key for key in first if key in keys) for keys in ({one.key for one in step} for step in steps)]
+        needed = dict.fromkeys([own[0], *(one.key for one in ends), *own])
+        first, wanted = needed | first, max(wanted, len(needed))
     taken = set(list(first)[: min(wanted, MOST_SAMPLED)])
     return tuple(one.key for one in chunks if one.key in taken)
 

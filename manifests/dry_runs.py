@@ -135,6 +135,7 @@ class DryRunLink:
         chunks: how many it computed. `rows` alike.
         validated_at: when its last gate passed.
         other_snapshots: of each source that it has read at another snapshot, what both were, in words.
+        against: of each newer dry run that would count but for what has become of it, that it has failed or was rejected, in words.
     """
 
     run_id: str
@@ -144,6 +145,7 @@ class DryRunLink:
     rows: int
     validated_at: datetime
     other_snapshots: tuple[str, ...] = field(default=(), metadata=LATER)
+    against: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def to_json(self) -> str:
         """Return the link as canonical JSON; `link_from_json` reads it back."""
@@ -155,7 +157,8 @@ class DryRunLink:
             f"'{self.run_id}' (plan {self.plan_hash[:12]}, evidence {self.evidence_hash[:12]}): {self.chunks:,} chunk(s), "
             f"{self.rows:,} row(s), passed {self.validated_at:%Y-%m-%d %H:%M} UTC"
         )
-        return said + (f"; on other snapshots: {'; '.join(self.other_snapshots)}" if self.other_snapshots else "")
+        said += f"; on other snapshots: {'; '.join(self.other_snapshots)}" if self.other_snapshots else ""
+        return said + (f"; of newer ones alike, {', '.join(self.against)}" if self.against else "")
 
 
 def link_from_json(text: str) -> DryRunLink | None:

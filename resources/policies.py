@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from manifests.dry_run_modes import dry_run_mode_problems
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.policy import Erasure, Policy, parse_policy
 from manifests.text import read_text
@@ -40,7 +41,10 @@ def read_policy(path: Path) -> Policy:
         EnvironmentRefused: if it cannot be read or is not valid.
     """
     text = read_text(path, "a policy", most=_MOST_POLICY_BYTES, refusal=EnvironmentRefused)
-    return parse_policy(text, where=str(path))
+    policy = parse_policy(text, where=str(path))
+    if problems := dry_run_mode_problems(policy, str(path)):
+        raise EnvironmentRefused(problems)
+    return policy
 
 
 def erased_in_file(folder: Path, erasure: Erasure) -> list[dict[str, Any]]:

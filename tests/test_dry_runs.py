@@ -18,7 +18,7 @@ from small_worlds import copy_of
 from support import put_in_force
 from worlds import FEW_GATES, killed_at, make_world
 
-from backfill_assets import decisions
+from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report
 from backfill_assets.audit.verification import verify
 from backfill_assets.cli.command import cli
@@ -28,12 +28,15 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.runbook import steps
 from backfill_assets.planning.dry_runs import manifest_of_dry_run
 from backfill_assets.planning.resolve import plan_run, plan_series, preview_series
+from backfill_assets.publication import requirements
 from backfill_assets.publication.dry_runs import dry_run_for, dry_run_in_words
 from backfill_assets.publication.modes import stages_of
+from backfill_assets.publication.publisher import prepare
 from backfill_assets.publication.publisher import publish as publish_body
 from backfill_assets.publication.requirements import policy_problems
 from backfill_assets.ui.run_page import run_page
 from benchmarks import small_table
+from manifests.dry_run_samples import dry_run_id
 from manifests.errors import InputRefused, Problem, Refused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode
@@ -200,6 +203,25 @@ def test_a_dry_run_that_somebody_wrote_by_hand_counts_as_well(platform: Platform
     assert approved(platform).rests_on.run_id == "mine"
 
 
+@pytest.mark.parametrize("otherwise", ["MASK", "REFUSE"])
+def test_a_policy_with_classes_by_mode_has_dry_runs_see_what_their_runs_see_or_is_refused(
+    platform: Platform, otherwise: str
+):
+    source = {"table": small_table.SOURCE, "columns": {"id": {"classification": "personal", "mask": "HASH"}}}
+    text = {"name": "test", "rules": [{"dryRun": RULE}], "sources": [source]}
+    personal = {"modes": ["LIVE", "BACKFILL"], "otherwise": otherwise}
+    before = platform.policy.hash
+    problem, *_ = refusal(put_in_force, platform, text | {"classifications": {"personal": personal}})
+    assert f"column id of {small_table.SOURCE} is personal, which lets mode BACKFILL read it" in problem.what
+    assert "list DRY_RUN beside BACKFILL in classifications.personal.modes" in problem.fix
+    assert platform.policy.hash == before
+    personal["modes"] = ["LIVE", "BACKFILL", "REPLAY", "DRY_RUN"]
+    put_in_force(platform, text | {"classifications": {"personal": personal}})
+    planned(platform)
+    dry = dry_run_of(platform)
+    assert approved(platform).rests_on.run_id == dry
+
+
 # --- why one does not count -------------------------------------------------------------------------------------------
 
 
@@ -280,6 +302,35 @@ def test_too_small_a_sample_does_not_count(platform: Platform):
     assert "it has computed 3 of the run's chunks, and 4 are asked for" in why_not(platform, "mine")
 
 
+def test_chunks_without_a_row_where_the_run_reads_rows_do_not_count_and_the_next_sample_has_others(platform: Platform):
+    planned(platform)
+    with mock.patch.object(small_table, "rows_of", return_value=[]):
+        dry = dry_run_of(platform)
+    assert "it has computed 0 of the run's chunks, and 4 are asked for; chunks without a row" in why_not(platform, dry)
+    again = dry_run_of(platform)
+    keys, before = ({one.key for one in platform.ledger.run(run_id).plan.chunks} for run_id in (again, dry))
+    assert (again, len(keys)) == (f"{dry}-2", 8)
+    assert before < keys
+    assert approved(platform).rests_on.run_id == again
+
+
+@pytest.mark.parametrize("sample", [["2020-02", "2020-03", "2020-04", "2020-05"], ["2020-02"]])
+def test_a_newer_dry_run_alike_that_was_rejected_is_named_where_an_older_one_counts(
+    platform: Platform, sample: list[str]
+):
+    planned(platform)
+    dry = dry_run_of(platform)
+    planned(platform, "newer", mode="DRY_RUN", sample={"chunks": sample})
+    decisions.approve(platform, "newer", by="grace")
+    small_table.staged(platform, "newer")
+    decisions.reject(platform, "newer", by="grace", comment="all wrong")
+    link = approved(platform).rests_on
+    assert (link.run_id, link.against) == (dry, ("'newer' is REJECTED (all wrong)",) if len(sample) == 4 else ())
+    assert ("of newer ones alike, 'newer' is REJECTED" in dry_run_in_words(platform, platform.ledger.run("big"))) == (
+        len(sample) == 4
+    )
+
+
 def forged(platform: Platform, dry: str) -> None:
     """Write by hand what a dry run that has passed has in the ledger."""
     at = str(platform.ledger.now())[:26]
@@ -318,6 +369,39 @@ def test_a_dry_run_that_was_changed_by_hand_does_not_count(platform: Platform):
     assert "ledger chunks 2020-01" in why_not(platform, dry)
 
 
+def test_a_dry_run_that_was_approved_longer_ago_than_a_run_may_be_is_replaced_by_the_same_command(platform: Platform):
+    rule = {"dryRun": {**RULE, "withinDays": 30}, "maxAgeDays": {"sinceApproval": 3}}
+    put_in_force(platform, {"name": "test", "rules": [rule]})
+    planned(platform)
+    dry = dry_run_of(platform)
+    with at(platform, platform.ledger.now() + timedelta(days=4)):
+        assert f"run '{dry}' was approved 4.0 days ago" in why_not(platform, dry)
+        assert dry_run_of(platform) == f"{dry}-2"
+        assert approved(platform).rests_on.run_id == f"{dry}-2"
+
+
+def test_a_dry_run_that_is_too_old_to_be_computed_is_replaced_and_one_that_is_only_planned_is_planned_again(
+    platform: Platform,
+):
+    put_in_force(platform, {"name": "test", "rules": [{"dryRun": RULE, "maxAgeDays": {"sincePlanning": 3}}]})
+    planned(platform)
+    first = plan_run(platform, manifest_of_dry_run(platform, "big", "ada")).run_id
+    with at(platform, platform.ledger.now() + timedelta(days=4)):
+        assert dry_run_of(platform, computed=False) == first
+    with at(platform, platform.ledger.now() + timedelta(days=8)):
+        assert manifest_of_dry_run(platform, "big", "ada").run_id == f"{first}-2"
+
+
+def test_a_dry_run_that_was_changed_by_hand_is_replaced_by_the_same_command(platform: Platform):
+    planned(platform)
+    dry = dry_run_of(platform)
+    by_hand(platform, chunks.update().where(chunks.c.run_id == dry, chunks.c.chunk == "2020-01").values(rows=1))
+    (said,) = (one.fix for one in refusal(decisions.approve, platform, "big", by="grace") if f"'{dry}'" in one.what)
+    assert "`backfill plan --dry-run-of big` makes another one" in said
+    assert dry_run_of(platform) == f"{dry}-2"
+    assert approved(platform).rests_on.run_id == f"{dry}-2"
+
+
 # --- between approval and publication ---------------------------------------------------------------------------------
 
 
@@ -338,6 +422,39 @@ def test_a_run_whose_dry_run_was_rejected_since_is_not_published(platform: Platf
     assert "plan the change again under a new run id" in problem.fix
     assert platform.ledger.run("big").state is RunState.VALIDATED
     assert [one.what for one in policy_problems(platform, platform.ledger.run("big"))] == [problem.what]
+
+
+@pytest.mark.parametrize("end", [decisions.reject, decisions.cancel])
+def test_a_dry_run_that_is_ended_while_its_run_is_being_published_is_asked_again(platform: Platform, end: Any):
+    dry = ready(platform)
+    reach, ended = faults.reach, []
+
+    def end_before_the_intent(point: str) -> None:
+        if point == "publishing.sealed" and not ended:
+            ended.append(end(platform, dry, by="grace", comment="the figures are wrong after all"))
+        reach(point)
+
+    with mock.patch.object(faults, "reach", end_before_the_intent):
+        if end is decisions.cancel:
+            decisions.publish(platform, "big", by="ops")
+        else:
+            (problem,) = refusal(decisions.publish, platform, "big", by="ops")
+            assert f"dry run '{dry}' is REJECTED by now (the figures are wrong after all)" in problem.what
+    state = RunState.PUBLISHED if end is decisions.cancel else RunState.VALIDATED
+    assert (platform.ledger.run("big").state, len(ended)) == (state, 1)
+    assert len(platform.ledger.publications("big")) == (1 if end is decisions.cancel else 0)
+
+
+def test_a_publication_that_was_killed_before_its_commit_asks_again(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+):
+    dry = ready(platform)
+    with killed_at("publishing.tagged", monkeypatch):
+        decisions.publish(platform, "big", by="ops")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    with at(platform, platform.ledger.now() + timedelta(minutes=30)):
+        assert "is REJECTED by now (wrong)" in refusal(decisions.publish, platform, "big", by="ops")[0].what
+        assert platform.ledger.run("big").state is RunState.VALIDATED
 
 
 def test_a_dry_run_that_was_put_away_since_stands(platform: Platform):
@@ -386,6 +503,47 @@ def test_a_dry_run_that_is_ended_while_the_run_is_approved_is_told(platform: Pla
     assert platform.ledger.run("big").state is RunState.PLANNED
 
 
+def test_a_version_whose_dry_run_was_rejected_since_is_not_accepted(platform: Platform):
+    plan_run(platform, small_table.manifest("big", "VERSIONED", YEAR, version="v2", acceptance="LATER"))
+    dry = dry_run_of(platform)
+    approved(platform)
+    small_table.staged(platform, "big")
+    decisions.publish(platform, "big", by="ops")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    (problem,) = refusal(decisions.accept, platform, "big", by="ops")
+    assert f"rests on dry run '{dry}', which is REJECTED by now (wrong)" in problem.what
+    assert problem.fix.startswith("plan the change again under a new run id")
+
+
+def test_a_candidate_whose_dry_run_was_rejected_since_is_put_on_no_branch(platform: Platform):
+    plan_run(platform, small_table.manifest("big", "SHADOW_SWAP", YEAR))
+    dry = dry_run_of(platform)
+    approved(platform)
+    small_table.staged(platform, "big")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    assert "is REJECTED by now (wrong)" in refusal(prepare, platform, "big")[0].what
+
+
+def test_a_run_whose_dry_run_was_rejected_since_is_taken_back_and_not_brought_back(platform: Platform):
+    dry = ready(platform)
+    decisions.publish(platform, "big", by="ops")
+    decisions.reject(platform, dry, by="grace", comment="wrong")
+    decisions.rollback(platform, "big", by="ops")
+    assert "is REJECTED by now (wrong)" in refusal(decisions.reinstate, platform, "big", by="ops")[0].what
+    assert platform.ledger.run("big").state is RunState.ROLLED_BACK
+
+
+def test_verify_names_an_approval_that_names_no_dry_run_and_should(platform: Platform):
+    record = planned(platform)
+    named = {"by": "grace", "comment": "", "self_approval": False, "plan_hash": record.plan_hash}
+    platform.ledger.decide("big", approve=True, **named)
+    small_table.staged(platform, "big")
+    with mock.patch.object(requirements, "link_problems", return_value=[]):  # as a program that does not ask
+        decisions.publish(platform, "big", by="ops")
+    (found,) = verify(platform, ["big"]).runs[0].problems
+    assert "names no dry run, and the plan that was approved asks for one" in found.what
+
+
 @pytest.mark.parametrize("what", ["results", "link"])
 def test_verify_names_a_dry_run_or_a_link_that_was_changed_after_the_publication(platform: Platform, what: str):
     dry = ready(platform)
@@ -425,6 +583,17 @@ def test_the_same_command_again_makes_no_other_dry_run_whoever_gives_it(platform
     assert dry_run_of(platform) == dry == dry_run_of(platform)
 
 
+def test_another_run_under_the_id_of_a_dry_run_is_not_taken_for_it(platform: Platform):
+    own = dry_run_id("big", planned(platform).plan_hash)
+    planned(platform, own, FEW)  # it would change the table
+    assert dry_run_of(platform) == f"{own}-2"
+    assert approved(platform).rests_on.run_id == f"{own}-2"
+    small = planned(platform, "small", FEW)
+    others = dry_run_id("small", small.plan_hash)
+    planned(platform, others, YEAR, mode="DRY_RUN", sample={"chunks": ["2020-11"]})
+    assert manifest_of_dry_run(platform, "small", "ada").run_id == f"{others}-2"
+
+
 def test_a_dry_run_of_what_changes_nothing_or_is_decided_is_refused(platform: Platform):
     with pytest.raises(InputRefused, match="run 'none' is unknown"):
         manifest_of_dry_run(platform, "none", "ada")
@@ -456,6 +625,54 @@ def test_steps_of_a_progressive_run_count_together_and_one_dry_run_serves_them_a
     for record in records:
         small_table.staged(platform, record.run_id)
         decisions.publish(platform, record.run_id, by="ops")
+
+
+def a_step(platform: Platform, number: int, scope: tuple[str, str], version: str = "2") -> Any:
+    """Plan a step of a series that somebody has written by hand."""
+    data = small_table.manifest_data(f"by-hand.s00{number}", "REPLACE_PARTITIONS", scope, computed_by=version)
+    return plan_run(platform, manifest_from(data | {"series": {"of": "by-hand", "step": number, "steps": 2}}))
+
+
+FIRST_HALF, SECOND_HALF = ("2020-01-01", "2020-06-30"), ("2020-07-01", "2020-12-31")
+
+
+@pytest.mark.parametrize("how", ["another change", "cancelled", "other chunks"])
+def test_no_dry_run_of_another_run_counts_for_what_only_calls_itself_a_step_beside_it(platform: Platform, how: str):
+    a_step(platform, 2, SECOND_HALF, "1" if how == "another change" else "2")
+    record = a_step(platform, 1, FIRST_HALF)
+    assert record.plan.dry_run.chunks == (6 if how == "another change" else 12)
+    planned(platform, "mine", mode="DRY_RUN", sample={"chunks": ["2020-07", "2020-08", "2020-09", "2020-10"]})
+    decisions.approve(platform, "mine", by="grace")
+    small_table.staged(platform, "mine")
+    if how == "cancelled":
+        decisions.cancel(platform, "by-hand.s002", by="ada")
+    said = why_not(platform, "mine", "by-hand.s001")
+    assert "none of this one" in said if how == "other chunks" else "it has computed what the run does not" in said
+
+
+@pytest.mark.parametrize("mode", ["REPLACE_PARTITIONS", "APPEND_ONLY"])
+def test_the_rest_of_a_progressive_backfill_gets_a_dry_run_of_its_own(mode: str):
+    def without_history(platform: Platform) -> None:
+        small_table.initialise(platform)
+        put_in_force(platform, {"name": "test", "rules": [{"dryRun": RULE}]})
+
+    with small_table.declared():
+        platform = copy_of(without_history)
+        data = small_table.manifest_data("steps", mode, YEAR) | {
+            "kind": "BACKFILL",
+            "progressive": {"chunksPerStep": 3},
+        }
+        records = plan_series(platform, manifest_from(data))
+        dry = dry_run_of(platform, "steps")
+        for record in records[:3]:
+            assert approved(platform, record.run_id).rests_on.run_id == dry
+            small_table.staged(platform, record.run_id)
+            decisions.publish(platform, record.run_id, by="ops")
+        with at(platform, platform.ledger.now() + timedelta(days=8)):
+            assert "its gates passed 8.0 days before" in why_not(platform, dry, "steps.s004")
+            rest = dry_run_of(platform, "steps")
+            assert {one.key for one in platform.ledger.run(rest).plan.chunks} == {"2020-10", "2020-11", "2020-12"}
+            assert approved(platform, "steps.s004").rests_on.run_id == rest
 
 
 @pytest.mark.parametrize("mode", ["MERGE_BY_KEY", "CORRECTION_EVENTS", "SHADOW_SWAP", "VERSIONED"])

@@ -6,6 +6,7 @@ was asked when it was made (`publication.dry_runs`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,20 @@ from backfill_assets.audit.ledger_and_chain import LedgerAndChain
 from backfill_assets.evidence.dry_runs import dry_run_hash
 from manifests.canonical import canonical_json_of_plain
 from manifests.dry_runs import DryRunLink, link_from_json
+from manifests.lifecycle import DecisionKind
 from resources.ledger.rows import Rows
 
 
 def check_dry_runs(read: LedgerAndChain, rows: Rows, found: Findings) -> None:
-    """Hold each dry run that an approval among a run's kept rows rests on against its hash there, and its rows against the journal."""
+    """Hold each dry run that an approval among a run's kept rows rests on against its hash there, and its rows against the journal.
+
+    The approval of a plan that asks for a dry run names one.
+    """
+    asking = {one["plan_hash"] for one in rows.get("runs", {}).values() if _asks(one["plan"])}
+    for key, row in sorted(rows.get("approvals", {}).items()):
+        if row["decision"] == DecisionKind.APPROVED and row["plan_hash"] in asking and link_of(row) is None:
+            where = f"ledger approvals {key} column dry_run"
+            found.add(where, "names no dry run, and the plan that was approved asks for one", "a dry run", "nothing")
     for key, row in sorted(rows.get("approvals", {}).items()):
         if (link := link_of(row)) is not None:
             _check(read, key, link, found)
@@ -32,6 +42,12 @@ def link_of(approval: Mapping[str, Any]) -> DryRunLink | None:
     """
     kept = approval.get("dry_run") or ""
     return link_from_json(kept if isinstance(kept, str) else canonical_json_of_plain(kept))
+
+
+def _asks(plan: Any) -> bool:
+    """Whether a plan of a kept row, text or what it says, has terms of a dry run."""
+    said = json.loads(plan) if isinstance(plan, str) else plan
+    return said.get("dry_run") is not None
 
 
 def _check(read: LedgerAndChain, key: str, link: DryRunLink, found: Findings) -> None:

@@ -21,6 +21,7 @@ from backfill_assets.publication.announcements import (
     tell_the_world,
 )
 from backfill_assets.publication.conflicts import require_bases
+from backfill_assets.publication.dry_runs import approved_on, link_problems
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
@@ -78,10 +79,20 @@ def _accept(platform: Platform, record: RunRecord, lease: Lease, after: int) -> 
         held_against = "" if change.has_begun(ACCEPT) else held_against
     if held_against:  # what has landed is put on record, whatever the policy says today
         require_own_rows(platform, run_id)
+        if problems := link_problems(platform, record):
+            raise PublicationRefused(problems)
         require_no_staged_row_erased(change)
     base, ref = record.plan.base_snapshot_id, record.plan.version or ""
     entry = platform.ledger.open_publication(
-        run_id, ACCEPT, base, root, operator(), ref=ref, token=lease.token, policy_hash=held_against
+        run_id,
+        ACCEPT,
+        base,
+        root,
+        operator(),
+        ref=ref,
+        token=lease.token,
+        policy_hash=held_against,
+        dry_run=approved_on(platform, record) if held_against else None,
     )
     try:
         leases_of(platform).renew(lease)

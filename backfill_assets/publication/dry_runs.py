@@ -6,25 +6,26 @@ run leaves as evidence `backfill_assets.evidence.dry_runs`'; how one is made, `b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from backfill_assets.evidence.dry_runs import changed_since, dry_run_facts
 from backfill_assets.evidence.preconditions import unexplained_of
 from backfill_assets.installation import Platform
-from backfill_assets.planning.dry_runs import asked_of, found_of
+from backfill_assets.planning.dry_runs import asked_of, dry_run_age_problems, found_of
 from backfill_assets.publication.gate_problems import gate_problems
 from manifests.canonical import sha256_of
-from manifests.dry_run_proof import Asked, FoundDryRun, other_snapshots, reasons_against
+from manifests.dry_run_proof import Asked, other_snapshots, reasons_against, reasons_against_contents
 from manifests.dry_run_samples import dry_run_id
 from manifests.dry_runs import DryRunLink, DryRunTerms
 from manifests.errors import Problem, Refused
-from manifests.lifecycle import RunState
+from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Mode
-from manifests.who_may import age_problems
+from resources.ledger.dry_run_links import STANDS
 from resources.ledger.facade import RunRecord
 
-_STANDS = frozenset({RunState.VALIDATED, RunState.CANCELLED})
-"""States of a dry run that stands for what was approved on it: cancelling one puts it away, and says nothing against its results."""
+_SPEAKS_AGAINST = frozenset({RunState.FAILED, RunState.REJECTED})
+"""States of a newer dry run of the same that are said where an older one counts."""
 _SHOWN = 3
 """Dry runs of which it is said why they do not count."""
 
@@ -36,15 +37,19 @@ def dry_run_for(platform: Platform, record: RunRecord) -> tuple[DryRunLink | Non
         return None, []
     asked, at = asked_of(platform, record), platform.ledger.latest()
     refused: list[Problem] = []
+    against: list[str] = []
     for one in reversed(platform.ledger.runs(target=record.target, mode=Mode.DRY_RUN)):
         try:
             reasons = _reasons(platform, asked, terms, one, at)
             if not reasons:
-                return _link(platform, asked, one), []
+                return replace(_link(platform, asked, one), against=tuple(against)), []
+            if one.state in _SPEAKS_AGAINST and not reasons_against_contents(asked, terms, found_of(platform, one)):
+                why = f" ({one.state_reason})" if one.state_reason else ""
+                against.append(f"'{one.run_id}' is {one.state}{why}")
         except Refused as refusal:
             reasons = [f"it cannot be read: {refusal.problems[0].what}"]
         if len(refused) < _SHOWN:
-            refused.append(_does_not_count(one, terms, reasons))
+            refused.append(_does_not_count(one, record.run_id, terms, reasons))
     return None, [_missing(record, terms), *refused]
 
 
@@ -58,7 +63,7 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     found = platform.ledger.find(link.run_id)
     if found is None:
         return [_without_link(record, f"rests on dry run '{link.run_id}', which is not on record")]
-    if found.state not in _STANDS or found.plan_hash != link.plan_hash:
+    if found.state not in STANDS or found.plan_hash != link.plan_hash:
         why = f" ({found.state_reason})" if found.state_reason else ""
         return [_without_link(record, f"rests on dry run '{link.run_id}', which is {found.state} by now{why}")]
     if changed_since(platform, link):
@@ -66,10 +71,15 @@ def link_problems(platform: Platform, record: RunRecord) -> list[Problem]:
     return []
 
 
+def approved_on(platform: Platform, record: RunRecord) -> DryRunLink | None:
+    """Return the dry run that the approval of a run's plan rests on; None where it rests on none."""
+    approval = platform.ledger.approval_of(record)
+    return None if approval is None else approval.rests_on
+
+
 def unexplained_link(platform: Platform, record: RunRecord) -> list[Problem]:
     """Say that the dry run which a run's approval rests on was changed by hand since."""
-    approval = platform.ledger.approval_of(record)
-    link = None if approval is None else approval.rests_on
+    link = approved_on(platform, record)
     if link is None or platform.ledger.find(link.run_id) is None:
         return []
     run_id = link.run_id
@@ -81,8 +91,7 @@ def dry_run_in_words(platform: Platform, record: RunRecord) -> str:
     """Say which dry run the approval of a run rests on, or which one counts for it, or that it still needs one; empty if it needs none."""
     if record.plan.dry_run is None:
         return ""
-    approval = platform.ledger.approval_of(record)
-    if approval is not None and (rests_on := approval.rests_on) is not None:
+    if (rests_on := approved_on(platform, record)) is not None:
         return f"approved on {rests_on.describe()}"
     if record.state is not RunState.PLANNED:
         return record.plan.dry_run.describe()
@@ -101,18 +110,11 @@ def _reasons(platform: Platform, asked: Asked, terms: DryRunTerms, record: RunRe
     if found.plan.hash != record.plan_hash or record.manifest.hash != found.plan.manifest_hash:
         reasons.append("its plan or manifest on record does not match its hash")
     reasons += [one.what for one in gate_problems(platform, run_id, found.plan, ledger.chunks(run_id))]
-    reasons += _expired(platform, record, found, at)
+    if platform.ledger.approval_of(record) is None:
+        reasons.append("no approval of its plan is on record")
+    reasons += [one.what for one in dry_run_age_problems(platform, record, at)]
     reasons += [f"{one.where} {one.what}" for one in unexplained_of(platform, run_id)[:_SHOWN]]
     return reasons
-
-
-def _expired(platform: Platform, record: RunRecord, found: FoundDryRun, at: datetime) -> list[str]:
-    approval = platform.ledger.approval_of(record)
-    if approval is None:
-        return ["no approval of its plan is on record"]
-    rule = platform.policy.rule_for(record.target, record.kind)
-    since = found.plan.run_clock
-    return [one.what for one in age_problems(rule, record.run_id, planned_at=since, approved_at=approval.at, at=at)]
 
 
 def _link(platform: Platform, asked: Asked, record: RunRecord) -> DryRunLink:
@@ -134,17 +136,19 @@ def _missing(record: RunRecord, terms: DryRunTerms) -> Problem:
     )
 
 
-def _does_not_count(record: RunRecord, terms: DryRunTerms, reasons: list[str]) -> Problem:
+def _does_not_count(dry: RunRecord, run_id: str, terms: DryRunTerms, reasons: list[str]) -> Problem:
     return Problem(
-        f"dry run '{record.run_id}' does not count: {'; '.join(reasons)}",
+        f"dry run '{dry.run_id}' does not count: {'; '.join(reasons)}",
         f"what counts is {terms.rule}",
-        "leave it, or mend what is said of it",
+        f"mend what is said of it, or leave it: `backfill plan --dry-run-of {run_id}` makes another one; where that still names this "
+        f"one, `backfill cancel {dry.run_id} --by NAME` first",
     )
 
 
 def _without_link(record: RunRecord, what: str) -> Problem:
+    again = "plan the change again under a new run id, with a dry run of its own"
     return Problem(
         f"the approval of '{record.run_id}' {what}",
         "what was approved on a dry run is published while that dry run stands",
-        f"`backfill cancel {record.run_id} --by NAME`, and plan the change again under a new run id, with a dry run of its own",
+        again if record.state in WAS_PUBLISHED else f"`backfill cancel {record.run_id} --by NAME`, and {again}",
     )

@@ -29,7 +29,7 @@ from backfill_assets.publication.announcements import Published, already_done, l
 from backfill_assets.publication.asked_again import problems_by_now, require_neighbours_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.conflicts import refuse_for_good, reject, require_bases, settle_conflict
-from backfill_assets.publication.dry_runs import unexplained_link
+from backfill_assets.publication.dry_runs import approved_on, link_problems, unexplained_link
 from backfill_assets.publication.leasing import leases_of, publishing_lease
 from backfill_assets.publication.modes import change_of, strategy_of
 from backfill_assets.publication.requirements import (
@@ -108,6 +108,7 @@ def _publish(platform: Platform, run_id: str, lease: Lease) -> Published:
         unless_stopped=not has_landed,
         policy_hash=held_against,
         commits_per_hour=None if has_landed or plan.pace is None else plan.pace.commits_per_hour,
+        dry_run=None if has_landed else approved_on(platform, record),
     )
     commit = _commit(platform, change, entry, root, lease, has_landed=has_landed)
     faults.reach("publishing.committed")
@@ -238,6 +239,8 @@ def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
     require_explained(platform, run_id)
     require_vouched_for(platform, run_id)
     require_unharmed(platform, run_id)
+    if problems := link_problems(platform, record):
+        raise PublicationRefused(problems)
     require_bases(change)
     require_no_staged_row_erased(change)
     root = _seal(platform, change)

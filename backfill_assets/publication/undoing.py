@@ -25,6 +25,7 @@ from backfill_assets.publication.announcements import (
     tell_the_world,
 )
 from backfill_assets.publication.change import Change
+from backfill_assets.publication.dry_runs import approved_on, link_problems
 from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record
 from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.requirements import require_ledger_as_new, require_unchanged_since
@@ -229,10 +230,11 @@ def _set_out_to_undo(platform: Platform, change: Change, action: str, lease: Lea
     """Record the intent to undo a run's last change, held against the policy in force then; return its entry.
 
     Where another policy is adopted meanwhile, a reinstatement is to be decided again. A rollback is held against that one,
-    too: who it shows again is asked, and nothing else of a policy keeps what is wrong before readers.
+    too: who it shows again is asked, and nothing else of a policy keeps what is wrong before readers. A reinstatement asks for
+    the dry run of the approval like the publication; a rollback does not.
 
     Raises:
-        PublicationRefused: if readers would see somebody again who is erased.
+        PublicationRefused: if readers would see somebody again who is erased, or what was approved on a dry run that does not stand.
         TransitionRefused: if another policy was adopted meanwhile.
     """
     done_before, run_id = change.committed, change.record.run_id
@@ -240,6 +242,9 @@ def _set_out_to_undo(platform: Platform, change: Change, action: str, lease: Lea
     has_undone = change.has_begun(action) and change.strategy.has_undone(change, action, len(done_before) + 1)
     if not has_undone:
         require_own_rows(platform, run_id)
+        if action == REINSTATE and (problems := link_problems(platform, change.record)):
+            raise PublicationRefused(problems)
+    shows_again = action == REINSTATE and not has_undone
     files = [] if has_undone else change.strategy.returning(change, action, undone)
     while True:
         held_against = "" if has_undone else platform.policy.hash
@@ -254,6 +259,7 @@ def _set_out_to_undo(platform: Platform, change: Change, action: str, lease: Lea
                 ref=change.plan.version or "",
                 token=lease.token,
                 policy_hash=held_against,
+                dry_run=approved_on(platform, change.record) if shows_again else None,
             )
         except TransitionRefused:
             if action != ROLLBACK:

@@ -22,7 +22,8 @@ from resources import actors
 from resources.ledger import freezes, instants, policy_in_force
 from resources.ledger.acceptances import Acceptances
 from resources.ledger.cells import legible
-from resources.ledger.locks import require_lease
+from resources.ledger.dry_run_links import require_dry_run
+from resources.ledger.locks import lock_runs, require_lease
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import (
     RunRecord,
@@ -31,7 +32,6 @@ from resources.ledger.runs import (
     require_name,
     require_plan,
     require_state,
-    run_of,
 )
 from resources.ledger.tables import acceptances, amendments, approvals, runs
 
@@ -176,6 +176,7 @@ class Approvals(Part):
                 policy_in_force.require_still(connection, policy_hash)
             if token is not None:
                 require_lease(connection, token)
+            lock_runs(connection, [run_id, *([] if dry_run is None else [dry_run.run_id])])
             record = locked_run(connection, run_id)
             wanted = RunState.APPROVED if approve else RunState.REJECTED
             require_state(record, expected, wanted)
@@ -184,8 +185,7 @@ class Approvals(Part):
             if approve and own and not self_approval and not break_glass:
                 raise _own_run(run_id, by)
             require_plan(record, plan_hash)
-            if dry_run is not None:
-                _require_validated(connection, dry_run)
+            require_dry_run(connection, dry_run, {RunState.VALIDATED})
             at = instants.now(connection)
             instants.require_after_run(connection, run_id, at)
             decided = DecisionKind.APPROVED if approve else DecisionKind.REJECTED
@@ -336,19 +336,6 @@ def _own_run(run_id: str, by: str) -> DecisionRefused:
             "ask somebody else; a policy with fourEyes: false allows it, on record",
         )
     )
-
-
-def _require_validated(connection: sa.Connection, dry_run: DryRunLink) -> None:
-    """Refuse an approval that rests on a dry run which somebody has ended since it was looked at."""
-    found = run_of(connection, dry_run.run_id)
-    if found.state is not RunState.VALIDATED or found.plan_hash != dry_run.plan_hash:
-        raise DecisionRefused(
-            Problem(
-                f"dry run '{dry_run.run_id}' is {found.state} by now (plan {found.plan_hash[:12]})",
-                f"an approval rests on a dry run that is {RunState.VALIDATED}, with the plan that was looked at",
-                f"look at `backfill status {dry_run.run_id}`, and decide again",
-            )
-        )
 
 
 def _require_edition(connection: sa.Connection, run_id: str, edition: int) -> None:

@@ -24,6 +24,8 @@ circle. A lock ends with its transaction; FOR NO KEY UPDATE lets others insert r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
@@ -43,6 +45,12 @@ _JOURNAL = 0x6C65646765720003
 def lock_run(connection: sa.Connection, run_id: str) -> None:
     """Let no other transaction change a run, or what belongs to it, until this one has ended."""
     connection.execute(sa.select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update(key_share=True))
+
+
+def lock_runs(connection: sa.Connection, run_ids: Iterable[str]) -> None:
+    """Let no other transaction change some runs of a target until this one has ended; they are locked ordered by id, as all of them are."""
+    for run_id in sorted(set(run_ids)):
+        lock_run(connection, run_id)
 
 
 def lock_target(connection: sa.Connection, target: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
+from manifests.dry_runs import DryRunLink
 from manifests.errors import LeaseLost, Problem
 from manifests.lifecycle import ACCEPT, PublicationState, RunState
 from manifests.plan import Plan
@@ -21,7 +22,8 @@ from resources.ledger import accepted_versions, instants, policy_in_force, stops
 from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.admissions import require_commit
 from resources.ledger.cells import illegible
-from resources.ledger.locks import lock_run, lock_target, require_lease
+from resources.ledger.dry_run_links import STANDS, require_dry_run
+from resources.ledger.locks import lock_runs, lock_target, require_lease
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, holding_target, move_run, moved, require_state, run_of
 from resources.ledger.tables import publications, runs
@@ -123,6 +125,7 @@ class Publications(Part):
         unless_stopped: bool = False,
         policy_hash: str = "",
         commits_per_hour: int | None = None,
+        dry_run: DryRunLink | None = None,
     ) -> int:
         """Record the intent to change the target under a lease's token, before it is changed; return its id.
 
@@ -135,6 +138,8 @@ class Publications(Part):
             RunStopped: if somebody has stopped the run, and `unless_stopped` asks for that. A stop that comes later finds
                 the intent, and does not end it.
             PublicationDeferred: if the target takes no more than `commits_per_hour`, and has.
+            DecisionRefused: if `dry_run`, which the approval rests on, was rejected meanwhile. A rejection that comes later
+                finds the intent, and does not end it.
         """
         with self.engine.begin() as connection:
             if policy_hash:
@@ -143,9 +148,11 @@ class Publications(Part):
                 target = str(connection.execute(sa.select(runs.c.target).where(runs.c.run_id == run_id)).scalar_one())
                 lock_target(connection, target)
                 require_commit(connection, run_id, target, commits_per_hour)
+            if unless_stopped or dry_run is not None:
+                lock_runs(connection, [run_id] if dry_run is None else [run_id, dry_run.run_id])
             if unless_stopped:
-                lock_run(connection, run_id)
                 stops.refuse_held(connection, run_id)
+            require_dry_run(connection, dry_run, STANDS)
             if token is not None:
                 require_lease(connection, token)
                 _abandon(connection, run_id, action)

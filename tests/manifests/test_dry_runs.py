@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support import a_code, a_manifest, a_plan, publishing
 
 from manifests.data_terms import DataTerms, MaskedColumn
+from manifests.dry_run_modes import dry_run_mode_problems
 from manifests.dry_run_proof import Asked, FoundDryRun, other_snapshots, reasons_against
 from manifests.dry_run_samples import dry_run_id, dry_run_manifest, sampled
 from manifests.dry_runs import DryRunLink, DryRuns, DryRunTerms, link_from_json, terms_of
@@ -152,6 +153,54 @@ def test_a_rule_of_what_the_platform_writes_alone_asks_for_no_dry_run(kinds: lis
     assert policy({"kinds": [*kinds, "REPAIR"], "dryRun": {"fromChunks": 2}}).rules[0].dry_run is not None
 
 
+SOURCES = [{"table": "bronze.events", "columns": {"amount": {"classification": "personal", "mask": "NULL"}}}]
+
+
+def mode_problems(
+    modes: list[str] | None, otherwise: str = "MASK", rules: Any = None, sources: Any = SOURCES, **of_source: Any
+) -> list[str]:
+    said = {"otherwise": otherwise} | ({} if modes is None else {"modes": modes})
+    text = {
+        "name": "test",
+        "rules": rules or [{"dryRun": {"fromChunks": 2}}],
+        "classifications": {"personal": said},
+        "sources": [{**one, **of_source} for one in sources],
+    }
+    return [one.what for one in dry_run_mode_problems(parse_policy(yaml.safe_dump(text)), "policy")]
+
+
+@pytest.mark.parametrize("otherwise", ["MASK", "REFUSE"])
+def test_a_policy_under_which_a_dry_run_sees_less_than_its_run_is_refused(otherwise: str):
+    (what,) = mode_problems(["LIVE", "BACKFILL"], otherwise)
+    assert "column amount of bronze.events is personal, which lets mode BACKFILL read it and not mode DRY_RUN" in what
+    assert len(mode_problems(["BACKFILL", "REPLAY"], otherwise)) == 2
+    assert mode_problems(["LIVE", "BACKFILL", "REPLAY", "DRY_RUN"], otherwise) == []
+    assert mode_problems(["LIVE"], otherwise) == mode_problems(None, otherwise) == []
+
+
+def test_a_policy_under_which_a_dry_run_sees_more_than_its_run_is_refused_where_that_run_is_planned_at_all():
+    assert "lets mode DRY_RUN read it and not mode BACKFILL" in mode_problems(["DRY_RUN", "REPLAY"])[0]
+    assert mode_problems(["DRY_RUN", "REPLAY"], "REFUSE") == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "of_source", "refused"),
+    [
+        ([{}], {}, False),
+        ([{"tables": ["gold.*"], "dryRun": {"fromChunks": 2}}], {"targets": ["silver.*"]}, False),
+        ([{"tables": ["gold.days"], "dryRun": {"fromChunks": 2}}], {"targets": ["gold.*", "silver.*"]}, True),
+        ([{"tables": ["gold.d*"], "dryRun": {"fromChunks": 2}}], {"targets": ["gold.*"]}, True),
+        ([{"tables": ["*.days"], "dryRun": {"fromChunks": 2}}], {"targets": ["gold.*"]}, True),
+        ([{"dryRun": {"fromChunks": 2}}], {"kinds": ["LIVE", "REPLAY"]}, False),
+        ([{"kinds": ["REPLAY"], "dryRun": {"fromChunks": 2}}, {"tables": ["*"]}], {}, False),
+        ([{"kinds": ["REPLAY"], "dryRun": {"fromChunks": 2}}], {}, True),
+    ],
+    ids=["no dry runs", "other tables", "one of them", "some", "across", "other kinds", "a rule's kinds", "every rule"],
+)
+def test_columns_and_dry_runs_of_other_tables_or_kinds_do_not_meet(rules: Any, of_source: Any, refused: bool):
+    assert bool(mode_problems(["BACKFILL"], rules=rules, **of_source)) == refused
+
+
 # --- which one counts -------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +277,19 @@ def test_a_dry_run_beyond_the_run_does_not_count_for_its_chunks():
     assert len(reasons(plan, found(replace(its_dry_run(plan), chunks=wider.chunks[:3])))) == 2
 
 
+def test_chunks_without_a_row_count_where_the_run_reads_none_or_all_of_it_was_computed():
+    plan = the_run()
+    dry = found(its_dry_run(plan))
+    keys = [chunk.key for chunk in plan.chunks]
+    asked = Asked(plan.run_id, plan, False, keys, reads=dict.fromkeys(keys, 5))
+    empty = replace(dry, rows={"2012-01": 0, "2012-05": 3, "2012-12": None})
+    (reason,) = reasons_against(asked, TERMS, empty, NOW)
+    assert "computed 2 of the run's chunks, and 3 are asked for; chunks without a row" in reason
+    assert reasons_against(replace(asked, reads={}), TERMS, empty, NOW) == []
+    whole = replace(found(its_dry_run(plan, *keys)), rows=dict.fromkeys(keys, 0))
+    assert reasons_against(asked, TERMS, whole, NOW) == []
+
+
 def test_a_dry_run_of_development_counts_for_a_run_of_development_only():
     plan = the_run()
     (reason,) = reasons(plan, found(its_dry_run(plan), development=True))
@@ -275,6 +337,31 @@ def test_a_sample_has_as_many_chunks_as_asked_with_first_last_and_largest_among_
         assert {chunks[0].key, chunks[-1].key} <= set(keys)
         assert any(one.reads.rows == most for one in chunks if one.key in keys)
     assert set(sampled(run_id, chunks, count)) <= set(sampled(run_id, chunks, count + 1))
+
+
+@given(chunks_with_rows(), st.integers(1, 50), st.integers(1, 7), st.data())
+def test_a_sample_of_a_progressive_run_has_a_chunk_of_each_step(
+    chunks: tuple[PlannedChunk, ...], count: int, size: int, data: st.DataObject
+):
+    steps = [chunks[start : start + size] for start in range(0, len(chunks), size)]
+    asked = data.draw(st.sampled_from(steps))
+    keys = sampled("run", chunks, count, [asked, *(one for one in steps if one is not asked)])
+    assert all({one.key for one in step} & set(keys) for step in steps)
+    assert {chunks[0].key, chunks[-1].key} <= set(keys) or len(steps) == 1
+    assert min(count, len(chunks)) <= len(keys) <= max(count, len(steps) + 3)
+
+
+def test_a_dry_run_of_other_steps_alone_does_not_count_and_no_more_is_asked_for_than_is_left():
+    plan = the_run()
+    dry, step = found(its_dry_run(plan)), replace(plan, chunks=plan.chunks[5:8])
+    asked = Asked("step", step, False, {chunk.key for chunk in plan.chunks})
+    assert reasons_against(asked, TERMS, dry, NOW) == [
+        "it has computed chunks of other steps only, and none of this one"
+    ]
+    rest = found(its_dry_run(plan, "2012-07", "2012-08"))
+    (reason,) = reasons_against(asked, TERMS, rest, NOW)
+    assert "computed 2 of the run's chunks, and 3 are asked" in reason
+    assert reasons_against(replace(asked, left=2), TERMS, rest, NOW) == []
 
 
 def test_another_run_has_another_sample():
@@ -327,7 +414,9 @@ def test_long_ids_that_differ_at_their_end_have_dry_runs_of_their_own():
 def test_a_link_is_read_back_as_it_was_written():
     link = DryRunLink("dry", "a" * 64, "b" * 64, 4, 1_000, NOW)
     others = replace(link, other_snapshots=("bronze.events at snapshot 1, and the run would at snapshot 2",))
-    for one in (link, others):
+    newer = replace(link, against=("'later' is REJECTED (wrong)",))
+    assert newer.describe().endswith("; of newer ones alike, 'later' is REJECTED (wrong)")
+    for one in (link, others, newer):
         assert link_from_json(one.to_json()) == one
     assert "on other snapshots" in others.describe()
     assert "on other snapshots" not in link.describe()
