@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from event_world import EVENTS, LIVE_TOPIC, own_topic, ran, serving, with_history, with_topic
 from small_worlds import copy_of
 
@@ -37,6 +38,7 @@ from manifests.reading import manifest_from
 from resources.ledger.cells import IllegibleRow
 from resources.ledger.topic_publications import WrittenRange
 from resources.settings import load_settings
+from resources.sinks import leaders
 from resources.sinks.policy import Decision, judge_granted, judge_topic
 from resources.sinks.topics import TopicFacts
 
@@ -371,3 +373,27 @@ def test_a_topic_that_the_policy_has_refused_to_open_has_nobody_to_fence() -> No
         platform.sinks.record_outcome(manifest, EVENTS.name, "publish", Decision.ALLOWED_ISOLATED, "")
         assert len(lacking(platform, platform.ledger.run("restate"))) == 1
         closed(platform)
+
+
+def test_a_partition_that_gets_its_leader_is_asked_again_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "_AGAIN_SECONDS", 0.0)
+    errors = [KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION]
+
+    def ask() -> str:
+        if errors:
+            raise KafkaException(KafkaError(errors.pop()))
+        return "led"
+
+    assert leaders.once_led(ask, 30.0) == "led"
+    errors.append(KafkaError.NOT_LEADER_FOR_PARTITION)
+    with pytest.raises(KafkaException, match="Not leader"):
+        leaders.once_led(ask, -1.0)
+    errors.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException, match="uthorization"):
+        leaders.once_led(ask, 30.0)
+    with pytest.raises(TimeoutError):
+        leaders.once_led(_never, 30.0)
+
+
+def _never() -> None:
+    raise TimeoutError

@@ -8,14 +8,13 @@ does not notice.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from backfill_assets.declarations.topics import Topic, place_of_topic_setting
@@ -24,23 +23,13 @@ from backfill_assets.extraction.topic_state import PartitionState, TopicState
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.log_ranges import LogIdentity, LogKind
 from resources.settings import REDACTED
+from resources.sinks.leaders import once_led
 
 _ADDRESSES = re.compile(r"[A-Za-z0-9._-]+:\d{1,5}(,[A-Za-z0-9._-]+:\d{1,5})*|\[[0-9A-Fa-f:]+\]:\d{1,5}")
 _LEAST_SECRET = 4
 """Characters from which on a text is looked for: a shorter one would be found in anything."""
 _QUIET = 0
 """Level of librdkafka's own log lines to stderr (emergencies only): what it has to say is in the refusal."""
-LEADERS_CHANGE = frozenset(
-    {
-        "NOT_LEADER_FOR_PARTITION",
-        "LEADER_NOT_AVAILABLE",
-        "OFFSET_NOT_AVAILABLE",
-        "UNKNOWN_LEADER_EPOCH",
-        "FENCED_LEADER_EPOCH",
-    }
-)
-"""Errors by their names, as librdkafka gives them, while a partition gets its leader: of a topic just made, or of brokers that begin."""
-_ASKED_AGAIN_SECONDS = 0.2
 _Answer = TypeVar("_Answer")
 
 
@@ -218,16 +207,10 @@ class Brokers:
         self._last_error = shown(error, self.client)
 
     def _asked(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
-        until = time.monotonic() + self._seconds
-        while True:
-            try:
-                return ask()
-            except (KafkaException, TimeoutError) as error:
-                known = error.args[0] if error.args else None
-                is_passing = isinstance(known, KafkaError) and known.name() in LEADERS_CHANGE
-                if not is_passing or time.monotonic() > until:
-                    raise self._refused(what, shown(error, self.client)) from None
-            time.sleep(_ASKED_AGAIN_SECONDS)
+        try:
+            return once_led(ask, self._seconds)
+        except (KafkaException, TimeoutError) as error:
+            raise self._refused(what, shown(error, self.client)) from None
 
     def _refused(self, what: str, why: str) -> ExtractionRefused:
         heard = (

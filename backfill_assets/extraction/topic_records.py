@@ -23,9 +23,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from backfill_assets.extraction.brokers import LEADERS_CHANGE, reader_settings, shown
+from backfill_assets.extraction.brokers import reader_settings, shown
 from backfill_assets.extraction.record_files import RecordFiles
 from resources import processes
+from resources.sinks.leaders import LEADERS_CHANGE
 
 _BATCH_BYTES = 16 << 20
 _MOST_RECORDS, _FIRST_RECORDS = 20_000, 16

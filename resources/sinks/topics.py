@@ -15,6 +15,7 @@ from typing import Any
 from manifests.errors import Problem, SinkRefused
 from resources.settings import REDACTED
 from resources.sinks.declared import SinkDeclaration, ToTopic
+from resources.sinks.leaders import once_led
 from resources.sinks.topic_events import PUBLICATION, SEQUENCE, Heard, Message, Throttle
 
 WAIT_SECONDS = 30.0
@@ -310,7 +311,8 @@ class Topic:
         return len(consumer.list_topics(self.name, timeout=WAIT_SECONDS).topics[self.name].partitions)
 
     def _watermarks(self, consumer: Any, place: int) -> tuple[int, int]:
-        found = consumer.get_watermark_offsets(self._client.TopicPartition(self.name, place), timeout=WAIT_SECONDS)
+        partition = self._client.TopicPartition(self.name, place)
+        found = once_led(lambda: consumer.get_watermark_offsets(partition, timeout=WAIT_SECONDS), WAIT_SECONDS)
         if found is None:
             raise TimeoutError(f"partition {place} was not described within {WAIT_SECONDS:g} s")
         return int(found[0]), int(found[1])
