@@ -1,6 +1,6 @@
 """A partition of a topic that is getting its leader, of a topic just made or of brokers that begin: asked again until it has one.
 
-Put here what brokers say meanwhile. What they are asked is `topics`', and `extraction.brokers`'.
+Put here what brokers say meanwhile. What they are asked is `topics`', and the extraction's of a topic.
 """
 
 from __future__ import annotations
