@@ -6,7 +6,6 @@ namespace of its own (`real_servers.hosts`): it neither sees the others' process
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elsewhere import ROOT, SMALL, core
+from elsewhere import CORE, SMALL, core, found_by, installation_of
 from real_servers.hosts import Host, clock_library
 from real_servers.postgresql import logical_postgres
 from real_servers.processes import MissingServerError
@@ -42,12 +41,9 @@ class Site:
 
     def core(self, host: Host, action: str, run: str) -> dict[str, Any]:
         """Return what `elsewhere_core.py` finds on a host."""
-        script = str(ROOT / "tests" / "elsewhere_core.py")
-        done = host.run([sys.executable, script, action], self.environment | {"ELSEWHERE_RUN": run}, self.folder)
-        assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
-        line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-        found: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
-        return found
+        return found_by(
+            host.run([sys.executable, CORE, action], self.environment | {"ELSEWHERE_RUN": run}, self.folder)
+        )
 
     def backfill(self, host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the project on a host."""
@@ -69,14 +65,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             postgres = stack.enter_context(logical_postgres())
         except MissingServerError as reason:
             pytest.skip(f"nothing is tested on several hosts: {reason}")
-        environment = environment_of(
-            folder / "home",
-            SMALL | {"spark.driver.extraClassPath": f"{jars}/*"},
-            catalog=json.dumps(catalog.properties),
-            ledger_url=postgres.database(),
-            dagster_storage_url=postgres.database(),
-        )
-        yield Site(folder, library, environment)
+        yield Site(folder, library, installation_of(folder / "home", {}, catalog, postgres, jars))
 
 
 @pytest.fixture(scope="module")

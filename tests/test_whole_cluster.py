@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elsewhere import EXECUTORS, SMALL, command, core, same
+from elsewhere import EXECUTORS, SMALL, command, core, installation_of, same
 from real_servers.postgresql import LogicalPostgres, logical_postgres
 from real_servers.processes import MissingServerError
 from real_servers.rest_catalog import RestCatalog, rest_catalog
@@ -43,14 +43,8 @@ class Services:
 
     def environment(self, name: str, spark: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of an installation with databases of its own; its run is named as it is, since all have one warehouse."""
-        ledger, dagster = self.postgres.database(), self.postgres.database()
-        return environment_of(
-            self.folder / name,
-            SMALL | {"spark.driver.extraClassPath": f"{self.jars}/*"} | dict(spark),
-            catalog=json.dumps(self.catalog.properties),
-            ledger_url=ledger,
-            dagster_storage_url=dagster,
-        ) | {"ELSEWHERE_RUN": name}
+        environment = installation_of(self.folder / name, spark, self.catalog, self.postgres, self.jars)
+        return environment | {"ELSEWHERE_RUN": name}
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,11 @@ def check_dry_runs(read: LedgerAndChain, rows: Rows, found: Findings) -> None:
     """
     asking = {one["plan_hash"] for one in rows.get("runs", {}).values() if _asks(one["plan"])}
     for key, row in sorted(rows.get("approvals", {}).items()):
-        if row["decision"] == DecisionKind.APPROVED and row["plan_hash"] in asking and link_of(row) is None:
-            where = f"ledger approvals {key} column dry_run"
-            found.add(where, "names no dry run, and the plan that was approved asks for one", "a dry run", "nothing")
-    for key, row in sorted(rows.get("approvals", {}).items()):
         if (link := link_of(row)) is not None:
             _check(read, key, link, found)
+        elif row["decision"] == DecisionKind.APPROVED and row["plan_hash"] in asking:
+            where = f"ledger approvals {key} column dry_run"
+            found.add(where, "names no dry run, and the plan that was approved asks for one", "a dry run", "nothing")
 
 
 def link_of(approval: Mapping[str, Any]) -> DryRunLink | None:

@@ -22,8 +22,8 @@ from resources import actors
 from resources.ledger import freezes, instants, policy_in_force
 from resources.ledger.acceptances import Acceptances
 from resources.ledger.cells import legible
-from resources.ledger.dry_run_links import require_dry_run
-from resources.ledger.locks import lock_runs, require_lease
+from resources.ledger.dry_run_links import lock_with_dry_run, require_dry_run
+from resources.ledger.locks import require_lease
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import (
     RunRecord,
@@ -176,7 +176,7 @@ class Approvals(Part):
                 policy_in_force.require_still(connection, policy_hash)
             if token is not None:
                 require_lease(connection, token)
-            lock_runs(connection, [run_id, *([] if dry_run is None else [dry_run.run_id])])
+            lock_with_dry_run(connection, run_id, dry_run)
             record = locked_run(connection, run_id)
             wanted = RunState.APPROVED if approve else RunState.REJECTED
             require_state(record, expected, wanted)

@@ -12,10 +12,16 @@ import sqlalchemy as sa
 from manifests.dry_runs import DryRunLink
 from manifests.errors import DecisionRefused, Problem
 from manifests.lifecycle import RunState
+from resources.ledger.locks import lock_runs
 from resources.ledger.runs import run_of
 
 STANDS = frozenset({RunState.VALIDATED, RunState.CANCELLED})
 """States of a dry run that stands for what was approved on it: cancelling one puts it away, and says nothing against its results."""
+
+
+def lock_with_dry_run(connection: sa.Connection, run_id: str, link: DryRunLink | None) -> None:
+    """Let no other transaction change a run, nor the dry run that it rests on, if it does, until this one has ended."""
+    lock_runs(connection, [run_id, *([] if link is None else [link.run_id])])
 
 
 def require_dry_run(connection: sa.Connection, link: DryRunLink | None, states: Collection[RunState]) -> None:

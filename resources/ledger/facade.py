@@ -55,7 +55,7 @@ from resources.ledger.sink_requests import SinkRequests
 from resources.ledger.stops import Stops
 from resources.ledger.ticks import Ticks
 from resources.ledger.topic_publications import TopicPublications
-from resources.ledger.transactions import Clock, make_engine
+from resources.ledger.transactions import Clock, make_engine, said_by_server
 from resources.ledger.verdicts import RAISED, GatedChunk, Verdict, Verdicts
 from resources.ledger.watermarks import Watermarks
 
@@ -192,7 +192,7 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         if self.engine.dialect.name != "postgresql":
             return None
         with self.engine.connect() as connection:
-            return instants.of_server(connection)
+            return said_by_server(connection)
 
     # --- the database ---------------------------------------------------------------------------------------------
 

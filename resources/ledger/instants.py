@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import PublicationState
-from resources.ledger.cells import Utc, legible
+from resources.ledger.cells import legible
 from resources.ledger.tables import (
     acceptances,
     amendments,
@@ -25,7 +25,7 @@ from resources.ledger.tables import (
     transitions,
     verdicts,
 )
-from resources.ledger.transactions import LedgerEngine, system_clock
+from resources.ledger.transactions import LedgerEngine, said_by_server
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far the clocks of two machines may be apart before it is said."""
@@ -60,15 +60,7 @@ def shared(connection: sa.Connection) -> datetime:
     """Return the present instant by the clock that all hosts of a ledger share, as its server says it at this very moment."""
     engine = connection.engine
     assert isinstance(engine, LedgerEngine)
-    if engine.clock is not system_clock or engine.dialect.name != "postgresql":
-        return engine.clock()
-    return of_server(connection)
-
-
-def of_server(connection: sa.Connection) -> datetime:
-    """Return the present instant by the clock of a PostgreSQL server, which all hosts share."""
-    present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
-    return present
+    return engine.clock() if engine.time_of_server is None else said_by_server(connection)
 
 
 def latest(connection: sa.Connection) -> datetime:

@@ -29,6 +29,7 @@ from resources.ledger.cells import IllegibleRow
 from resources.ledger.locks import lost
 from resources.ledger.part import Stored
 from resources.ledger.tables import leases
+from resources.ledger.transactions import said_by_server
 from resources.processes import has_ended, this_process
 
 RELEASED, LOST, FENCED = "RELEASED", "LOST", "FENCED"
@@ -169,7 +170,7 @@ class Leases:
         asked for its clock, which all hosts share; SQLite has this machine's.
         """
         server = connection.dialect.name == "postgresql"
-        present = instants.of_server(connection) if server else instants.now(connection)
+        present = said_by_server(connection) if server else instants.now(connection)
         newest = [one for one in _newest(connection, target) if one < _LAST - self._lasts]
         return max(present, *newest) if newest else present
 

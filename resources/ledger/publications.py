@@ -22,8 +22,8 @@ from resources.ledger import accepted_versions, instants, policy_in_force, stops
 from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.admissions import require_commit
 from resources.ledger.cells import illegible
-from resources.ledger.dry_run_links import STANDS, require_dry_run
-from resources.ledger.locks import lock_runs, lock_target, require_lease
+from resources.ledger.dry_run_links import STANDS, lock_with_dry_run, require_dry_run
+from resources.ledger.locks import lock_target, require_lease
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, holding_target, move_run, moved, require_state, run_of
 from resources.ledger.tables import publications, runs
@@ -149,7 +149,7 @@ class Publications(Part):
                 lock_target(connection, target)
                 require_commit(connection, run_id, target, commits_per_hour)
             if unless_stopped or dry_run is not None:
-                lock_runs(connection, [run_id] if dry_run is None else [run_id, dry_run.run_id])
+                lock_with_dry_run(connection, run_id, dry_run)
             if unless_stopped:
                 stops.refuse_held(connection, run_id)
             require_dry_run(connection, dry_run, STANDS)

@@ -67,19 +67,24 @@ class LedgerEngine(sa.Engine):
         Raises:
             sqlalchemy.exc.SQLAlchemyError: if the server does not answer, and never has; or if the caller's connection is of no use.
         """
-        if self.clock is not system_clock or self.server_time is None:
+        if (server_time := self.time_of_server) is None:
             return self.clock()
-        if self.server_time.is_stale:
+        if server_time.is_stale:
             if within is not None:
-                self.server_time.learn(lambda: _said_by(within))
+                server_time.learn(lambda: said_by_server(within))
             else:
-                self._learn(self.server_time)
-        return self.server_time.now()
+                self._learn(server_time)
+        return server_time.now()
+
+    @property
+    def time_of_server(self) -> ServerTime | None:
+        """The time of the server by which rows are dated; None where they are by the clock that was given, or this machine's."""
+        return self.server_time if self.clock is system_clock else None
 
     def _learn(self, server_time: ServerTime) -> None:
         try:
             with self.connect() as connection:
-                server_time.learn(lambda: _said_by(connection))
+                server_time.learn(lambda: said_by_server(connection))
         except sa.exc.SQLAlchemyError:
             if not server_time.is_known:
                 raise  # or what is done with the instant will say that the server is away
@@ -130,8 +135,8 @@ def make_engine(url: str, clock: Clock | None = None) -> LedgerEngine:
     return engine
 
 
-def _said_by(connection: sa.Connection) -> datetime:
-    """Return the present instant by the clock of a PostgreSQL server."""
+def said_by_server(connection: sa.Connection) -> datetime:
+    """Return the present instant by the clock of a PostgreSQL server, which all hosts share."""
     present: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=Utc))).scalar_one()
     return present
 

@@ -182,15 +182,11 @@ def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str], set[str]]:
 
     In the third place are all its other texts: values, and names of columns.
     """
-    from google.protobuf.message import Message  # type: ignore[import-untyped] # noqa: PLC0415 - as above
-
     asked: Any = frame
     names: set[str] = set()
     texts: list[str] = []
     given: set[str] = set()
-    waiting: list[Any] = [asked._plan.to_proto(asked.sparkSession.client)]  # noqa: SLF001
-    while waiting:
-        message = waiting.pop()
+    for message in messages_of(asked._plan.to_proto(asked.sparkSession.client)):  # noqa: SLF001
         kind = message.DESCRIPTOR.name
         if kind in {"UnresolvedFunction", "CallFunction"}:
             names.add(message.function_name.lower())
@@ -199,18 +195,29 @@ def asked_of_server(frame: DataFrame) -> tuple[set[str], list[str], set[str]]:
         elif kind in {"ExpressionString", "SQL"}:
             texts.append(message.expression if kind == "ExpressionString" else message.query)
         for field, value in message.ListFields():
+            if kind not in {"ExpressionString", "SQL"} and field.cpp_type == field.CPPTYPE_STRING:
+                values = [value] if isinstance(value, (str, bytes)) else value
+                given |= {one.strip("`") for one in values if isinstance(one, str)}
+    return names, texts, given
+
+
+def messages_of(message: Any) -> Iterator[Any]:
+    """Yield a message of Spark Connect and all that are within it, each before what is within."""
+    from google.protobuf.message import Message  # type: ignore[import-untyped] # noqa: PLC0415 - as above
+
+    waiting = [message]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for field, value in one.ListFields():
             if field.message_type is None:
-                if kind not in {"ExpressionString", "SQL"} and field.cpp_type == field.CPPTYPE_STRING:
-                    values = [value] if isinstance(value, (str, bytes)) else value
-                    given |= {one.strip("`") for one in values if isinstance(one, str)}
                 continue
             if field.message_type.GetOptions().map_entry:
-                waiting += [one for one in value.values() if isinstance(one, Message)]
+                waiting += [each for each in value.values() if isinstance(each, Message)]
             elif isinstance(value, Message):
                 waiting.append(value)
             else:
                 waiting += value
-    return names, texts, given
 
 
 _heard = threading.local()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +21,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from manifests.errors import Problem, TransformRefused
 from resources.lakehouse.facade import local_path
+from resources.spark.pyspark_private import messages_of
 
 _ALLOWED = frozenset(
     {
@@ -92,9 +93,9 @@ class SailRequests(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInter
             return request
         passed = type(request)()
         passed.CopyFrom(request)
-        for message in _messages_of(passed):
+        for message in messages_of(passed):
             _reword(message)
-        for message in _messages_of(passed):
+        for message in messages_of(passed):
             self._judge(message)
         return passed
 
@@ -122,23 +123,6 @@ class SailRequests(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInter
 
 _FORMATS = frozenset({"parquet", "csv", "json", "text", "orc", "avro"})
 """Sources that are files."""
-
-
-def _messages_of(message: Any) -> Iterator[Any]:
-    """Yield a message and all that are within it, each before what is within."""
-    waiting = [message]
-    while waiting:
-        one = waiting.pop()
-        yield one
-        for field, value in one.ListFields():
-            if field.message_type is None:
-                continue
-            if field.message_type.GetOptions().map_entry:
-                waiting += [each for each in value.values() if isinstance(each, Message)]
-            elif isinstance(value, Message):
-                waiting.append(value)
-            else:
-                waiting += value
 
 
 def _reword(message: Any) -> None:
