@@ -1,17 +1,20 @@
-"""How tests have `elsewhere_core.py` compute in a process of its own, and what is the same wherever Spark is."""
+"""How tests have `elsewhere_core.py` compute in a process of its own, what is the same wherever Spark is, and the servers that it is given."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from real_servers.postgresql import LogicalPostgres
-from real_servers.rest_catalog import RestCatalog
-from real_servers.spark import environment_of
+from real_servers.postgresql import LogicalPostgres, logical_postgres
+from real_servers.rest_catalog import RestCatalog, rest_catalog
+from real_servers.s3 import Store, spark_jars, store_on_disk
+from real_servers.spark import ConnectServer, connect_server, environment_of, require_spark
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {
@@ -62,14 +65,65 @@ def same(found: dict[str, Any], local: dict[str, Any]) -> None:
     assert (found["state"], found["reproduced"], found["after"]) == ("PUBLISHED", "EQUAL", "ROLLED_BACK")
 
 
-def installation_of(
-    home: Path, spark: Mapping[str, str], catalog: RestCatalog, postgres: LogicalPostgres, jars: Path
-) -> dict[str, str]:
-    """Return the environment of an installation with tables in S3 by a REST catalog, and two databases of its own."""
-    return environment_of(
-        home,
-        SMALL | {"spark.driver.extraClassPath": f"{jars}/*"} | dict(spark),
-        catalog=json.dumps(catalog.properties),
-        ledger_url=postgres.database(),
-        dagster_storage_url=postgres.database(),
-    )
+@dataclass(frozen=True)
+class Services:
+    """What an installation is given: the addresses of everything that is not its own process.
+
+    Attributes:
+        folder: where installations lie.
+        store: the S3 server.
+        catalog: the REST catalog, with its tables in the store.
+        postgres: the server of ledgers and of Dagster's storages.
+        jars: what Spark reaches the store by.
+        endpoint: where installations ask for the store, if not where it listens.
+    """
+
+    folder: Path
+    store: Store
+    catalog: RestCatalog
+    postgres: LogicalPostgres
+    jars: Path
+    endpoint: str = ""
+
+    def environment(self, name: str, spark: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of an installation with databases of its own; its run is named as it is, since all have one warehouse."""
+        catalog = self.catalog.properties | ({"s3.endpoint": self.endpoint} if self.endpoint else {})
+        own = environment_of(
+            self.folder / name,
+            SMALL | {"spark.driver.extraClassPath": f"{self.jars}/*"} | dict(spark),
+            catalog=json.dumps(catalog),
+            ledger_url=self.postgres.database(),
+            dagster_storage_url=self.postgres.database(),
+        )
+        return own | {"ELSEWHERE_RUN": name}
+
+    def on_cluster(self, address: str) -> dict[str, str]:
+        """Return what Spark's settings have to say for a run on a cluster."""
+        return EXECUTORS | {"spark.master": address, "spark.executor.extraClassPath": f"{self.jars}/*"}
+
+    @contextmanager
+    def connect_server(self, name: str) -> Iterator[ConnectServer]:
+        """Yield a server of Spark Connect, started with what `backfill spark settings` prints."""
+        asking = self.environment(f"asking-{name}", {})
+        assert command(asking, self.folder, "init").returncode == 0
+        asked = json.loads(command(asking, self.folder, "spark", "settings", "--json").stdout)
+        modes = {"spark.backfill.server.modes": "BACKFILL,REPLAY,RECONCILIATION"}
+        jars = {"spark.driver.extraClassPath": f"{self.jars}/*"}
+        with connect_server(self.folder / name, asked["settings"] | modes | jars, asked["environment"]) as server:
+            yield server
+
+
+@contextmanager
+def services_in(folder: Path, bucket: str) -> Iterator[Services]:
+    """Yield servers of a test module's own, with tables in a bucket.
+
+    Raises:
+        MissingServerError: if one of them cannot be had, with the package that is missing.
+    """
+    with ExitStack() as stack:
+        require_spark()
+        jars = spark_jars()
+        store = stack.enter_context(store_on_disk())
+        catalog = stack.enter_context(rest_catalog(store, store.bucket(bucket)))
+        postgres = stack.enter_context(logical_postgres())
+        yield Services(folder, store, catalog, postgres, jars)

@@ -32,6 +32,7 @@ from backfill_assets.publication.undoing import rollback
 from backfill_assets.staging.unsteady import unsteady
 from manifests.errors import Refused
 from manifests.model import Mode
+from resources.lakehouse.facade import RUN_PROPERTY
 from resources.settings import load_settings
 from resources.spark.cores import tasks_at_once
 from resources.spark.sessions import computing_otherwise, is_refused_write
@@ -225,9 +226,16 @@ def result() -> dict[str, Any]:
         "digests": world.digests(RUN),
         "rows": world.rows().height,
         "runs": sorted(set(world.rows()["run_id"])),
+        "snapshots": snapshots_of(world),
         "publications": [one.state.value for one in world.platform.ledger.publications(RUN)],
         "verified": [f"{one.where}: {one.what}" for one in verify(world.platform, data=True).everything],
     }
+
+
+def snapshots_of(world: World) -> int:
+    """Return how many snapshots of the target say that they are the run's."""
+    snapshots = world.platform.lakehouse.table(TARGET).snapshots()
+    return sum(one.summary is not None and one.summary.get(RUN_PROPERTY) == RUN for one in snapshots)
 
 
 def real() -> dict[str, Any]:

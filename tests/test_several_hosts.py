@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elsewhere import CORE, SMALL, core, found_by, installation_of
+from elsewhere import CORE, SMALL, core, found_by, services_in
 from real_servers.hosts import Host, clock_library
-from real_servers.postgresql import logical_postgres
 from real_servers.processes import MissingServerError
-from real_servers.rest_catalog import rest_catalog
-from real_servers.s3 import spark_jars, store_on_disk
-from real_servers.spark import environment_of, require_spark
+from real_servers.spark import environment_of
 
 pytestmark = pytest.mark.servers
 AHEAD, JUMPING, BEHIND = "3600", "5400/7", "-3600"
@@ -58,14 +55,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with ExitStack() as stack:
         try:
             library = clock_library(folder)
-            require_spark()
-            jars = spark_jars()
-            store = stack.enter_context(store_on_disk())
-            catalog = stack.enter_context(rest_catalog(store, store.bucket("hosts")))
-            postgres = stack.enter_context(logical_postgres())
+            services = stack.enter_context(services_in(folder, "hosts"))
         except MissingServerError as reason:
             pytest.skip(f"nothing is tested on several hosts: {reason}")
-        yield Site(folder, library, installation_of(folder / "home", {}, catalog, postgres, jars))
+        yield Site(folder, library, services.environment("home", {}))
 
 
 @pytest.fixture(scope="module")

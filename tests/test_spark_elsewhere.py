@@ -123,7 +123,7 @@ def test_a_server_that_was_started_for_something_else_is_refused_with_what_it_ha
 def master(folder: Path) -> Iterator[str]:
     with ExitStack() as stack:
         try:
-            address = stack.enter_context(cluster(folder / "cluster"))
+            address = stack.enter_context(cluster(folder / "cluster")).address
         except MissingServerError as reason:
             pytest.skip(f"nothing is tested on a cluster: {reason}")
         yield address

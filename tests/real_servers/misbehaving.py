@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 UNAVAILABLE = "503"
 NOT_FOUND = "404, of a proxy that knows no such server"
 SWALLOWED = "200, of a proxy that has sent nothing on"
+LOST = "nothing, though the server has done it"
 CUT = "half of the body, and neither its length nor its checksum"
 _STATUS = {UNAVAILABLE: 503, NOT_FOUND: 404, SWALLOWED: 200}
 _HOP = {"transfer-encoding", "connection"}
@@ -25,6 +29,11 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.host, self.endpoint = host, f"http://127.0.0.1:{self.server_address[1]}"
         self.answers: Callable[[str, str], str | None] = lambda _, __: None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection that a client or the server has ended; it is what is tried."""
+        if not isinstance(sys.exception(), ConnectionError | http.client.HTTPException):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -51,9 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
         else:
-            self._sent_on(body, is_cut=how == CUT)
+            self._sent_on(body, how)
 
-    def _sent_on(self, body: bytes, *, is_cut: bool) -> None:
+    def _sent_on(self, body: bytes, how: str | None) -> None:
+        is_cut = how == CUT
         upstream = http.client.HTTPConnection(self.server.host, timeout=30)
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
@@ -64,6 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.endheaders(body)
         answer = upstream.getresponse()
         found = b"" if self.command == "HEAD" else answer.read()
+        if how == LOST:
+            upstream.close()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             says_whole = name.lower() == "content-length" or "checksum" in name.lower()

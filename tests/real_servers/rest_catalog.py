@@ -174,11 +174,12 @@ class Fault:
 
 
 class _Proxy:
-    """Hands requests on to the server of a port, but those of `faults`; counts what it has failed."""
+    """Hands requests on to the server of a port, but those of `faults` and what `at_random` says; counts what it has failed."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.faults: list[Fault] = []
+        self.at_random: Callable[[], Fault | None] = lambda: None
         self.failed = 0
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -200,7 +201,9 @@ class _Proxy:
                     fault.times -= 1
                     self.failed += 1
                     return fault
-        return None
+            by_chance = self.at_random()
+            self.failed += by_chance is not None
+        return by_chance
 
     def close(self) -> None:
         """End it."""

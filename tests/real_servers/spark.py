@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -53,79 +52,145 @@ def _ready(process: subprocess.Popen[bytes], folder: Path, port: int, what: str)
     wait_until(is_there, f"{what} listens", 60.0)
 
 
-@contextmanager
-def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """Yield the address of a standalone cluster: a master and some workers of one core each, all of them processes of their own."""
-    java()
-    port = free_port()
-    processes: list[subprocess.Popen[bytes]] = []
-    environment = _ENVIRONMENT | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _SMALL}
-    command = [HOME / "bin" / "spark-class"]
-    try:
-        master = folder / "master"
-        master.mkdir(parents=True)
-        said = [
-            "org.apache.spark.deploy.master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--webui-port",
-            "0",
-        ]
-        processes.append(started([*command, *said], master, environment))
-        _ready(processes[0], master, port, "the master of Spark")
-        address = f"spark://127.0.0.1:{port}"
-        for number in range(workers):
-            own = folder / f"worker-{number}"
-            own.mkdir()
-            said = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1g"]
-            said += ["--webui-port", "0", "-d", str(own / "work"), address]
-            processes.append(started([*command, *said], own, environment))
-        for number in range(workers):
-            log = folder / f"worker-{number}" / "log"
-            wait_until(lambda log=log: "Successfully registered with master" in log.read_text(), f"{log} is registered")  # type: ignore[misc]
-        yield address
-    finally:
-        for process in reversed(processes):
+class Cluster:
+    """A standalone cluster: a master and some workers of one core each, all of them processes of their own."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        """Start all of it.
+
+        Raises:
+            MissingServerError: if Java is missing, or a process ends.
+        """
+        java()
+        self.folder = folder
+        port = free_port()
+        self.address = f"spark://127.0.0.1:{port}"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            said = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+            process = self._start("master", "org.apache.spark.deploy.master.Master", *said)
+            _ready(process, folder / "master", port, "the master of Spark")
+            for number in range(workers):
+                self.start_worker(number, wait=False)
+            for number in range(workers):
+                self._wait_for(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def start_worker(self, number: int, *, wait: bool = True) -> None:
+        """Start a worker, and wait until the master knows it."""
+        work = str(self.folder / f"worker-{number}" / "work")
+        said = ["--host", "127.0.0.1", "-c", "1", "-m", "1g", "--webui-port", "0", "-d", work, self.address]
+        self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *said)
+        if wait:
+            self._wait_for(number)
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker and what computes for it, as a machine dies."""
+        ended(self._processes[f"worker-{number}"], signal.SIGKILL)
+        for pid in self.executors(f"worker-{number}"):
+            os.kill(pid, signal.SIGKILL)
+
+    def executors(self, worker: str = "") -> list[int]:
+        """Return the numbers of the processes that are executors of a worker, or of any."""
+        found = []
+        for one in Path("/proc").glob("[0-9]*"):
+            try:
+                said, where = (one / "cmdline").read_bytes(), (one / "cwd").resolve()
+            except OSError:  # it has ended, or is another user's
+                continue
+            if b"CoarseGrainedExecutorBackend" in said and where.is_relative_to(self.folder / worker):
+                found.append(int(one.name))
+        return sorted(found)
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in reversed(self._processes.values()):
             ended(process, signal.SIGTERM, 10.0)
 
+    def _start(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        own = self.folder / name
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "log").unlink(missing_ok=True)
+        environment = _ENVIRONMENT | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _SMALL}
+        self._processes[name] = started([HOME / "bin" / "spark-class", main, *arguments], own, environment)
+        return self._processes[name]
 
-@dataclass(frozen=True)
+    def _wait_for(self, number: int) -> None:
+        log = self.folder / f"worker-{number}" / "log"
+        registered = "Successfully registered with master"
+        wait_until(lambda: registered in log.read_text(errors="replace"), f"{log} is registered")
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Yield a standalone cluster, for this block."""
+    one = Cluster(folder, workers)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
 class ConnectServer:
-    """A server of Spark Connect of somebody else."""
+    """A server of Spark Connect of somebody else; killed, it starts again on the same port."""
 
-    address: str
-    process: subprocess.Popen[bytes]
-    folder: Path
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], environment: Mapping[str, str], master: str = "local[2]"
+    ) -> None:
+        """Start it with settings, and an environment.
+
+        Raises:
+            MissingServerError: if a package is missing, or it ends.
+        """
+        require_spark()
+        folder.mkdir(parents=True)
+        self.folder, self._port = folder, free_port()
+        self.address = f"sc://127.0.0.1:{self._port}"
+        own = {
+            "spark.master": master,
+            "spark.driver.memory": "1g",
+            "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": _SMALL,
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self._port),
+        }
+        self._command: list[str | Path] = [HOME / "bin" / "spark-submit"]
+        self._command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        for name, value in (own | dict(settings)).items():
+            self._command += ["--conf", f"{name}={value}"]
+        self._environment = _ENVIRONMENT | dict(environment)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self.process = started(self._command, self.folder, self._environment)
+        try:
+            _ready(self.process, self.folder, self._port, "the server of Spark Connect")
+        except BaseException:
+            self.close()
+            raise
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        ended(self.process, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it in order."""
+        ended(self.process, signal.SIGTERM, 10.0)
 
 
 @contextmanager
 def connect_server(
-    folder: Path, settings: Mapping[str, str], environment: Mapping[str, str], master: str = "local[2]"
+    folder: Path, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[ConnectServer]:
     """Yield a server that was started with settings, and an environment."""
-    require_spark()
-    folder.mkdir(parents=True)
-    port = free_port()
-    own = {
-        "spark.master": master,
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": _SMALL,
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-    }
-    command: list[str | Path] = [HOME / "bin" / "spark-submit"]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    for name, value in (own | dict(settings)).items():
-        command += ["--conf", f"{name}={value}"]
-    process = started(command, folder, _ENVIRONMENT | dict(environment))
+    server = ConnectServer(folder, settings, environment)
     try:
-        _ready(process, folder, port, "the server of Spark Connect")
-        yield ConnectServer(f"sc://127.0.0.1:{port}", process, folder)
+        yield server
     finally:
-        ended(process, signal.SIGTERM, 10.0)
+        server.close()
 
 
 def environment_of(home: Path, spark: Mapping[str, str], **settings: str) -> dict[str, str]:
