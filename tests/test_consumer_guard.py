@@ -182,3 +182,26 @@ def test_what_live_tells_again_is_done_where_it_says_something_else_or_was_taken
     for headers in (*first, *rewound, *back, *taken_back, *again):
         assert guard.handle(headers, lambda: pytest.fail("done twice")).verdict == "DUPLICATE"
     assert state == {"a": 1, "b": 4, "b~live-3~rollback-2": 1}
+
+
+def test_a_live_event_costs_the_same_however_many_were_done_before() -> None:
+    database = sqlite3.connect(":memory:")
+    guard, steps = ba.ConsumerGuard(ba.SqliteEventIds(database)), Counter[str]()
+    database.set_progress_handler(lambda: steps.update(["looked"]), 50)  # once in so many steps of SQLite's machine
+
+    def looked(first: int, until: int) -> int:
+        before = steps["looked"]
+        for number in range(first, until):
+            assert guard.handle(told_live("live-1", f"meter {number}", "1"), lambda: None).verdict == "PROCESS"
+        return steps["looked"] - before
+
+    assert (few := looked(0, 200)) > 0
+    looked(200, 2_000)
+    assert looked(2_000, 2_200) <= 2 * few
+
+
+def test_what_live_says_of_an_event_is_not_taken_for_what_it_said_of_one_with_a_longer_id() -> None:
+    guard = ba.ConsumerGuard(ba.SqliteEventIds(":memory:"))
+    told = ("a", "a ", "a b", "a~", "ab", "aä", "A")
+    for run, verdict in (("live-1", "PROCESS"), ("live-2", "DUPLICATE")):
+        assert [guard.handle(told_live(run, one, "1"), lambda: None).verdict for one in told] == [verdict] * len(told)

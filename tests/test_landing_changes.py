@@ -173,6 +173,40 @@ def test_a_slot_that_was_made_after_the_snapshot_does_not_have_what_follows_on_i
     assert accounts.land([m for one in units for m in one], "rest", facts=log_facts() | {"slot_created_lsn": lsn}).loads
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_connector_that_was_started_once_more_does_not_speak_for_what_its_slot_had_confirmed(
+    accounts: Accounts, together: bool
+) -> None:
+    """The file of its first start is lost: what follows on the snapshot in the files is not what followed on it in the log."""
+    snapshot, *units = whole(tail_of(a_bank(11)))
+    lsn = snapshot[0].value["source"]["lsn"]
+    commits = [int(one.value["id"].partition(":")[2]) for unit in units for one in unit if _ends(one)]
+    again = [
+        m for one in [begun_anew(units[3]), *units[4:]] for m in one
+    ]  # its slot had confirmed the transaction before
+    facts = log_facts() | {"slot_created_lsn": lsn, "slot_confirmed_lsns": [commits[2]]}
+    if not together:
+        accounts.land(snapshot, "snapshot")
+    with pytest.raises(InputRefused, match=r"are missing: transaction .* is the first after a start of the connector"):
+        accounts.land([*snapshot, *again] if together else again, "again", facts=facts)
+    first = [m for one in units[:4] for m in one]
+    assert accounts.land([*snapshot, *first, *again], "all", facts=facts).accepted == ()
+    assert len(joined(one.range for one in accounts.ranges())) == 1
+
+
+def _ends(message: Message) -> bool:
+    return message.value is not None and message.value.get("status") == "END"
+
+
+def test_a_connector_that_confirmed_nothing_before_it_was_started_once_more_follows_on_the_snapshot(
+    accounts: Accounts,
+) -> None:
+    snapshot, *units = whole(tail_of(a_bank(11)))
+    lsn = snapshot[0].value["source"]["lsn"]
+    facts = log_facts() | {"slot_confirmed_lsns": [lsn]}
+    assert accounts.land([*snapshot, *(m for one in units for m in one)], "all", facts=facts).loads
+
+
 @pytest.mark.parametrize("lost", ["transaction", "change", "end", "snapshot row"])
 def test_what_is_missing_is_named_and_refused_unless_somebody_accepts_it(accounts: Accounts, lost: str) -> None:
     bank = a_bank(4)

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 from change_world import Accounts, make_accounts
 from test_landing_changes import a_bank, tail_of, whole
@@ -17,7 +18,7 @@ from backfill_assets.extraction.change_files import Delivered, Line, Transaction
 from backfill_assets.ingestion.new_timelines import begins_at, out_of_sequence
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.products.accounts import BANK
-from backfill_assets.products.accounts.generator import Message, log_facts
+from backfill_assets.products.accounts.generator import Bank, Message, log_facts
 from manifests.chunks import Chunking
 from manifests.errors import InputRefused
 from manifests.log_breaks import LogBreak, breaks_of, in_sequence, problems_of_breaks
@@ -368,9 +369,35 @@ def test_what_a_snapshot_read_late_says_nothing_of_the_changes_before_a_break(ac
     accounts.land([*read, *(m for one in rest for m in one)], "first")
     (landed,) = accounts.ranges()
     assert landed.last_time == bank.commits[-1][1]
-    assert accounts.table(BANK.table)["committed_at"].max() > landed.last_time
+    assert accounts.table(BANK.table)["committed_at"].max() == landed.last_time
     first = min(one.value["source"]["ts_us"] for one in read)
     assert landed.first_time == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=first)
+
+
+def test_a_snapshot_that_is_read_for_days_is_of_the_day_on_which_it_was_begun(accounts: Accounts) -> None:
+    """Its rows were there when it began: a row that is read on a later day, and what is changed of it meanwhile, is not lost before."""
+    bank = Bank(12, accounts=40, truncates=0.0, seconds=600)
+    bank.work(60)
+    bank.snapshot()
+    bank.work(900)
+    snapshot, *rest = whole(tail_of(bank))
+    late = 40 * 3_600 * 10**6  # microseconds: the later half of the rows was read on the day after the next
+    read = [
+        one
+        if number < len(snapshot) // 2
+        else Message(one.key, one.value | {"source": later(one.value["source"], late)})
+        for number, one in enumerate(snapshot)
+    ]
+    accounts.land([*read, *(m for one in rest for m in one)], "first")
+    begun, ends = bank.commits[-len(rest) - 1][1].date(), bank.commits[-1][1].date()
+    assert begun + 2 * DAY < ends, "the last day is over"
+    days = {"start": str(begun), "end": str(begun + 2 * DAY)}
+    accounts.published(accounts.manifest("daily-1", target={"table": "silver.account_daily", "publishRange": days}))
+    rows = accounts.table("silver.account_daily")
+    for day in (begun, begun + DAY, begun + 2 * DAY):
+        until = max(lsn for lsn, at in bank.commits if at.date() <= day)
+        found = {int(row["account_id"]): row["owner"] for row in rows.filter(pl.col("day") == day).to_dicts()}
+        assert found == {key: row["owner"] for key, row in bank.rows_at(until).items()}, day
 
 
 def later(source: dict[str, Any], micros: int) -> dict[str, Any]:

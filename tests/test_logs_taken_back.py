@@ -15,14 +15,15 @@ from test_log_sources import FIRST, SECOND, clicked, later, planned
 from test_topic_ranges import NEW, load, resolved, state
 
 from backfill_assets.ingestion.table_loads import undo_load
+from backfill_assets.ingestion.topic_ranges import Resolved, Wanted
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.products.accounts.generator import Bank, Message
 from benchmarks import clicks
-from benchmarks.clicks import CLICKS, PLACE, land
+from benchmarks.clicks import CLICKS, PLACE, click, land
 from manifests.errors import InputRefused, PlanRefused
 from manifests.lateness import Lateness, Watermark
 from manifests.log_ranges import LogRange
-from resources.lakehouse.landed_logs import taken_back
+from resources.lakehouse.landed_logs import landed_loads, taken_back
 
 WHY = {"by": "ana", "reason": "taken back to be landed anew"}
 
@@ -162,6 +163,48 @@ def test_a_plan_misses_a_partition_of_which_everything_was_taken_back(tmp_path: 
 def test_what_is_new_of_a_topic_begins_where_a_load_did_that_was_taken_back() -> None:
     found = resolved(NEW, state((0, 9, 9)), load((0, 5, 9)), taken_back=(LogRange(0, 0, 5),))
     assert (found.missing, found.problems) == ((LogRange(0, 0, 5),), ())
+
+
+@pytest.mark.parametrize(
+    ("back", "lows", "lost"),
+    [
+        (("first", "second"), (12, 5), (LogRange(0, 0, 12), LogRange(1, 0, 5))),
+        (("first",), (30, 0), (LogRange(0, 0, 15),)),
+        (("second",), (20, 20), (LogRange(0, 15, 20), LogRange(1, 0, 20))),
+    ],
+)
+def test_what_was_taken_back_and_retention_has_taken_since_is_on_record_once_somebody_accepts_it(
+    tmp_path: Path, back: tuple[str, ...], lows: tuple[int, int], lost: tuple[LogRange, ...]
+) -> None:
+    platform = clicks.opened(tmp_path / "home", replace(PLACE, lateness=Lateness(Watermark.BY_BATCH)))
+    initialise(platform)
+    land(platform, "first", FIRST[:15], [LogRange(0, 0, 15), LogRange(1, 0, 0)])
+    land(platform, "second", FIRST[15:] + SECOND, [LogRange(0, 15, 40), LogRange(1, 0, 20)])
+    for one in back:
+        undo_load(platform, CLICKS, one, **WHY)
+    now = state(*((low, 45, 45) for low in lows), log=clicks.LOG)
+
+    def asked(*, accepts_gap: bool) -> Resolved:
+        table = platform.lakehouse.table(CLICKS)
+        gone = taken_back(table, log=clicks.LOG)
+        return resolved(NEW, now, *landed_loads(table), accepts_gap=accepts_gap, taken_back=gone)
+
+    assert "offsets are gone, the log begins at" in asked(accepts_gap=False).problems[0].what
+    found = asked(accepts_gap=True)
+    assert (found.problems, found.gap) == ((), lost)
+    rows = [click(one.partition, at, at / 10, "home") for one in found.missing for at in range(one.start, one.until)]
+    land(platform, "third", rows, found.missing, lost=found.gap, complete_before=datetime(2026, 3, 5, tzinfo=UTC))
+    (log,) = planned(platform, 2, 4).logs
+    assert (log.lost, log.is_whole) == (lost, True)
+    assert (asked(accepts_gap=False).missing, asked(accepts_gap=True).gap) == ((), ())
+
+
+def test_a_beginning_that_a_landing_leaves_out_of_a_partition_is_a_gap_like_any_other() -> None:
+    now, there = state((0, 9, 9), (0, 9, 9)), load((0, 0, 9), (1, 0, 0))
+    (problem,) = resolved(Wanted(start={1: 4}), now, there).problems
+    assert problem.what.startswith("partition 1 from 0 until 4 of orders would be left out")
+    found = resolved(Wanted(start={1: 4}), now, there, accepts_gap=True)
+    assert (found.missing, found.gap, found.problems) == ((LogRange(1, 4, 9),), (LogRange(1, 0, 4),), ())
 
 
 def test_what_was_taken_back_and_landed_again_goes_on_where_the_history_is_cut(accounts: Accounts) -> None:

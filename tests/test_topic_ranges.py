@@ -131,6 +131,36 @@ def test_times_say_the_first_offset_from_each_on() -> None:
     assert found.missing == (LogRange(0, 3, 7), LogRange(2, 0, 4))
 
 
+def test_a_partition_of_which_a_time_has_no_record_begins_where_that_time_would_and_goes_on_there() -> None:
+    month = timedelta(days=31)
+    # partition 1 has a hundred records from before, and partition 2 some from before and after
+    answers = {
+        NOW: {0: 3, 1: None, 2: 40},
+        NOW + month: {0: 7, 1: None, 2: 40},
+        NOW + 2 * month: dict.fromkeys((0, 1, 2)),
+    }
+    now = state((0, 9, 9), (0, 100, 100), (0, 50, 50))
+    first = resolve(Wanted(since=NOW, before=NOW + month), now, [], lambda instant, _: answers[instant])
+    assert (first.missing, first.begins) == ((LogRange(0, 3, 7),), {0: 3, 1: 100, 2: 40})
+    done = load((0, 3, 7), (1, 100, 100), (2, 40, 40))
+    for wanted in (Wanted(since=NOW + month, before=NOW + 2 * month), NEW):
+        # retention has passed over what nobody has asked for
+        later = state((3, 9, 9), (90, 104, 104), (35, 50, 50))
+        answers[NOW + month][1] = 100
+        found = resolve(wanted, later, [done], lambda instant, _: answers[instant])
+        assert found.missing == (LogRange(0, 7, 9), LogRange(1, 100, 104), LogRange(2, 40, 50))
+        assert (found.problems, found.gap, found.new_partitions) == ((), (), ())
+
+
+def test_a_partition_that_was_added_begins_at_0_also_where_others_are_landed_meanwhile() -> None:
+    found = resolved(Wanted(until={0: 9}), state((0, 9, 9), (5, 9, 9)), load((0, 0, 4)))
+    assert (found.missing, found.begins[1]) == ((LogRange(0, 4, 9),), 0)
+    of_both = [load((0, 0, 4)), load((0, 4, 9), (1, 0, 0))]
+    assert "partition 1 from 0 until 5 of orders: 5 offsets are gone" in said(
+        resolved(NEW, state((0, 9, 9), (5, 9, 9)), *of_both)
+    )
+
+
 def test_how_far_behind_a_table_is_leaves_out_what_nobody_can_land() -> None:
     assert behind(state((4, 9, 12), (0, 0, 0)), [load((0, 0, 6))]) == {0: 3, 1: 0}
 

@@ -42,7 +42,7 @@ class ChangeRecord(pa.DataFrameModel):
     before: str = pa.Field(nullable=True, description="The row before, JSON as it came; NULL where nothing came.")
     after: str = pa.Field(nullable=True, description="The row after, JSON as it came; NULL where nothing came.")
     committed_at: Instant = pa.Field(
-        description="When its transaction was committed; of a snapshot read, when it was read."
+        description="When its transaction was committed; of a snapshot read, when the first row of the snapshot was read."
     )
     transaction_id: str = pa.Field(
         nullable=True, description="The database's id of its transaction; NULL of a snapshot read."

@@ -45,6 +45,7 @@ class LogFacts:
         slot_created_lsn: the position at which that slot was made; None where it is not said.
         offset_lsn: the last commit that the connector's offset file has; None where it is not said.
         tables_were_empty: whether the tables had no row when the log began, so that no snapshot has one.
+        confirmed_lsns: what the slot had confirmed before each start of the connector: up to there transactions had been delivered.
     """
 
     identity: LogIdentity
@@ -52,6 +53,7 @@ class LogFacts:
     slot_created_lsn: int | None = None
     offset_lsn: int | None = None
     tables_were_empty: bool = False
+    confirmed_lsns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,11 @@ def facts_of(folder: Path) -> LogFacts:
     for name, value in positions.items():
         if not (type(value) is int and value >= 0) and (value is not None or name == "timeline"):
             problems.append(Problem(f"{name} is {value!r}", "it is a whole number", "correct it", str(place)))
+    confirmed = said.get("slot_confirmed_lsns", [])
+    if not isinstance(confirmed, list) or not all(type(one) is int and one >= 0 for one in confirmed):
+        what = f"slot_confirmed_lsns is {confirmed!r}"
+        fix = "write confirmed_flush_lsn of the slot before each start of the connector, or leave it out"
+        problems.append(Problem(what, "it is a list of whole numbers", fix, str(place)))
     if not isinstance(said.get("tables_were_empty", False), bool):
         what = f"tables_were_empty is {said['tables_were_empty']!r}"
         problems.append(Problem(what, "it is true or false", "correct it, or leave it out", str(place)))
@@ -256,7 +263,10 @@ def facts_of(folder: Path) -> LogFacts:
         LogKind.CHANGELOG, said["system_identifier"], said["database"], f"timeline {said['timeline']}"
     )
     positions_said = positions["slot_created_lsn"], positions["offset.lsn_commit"]
-    return LogFacts(identity, said["slot"], *positions_said, tables_were_empty=said.get("tables_were_empty", False))
+    were_empty = said.get("tables_were_empty", False)
+    return LogFacts(
+        identity, said["slot"], *positions_said, tables_were_empty=were_empty, confirmed_lsns=tuple(confirmed)
+    )
 
 
 def delivered(

@@ -78,7 +78,9 @@ def to_land(
     of_log: dict[int, Transaction | Snapshot] = dict([*whole, *snapshots])
     observed_at = {*observed, *(lsn for lsn, _ in snapshots)}
     begun = {lsn for lsn in observed_at if facts.slot_created_lsn is None or facts.slot_created_lsn <= lsn}
-    covered = [_covered(position, one, of_log, known, begun, begins) for position, one in of_log.items()]
+    covered = [
+        _covered(position, one, of_log, known, begun, begins, facts.confirmed_lsns) for position, one in of_log.items()
+    ]
     new = {position: one for position, one in of_log.items() if not _has(known, position)}
     # a gap that a load has left which was taken back is nobody's decision any more
     first = min((one.start for one in (known or covered)), default=0)
@@ -133,6 +135,7 @@ def _covered(
     known: Sequence[LogRange],
     snapshots: set[int],
     begins: int,
+    confirmed: Sequence[int],
 ) -> LogRange:
     """Return the range that a transaction or snapshot speaks for."""
     if isinstance(one, Snapshot):
@@ -140,12 +143,14 @@ def _covered(
     if one.previous is not None:
         return LogRange(0, min(max(one.previous + 1, begins), position), position + 1)
     # the first one after a snapshot names none: nothing was delivered between the two, and what follows on it names it. A slot that was
-    # made after the snapshot does not have what was committed in between
+    # made after the snapshot does not have what was committed in between, nor does one that had confirmed some of it when the
+    # connector was started once more
     before = [other for other in of_log if other < position] + [
         part.until - 1 for part in known if part.until <= position
     ]
     last = max(before, default=None)
-    return LogRange(0, last + 1 if last is not None and last in snapshots else position, position + 1)
+    follows = last in snapshots and not any(last < at < position for at in confirmed)
+    return LogRange(0, last + 1 if last is not None and follows else position, position + 1)
 
 
 _RULE = "a changelog is landed without a gap: what is missing would be missing in every state that is made of it"

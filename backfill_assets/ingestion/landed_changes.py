@@ -388,11 +388,14 @@ def _rows(found: Delivered, piece: Piece, table: InputTable, at: datetime) -> It
     schema = iceberg_schema(table.model).as_arrow()
     rows: list[dict[str, Any]] = []
     gone: tuple[int, str | None] = (-1, None)
+    begun = {one.position: one.at for one in _observed(found, piece)}
     for read, position, line in _changes(found, piece):
         # a create that follows on a delete of the same record of the log is a row whose key has changed
         was = gone[1] if read.op == CREATED and gone[0] == read.lsn else None
         gone = (read.lsn, read.before) if read.op == DELETED else (-1, None)
-        placed = {"source_file": found.names[line.file], "source_row": line.row, "landed_at": at}
+        placed: dict[str, Any] = {"source_file": found.names[line.file], "source_row": line.row, "landed_at": at}
+        if read.transaction is None:  # it was there when the snapshot began, on whichever day it was read
+            placed["committed_at"] = begun[position]
         rows += (row | placed for row in _as_rows(found.changelog, read, position, was))
         if len(rows) >= _BATCH_ROWS:
             yield arrow.Table.from_pylist(rows, schema=schema)

@@ -110,7 +110,7 @@ def land(
         tell(resolved)
         faults.reach("landing.resolved")
         before = _complete_before(wanted.before, state, brokers.first_since, platform.ledger.now())
-        landing = _Landing(platform, topic, brokers, held, resolved, accept_gap or "", before, state, loads)
+        landing = _Landing(platform, topic, brokers, held, resolved, accept_gap or "", before, loads)
         proven = landing.proven() if prove_overlap else None
         return Landed(resolved, tuple(landing.loads()), proven)
 
@@ -154,12 +154,10 @@ class _Landing:
         resolved: Resolved,
         reason: str,
         before: datetime | None,
-        state: TopicState,
         there: Sequence[LandedLoad],
     ) -> None:
         self._platform, self._topic, self._brokers, self._held = platform, topic, brokers, held
         self._resolved, self._reason, self._before = resolved, reason, before
-        self._state = state
         self._known = [one.landed for one in there]
 
     def loads(self) -> Iterator[LoadLanded]:
@@ -184,7 +182,7 @@ class _Landing:
         is_last = not without(left, [one.range for one in brought])
         there = {one.range.partition for one in (*brought, *(one for load in self._known for one in load.ranges))}
         # a partition of which nothing is landed is one of the log all the same: it holds back until when that is complete
-        others = [LogRange(one, at.low, at.low) for one, at in self._state.partitions.items() if one not in there]
+        others = [LogRange(one, at, at) for one, at in self._resolved.begins.items() if one not in there]
         brought = (*brought, *(LandedRange(one, 0) for one in others))
         landed = LandedLog(log, brought, gap, self._before if is_last else None)
         said = {REASON_PROPERTY: self._reason} if gap else {}

@@ -46,7 +46,8 @@ class Resolved:
         missing: what is read and landed.
         there: what was asked for and is landed already.
         gap: what lies between landed offsets and `missing`, and is left out by decision.
-        new_partitions: the partitions that had no landed offset, where others have.
+        new_partitions: the partitions of which no load says anything, where others have landed offsets.
+        begins: where what was asked for begins, of each partition.
         compacted: whether the brokers remove records that have a newer one of the same key.
         problems: why none of it is landed.
     """
@@ -58,6 +59,7 @@ class Resolved:
     new_partitions: tuple[int, ...]
     compacted: bool
     problems: tuple[Problem, ...]
+    begins: Mapping[int, int] = field(default_factory=dict)
 
 
 def landed_ranges(loads: Sequence[LandedLoad]) -> tuple[LogRange, ...]:
@@ -91,23 +93,57 @@ def resolve(
     problems = [*_changed_log(state, landed), *_impossible(wanted, state)]
     if problems:
         return Resolved(state.log, (), (), (), (), state.is_compacted, tuple(problems))
-    asked = joined(_asked(wanted, state, landed, accepted, first_since, taken_back, accepts_gap=accepts_gap))
+    begun = _begun(loads)
+    each = list(_asked(wanted, state, landed, begun, accepted, first_since, taken_back, accepts_gap=accepts_gap))
+    asked = joined(each)
     missing = without(asked, landed)
     there = overlaps([*joined(landed), *asked])
+    new = tuple(sorted(set(state.partitions) - set(begun))) if landed else ()
     gap = without(gaps([*landed, *missing]), accepted)
     problems += _passed(state, missing)
-    if not accepts_gap:  # what was taken back since, or was never landed, is no gap that this load makes
-        problems += [_gap(one, state) for one in without(gap, gaps(landed))]
-        gap = ()
-    had = {one.partition for one in landed}
-    new = tuple(sorted(set(state.partitions) - had)) if had else ()
     if accepts_gap:
-        gap = joined([*gap, *without(_before_new(new, missing), accepted)])
-    return Resolved(state.log, missing, there, gap if missing else (), new, state.is_compacted, tuple(problems))
+        wanted_of = {one.partition for one in each}
+        before = [one for one in _left_before(loads, taken_back, missing) if one.partition in wanted_of]
+        gap = joined([*gap, *without([*before, *_before_new(new, missing)], accepted)])
+    else:  # what was taken back since, or was never landed, is no gap that this load makes
+        had = {one.partition for one in landed}
+        before = [one for one in _left_before(loads, (), missing) if one.partition not in had]
+        problems += [_gap(one, state) for one in without([*without(gap, gaps(landed)), *before], accepted)]
+        gap = ()
+    # a partition that was added begins at 0, whatever retention has taken of it
+    begins = {partition: 0 if landed else now.low for partition, now in state.partitions.items()}
+    begins |= {one.partition: one.start for one in sorted(each, reverse=True)}
+    return Resolved(state.log, missing, there, gap if missing else (), new, state.is_compacted, tuple(problems), begins)
+
+
+def _begun(loads: Sequence[LandedLoad]) -> dict[int, int]:
+    """Return where each partition begins of which loads say something, also those of which they have found nothing to land."""
+    found: dict[int, int] = {}
+    for one in (one.range for load in loads for one in load.landed.ranges):
+        found[one.partition] = min(one.start, found.get(one.partition, one.start))
+    return found
+
+
+def _left_before(
+    loads: Sequence[LandedLoad], taken_back: Sequence[LogRange], missing: Sequence[LogRange]
+) -> tuple[LogRange, ...]:
+    """Return what lies before all that is landed, or is landed now, of partitions that began earlier: a plan misses that.
+
+    A partition began with what was taken back since, or where a load has found it without landing anything of it.
+    """
+    there = [*landed_ranges(loads), *missing]
+    began = [*_begun(loads).items(), *((one.partition, one.start) for one in taken_back)]
+    found = []
+    for partition in {one.partition for one in there}:
+        first = min(one.start for one in there if one.partition == partition)
+        start = min((start for one, start in began if one == partition), default=first)
+        if start < first:
+            found.append(LogRange(partition, start, first))
+    return joined(found)
 
 
 def _before_new(new: Sequence[int], missing: Sequence[LogRange]) -> Iterator[LogRange]:
-    """Yield what of partitions without a landed offset lies before the first one that is landed now."""
+    """Yield what of partitions of which nothing was known lies before the first offset that is landed now."""
     for partition in new:
         first = min((one.start for one in missing if one.partition == partition), default=0)
         if first > 0:
@@ -185,14 +221,15 @@ def _asked(
     wanted: Wanted,
     state: TopicState,
     landed: Sequence[LogRange],
+    begun: Mapping[int, int],
     accepted: Sequence[LogRange],
     first_since: FirstSince,
     taken_back: Sequence[LogRange],
     *,
     accepts_gap: bool,
 ) -> Iterator[LogRange]:
-    """Yield the ranges that are asked for, whether or not they are landed, or there."""
-    begins = {one: _next(one, state, landed, accepts_gap=accepts_gap) for one in state.partitions}
+    """Yield the ranges that are asked for, whether or not they are landed, or there; of a partition without one, where it would begin."""
+    begins = {one: _next(one, state, landed, begun, accepts_gap=accepts_gap) for one in state.partitions}
     if wanted.new:
         first = {
             partition: min(
@@ -219,13 +256,16 @@ def _asked(
         until = wanted.until.get(partition, now.stable)
         if (found := before.get(partition)) is not None:
             until = min(found, now.stable)
-        if start < until:
-            yield LogRange(partition, start, until)
+        yield LogRange(partition, start, max(start, until))
 
 
-def _next(partition: int, state: TopicState, landed: Sequence[LogRange], *, accepts_gap: bool) -> int:
-    """Return where a partition goes on: after what is landed of it, at 0 if it is new, or where the log begins."""
+def _next(
+    partition: int, state: TopicState, landed: Sequence[LogRange], begun: Mapping[int, int], *, accepts_gap: bool
+) -> int:
+    """Return where a partition goes on: after what is landed of it, where a load has found nothing, at 0 if it is new, or where the log begins."""
     own = [one.until for one in landed if one.partition == partition]
+    if not own and partition in begun:
+        own = [begun[partition]]
     low = state.partitions[partition].low
     if own:
         return max(own + ([low] if accepts_gap else []))

@@ -20,6 +20,8 @@ _RUN, _MODE, _SYNTHETIC, _EVENT_ID = "x-run-id", "x-processing-mode", "x-synthet
 _CONTENT, _CORRECTS, _OPERATION, _RETRACT = "x-content", "x-corrects", "x-op", "retract"
 _LIVE, _LIVE_SCOPE = "LIVE", "live"
 _BESIDE = "\x1f"
+_AFTER = "\x20"
+"""The character after `_BESIDE`: ids that begin with one text and `_BESIDE` lie between the two."""
 _T = TypeVar("_T")
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
 """Headers of a message as a client has them: pairs (confluent-kafka, kafka-python), a mapping, or None."""
@@ -107,8 +109,10 @@ class SqliteEventIds:
         with self._transaction():
             if not self._entered(scope, f"{begins}{telling}"):
                 return False, None
-            known = f"DELETE FROM {self._table} WHERE scope = ? AND substr(event_id, 1, ?) = ? RETURNING event_id"  # noqa: S608
-            before = [one for (one,) in self._database.execute(known, (last, len(begins), begins)).fetchall()]
+            # a range of the key: to compare beginnings would be to look at every event that was ever done
+            known = f"DELETE FROM {self._table} WHERE scope = ? AND event_id >= ? AND event_id < ? RETURNING event_id"  # noqa: S608
+            between = (last, begins, f"{event_id}{_AFTER}")
+            before = [one for (one,) in self._database.execute(known, between).fetchall()]
             if content:
                 self._entered(last, f"{begins}{content}")
             return (False, None) if content and before == [f"{begins}{content}"] else (True, work())

@@ -102,7 +102,7 @@ class Debezium:
             **(settings or {}),
         }
 
-    def name_log(self, server: LogicalPostgres, database: str, **more: int | None) -> None:
+    def name_log(self, server: LogicalPostgres, database: str, **more: object) -> None:
         """Write which log the files are of beside them: `log.json`, as a delivery of changes has it; `more` is told besides."""
         connection = server.connection(database)
         try:

@@ -51,6 +51,11 @@ class Supervised(Debezium):
         self._over = threading.Event()
         self.refusal: SlotLostError | None = None
         self.starts = 0
+        self.confirmed: list[int] = []
+
+    def name_log(self, server: LogicalPostgres, database: str, **more: object) -> None:
+        """Write which log the files are of, and what the slot had confirmed before each start."""
+        super().name_log(server, database, **{"slot_confirmed_lsns": self.confirmed, **more})
 
     def start(self) -> None:
         """Have the engine run from now on."""
@@ -132,6 +137,7 @@ class Supervised(Debezium):
             raise SlotLostError(
                 f"the slot {self.slot} begins at {begins:,}, after {reached:,}, the last commit on disk"
             )
+        self.confirmed.append(begins)
         return {"snapshot.mode": "no_data"}
 
 
