@@ -93,7 +93,7 @@ class Transaction:
     @property
     def is_whole(self) -> bool:
         """Whether its end and each of its changes are there: they have the places from 1 to as many as its end counts."""
-        return self.commit is not None and len(self.changes) == self.count == max(self.changes, default=0)
+        return self.commit is not None and max(self.changes, default=0) <= self.count == len(self.changes)
 
     def in_words(self) -> str:
         """Say what is there of it."""
