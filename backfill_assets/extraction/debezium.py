@@ -275,7 +275,7 @@ def _whole(text: str) -> Any:
 
 
 def _require_letters(text: str, begin: int, end: int, said: Any) -> None:
-    """Refuse half a letter, which `\\ud800` alone would be: no text has one, and nothing could be written of it."""
+    """Refuse half a letter, as an escape without its other half is: no text has one, and nothing could be written of it."""
     if _HALF.search(text, begin, end) is None:
         return
     try:
