@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from raw_producer import produce_raw
 
 from manifests.errors import SinkRefused
 from resources.sinks import topics
@@ -125,6 +126,15 @@ def test_an_event_that_somebody_else_has_written_is_another_one_also_with_a_head
     assert producer.flush(10) == 0
     found = topic.heard("run/day_events/1", starts, topic.ends())[0]
     assert (found.events, found.hash.hexdigest() == own) == (2, False)
+
+
+def test_a_record_of_others_whose_headers_are_no_text_is_passed_over(topic: Topic) -> None:
+    topic.fence("backfill.run.day_events")
+    starts = topic.ends()
+    produce_raw(topic._settings["bootstrap.servers"], "events", b"value", [(b"\xff\xfe", b"1")])
+    list(topic.write([(0, message(0))]))
+    assert topic.written("run/day_events/1", starts) == 1
+    assert topic.heard("run/day_events/1", starts, topic.ends())[0].events == 1
 
 
 def test_the_last_event_is_found_far_from_the_end(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
