@@ -184,7 +184,16 @@ def test_a_run_whose_topic_kafka_takes_for_that_of_another_run_is_refused_by_nam
 
 @pytest.mark.parametrize(
     ("cell", "value"),
-    [("starts", '{"0":"many"}'), ("starts", "[0]"), ("written", '[{"partition":0}]'), ("written", '["0"]')],
+    [
+        ("starts", '{"0":"many"}'),
+        ("starts", "[0]"),
+        ("starts", "{}"),
+        ("starts", '{"0":5,"2":7}'),
+        ("starts", '{"0":-2}'),
+        ("starts", '{"0":1.5}'),
+        ("written", '[{"partition":0}]'),
+        ("written", '["0"]'),
+    ],
 )
 def test_cells_of_a_publication_that_nobody_here_wrote_are_refused_by_name(cell: str, value: str) -> None:
     with serving():
