@@ -154,7 +154,7 @@ class _Reader(DataSourceReader):
         for batch in topic_records._Records(
             consumer, self._options["topic"], task, 60.0, client, [], topic_records.Pace()
         ).batches():
-            yield from topic_records._columns(batch, task, _KINDS)[0].combine_chunks().to_batches()
+            yield from topic_records._columns(batch, task, _KINDS, "")[0].combine_chunks().to_batches()
         consumer.close()
 
 

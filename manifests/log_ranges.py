@@ -14,6 +14,9 @@ from itertools import groupby
 
 from manifests.canonical import LATER, canonical_json, reader_of
 
+MOST_POSITION = 2**63 - 1
+"""The greatest position at which a range may end: what columns of positions can hold."""
+
 
 class LogKind(StrEnum):
     """What wrote a log."""
@@ -52,7 +55,7 @@ class LogRange:
 
     def __post_init__(self) -> None:
         """Refuse what is no range."""
-        if self.partition < 0 or not 0 <= self.start <= self.until:
+        if self.partition < 0 or not 0 <= self.start <= self.until <= MOST_POSITION:
             raise ValueError(f"no range of a log: partition {self.partition}, from {self.start} until {self.until}")
 
     def __str__(self) -> str:
@@ -74,6 +77,18 @@ class LandedRange:
     last_time: datetime | None = None
     tables: tuple[str, ...] = field(default=(), metadata=LATER)
 
+    def __post_init__(self) -> None:
+        """Refuse what no load has brought."""
+        first, last = self.first_time, self.last_time
+        if self.rows < 0 or (first is None) != (last is None):
+            raise ValueError(f"{self.range} has {self.rows} rows, from {first} until {last}")
+        if first is not None and last is not None and (not _is_placed(first, last) or first > last):
+            raise ValueError(f"{self.range} has times that are none, or end before they begin: {first}, {last}")
+
+
+def _is_placed(*instants: datetime) -> bool:
+    return all(one.tzinfo is not None for one in instants)
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -85,6 +100,11 @@ class Observation:
     position: int
     at: datetime
     tables: tuple[str, ...] | None = field(default=None, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no observation."""
+        if not 0 <= self.position < MOST_POSITION or not _is_placed(self.at):
+            raise ValueError(f"no observation of a database: at {self.position}, {self.at}")
 
     def lacks(self, tables: Iterable[str]) -> tuple[str, ...]:
         """Return those of some tables that it has no row of, and so says nothing of, in order."""
@@ -117,6 +137,13 @@ class LandedLog:
     observed_so_far: tuple[Observation, ...] = field(default=(), metadata=LATER)
     begun: tuple[int, ...] = field(default=(), metadata=LATER)
     taken_back: tuple[LogRange, ...] = field(default=(), metadata=LATER)
+
+    def __post_init__(self) -> None:
+        """Refuse what no load says of itself."""
+        if self.complete_before is not None and not _is_placed(self.complete_before):
+            raise ValueError(f"{self.complete_before} has no time zone")
+        if any(not 0 <= one < MOST_POSITION for one in self.begun):
+            raise ValueError(f"no positions of a log: {self.begun}")
 
     def to_json(self) -> str:
         """Return it as canonical JSON; `landed_from_json` reads it back."""

@@ -51,7 +51,7 @@ def position_of(value: Any) -> int:
         ValueError: if it is neither.
     """
     if isinstance(value, str) and (lsn := _LSN.fullmatch(value.strip())):
-        return int(lsn[1], 16) * 2**32 + int(lsn[2], 16)
+        value = int(lsn[1], 16) * 2**32 + int(lsn[2], 16)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
         return value
     raise ValueError(POSITION_WORDS)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_by_default_only_live_events_are_processed() -> None:
         [*without("x-synthetic", PAST), ("x-synthetic", b"false")],
         [*without("x-synthetic", PAST), ("x-synthetic", b"\xff")],
         without("x-synthetic", LIVE),
+        without("x-run-id", LIVE),
+        without("x-event-id", LIVE),
+        [*PAST, *LIVE],
+        [*PAST, ("x-processing-mode", b"LIVE"), ("x-synthetic", b"false")],
+        [*LIVE, ("x-run-id", b"live-2")],
+        [*LIVE, ("x-event-id", b"e2")],
+        [(name, None) for name, _ in PAST],
+        [("x-event-id", b"e1"), ("x-publication", b"bf-1/sink/1"), ("x-op", b"retract")],
+        [("x-event-id", b"e1"), ("x-corrects", None)],
+        [("x-event-id", b"e1"), ("x-event-id", b"e2")],
+        [*without("x-processing-mode", PAST), ("x-processing-mode", b"DRY_RUN")],
+        [*without("x-processing-mode", PAST), ("x-processing-mode", b"")],
     ],
 )
 def test_headers_that_contradict_one_another_are_refused_whoever_is_waited_for(
@@ -50,6 +63,38 @@ def test_headers_that_contradict_one_another_are_refused_whoever_is_waited_for(
 ) -> None:
     guard = ba.ConsumerGuard(runs=("bf-1",), routes={"*": "rebuild"})
     assert guard.decide(headers).verdict == "REFUSE"
+
+
+@pytest.mark.parametrize("spelled", [str.upper, str.title])
+def test_names_in_other_letters_and_the_same_said_twice_are_no_other_headers(spelled: Callable[[str], str]) -> None:
+    guard = ba.ConsumerGuard()
+    assert guard.decide([(spelled(name), value) for name, value in PAST]).verdict == "REFUSE"
+    assert guard.decide({spelled(name): value for name, value in LIVE}).verdict == "PROCESS"
+    assert guard.decide([*LIVE, *LIVE]).verdict == "PROCESS"
+    assert guard.decide([("X-Event-Id", None), ("trace", b"\xff")]).verdict == "PROCESS"  # who knows no headers
+
+
+def test_ids_that_are_no_text_are_told_from_one_another() -> None:
+    guard = ba.ConsumerGuard(ba.SqliteEventIds(":memory:"))
+    ids = (b"\xff", b"\xfe", b"\xff", b"\x00\x81", b"\x00\x82")
+    told = [guard.handle([("x-event-id", one)], lambda: None).verdict for one in ids]
+    assert told == ["PROCESS", "PROCESS", "DUPLICATE", "PROCESS", "PROCESS"]
+
+
+def test_headers_that_can_be_read_once_are_read_once() -> None:
+    guard, done = ba.ConsumerGuard(ba.SqliteEventIds(":memory:")), []
+    for run, content in (("live-1", "1"), ("live-2", "2"), ("live-3", "2")):
+        guard.handle(iter(told_live(run, "a", content)), lambda content=content: done.append(content))
+    assert done == ["1", "2"]
+    assert guard.counts == {("PROCESS", "LIVE"): 2, ("DUPLICATE", "LIVE"): 1}
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\x1fb", "a\x1eb", "a\x1f", "\0"])
+def test_an_id_with_characters_that_end_others_is_done_once_beside_one_that_it_begins_with(odd: str) -> None:
+    guard, done = ba.ConsumerGuard(ba.SqliteEventIds(":memory:")), []
+    for run, event in (("live-1", odd), ("live-1", "a"), ("live-1", ""), ("live-2", odd), ("live-2", "a")):
+        guard.handle(told_live(run, event, "1"), lambda event=event: done.append(event))
+    assert done == [odd, "a", ""]
 
 
 def test_who_waits_for_a_run_gets_it_and_other_modes_are_routed() -> None:

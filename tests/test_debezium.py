@@ -94,6 +94,10 @@ WRONG = {
     "END says how many": {"status": "END", "id": "571:1", "event_count": None},
     "a transaction's message is BEGIN or END": {"status": "MAYBE", "id": "571:1"},
     "a message's value is a JSON object": 5,
+    "source names the table": VALUE | {"source": SOURCE | {"table": None}},
+    "source.db is the name": VALUE | {"source": SOURCE | {"db": ["other"]}},
+    "less than 2^63 - 1": VALUE | {"source": SOURCE | {"lsn": 2**63 - 1}},
+    "has whole letters": VALUE | {"after": {"account_id": 7, "note": "\ud800"}},
 }
 
 
@@ -102,6 +106,28 @@ def test_what_is_no_message_says_which_rule_it_breaks(rule: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         message_of(line(WRONG[rule]))
     assert rule in refused.value.rule
+
+
+def test_a_truncate_names_no_row() -> None:
+    truncate = VALUE | {"op": "t", "after": None}
+    assert isinstance(message_of(line(truncate)), Change)
+    for text in (line(truncate, {"account_id": 7}), line(truncate | {"after": {}}), line(truncate | {"before": {}})):
+        with pytest.raises(UnreadableError, match="a truncate is of all rows"):
+            message_of(text)
+
+
+@pytest.mark.parametrize("odd", [[], {}, "\ud800", ["END"]])
+def test_the_status_of_a_transaction_is_a_word(odd: Any) -> None:
+    with pytest.raises(UnreadableError):
+        message_of(line({"status": odd, "id": "571:1", "event_count": 1}))
+
+
+def test_letters_that_json_writes_in_two_halves_are_whole() -> None:
+    found = message_of(
+        line(VALUE | {"after": {"account_id": 7, "note": "\U0001f511"}}, {"account_id": 7}, as_text=True)
+    )
+    assert isinstance(found, Change)
+    assert found.row == {"account_id": 7, "note": "\U0001f511"}
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,7 @@ def test_positions_that_are_not_there_are_refused_by_name(
         ({"until": -1}, "a position is a whole number"),
         ({"until": "0/XYZ"}, "a position is a whole number"),
         ({"until": True}, "a position is a whole number"),
+        ({"until": "FFFFFFFF/FFFFFFFF"}, "a position is a whole number"),
         ({"until": {}}, "name a partition"),
         ({"until": {"a": 1}}, "a partition is a whole number"),
         ({"until": {0: 1, "0": 2}}, "named once"),

@@ -91,3 +91,118 @@ def test_a_registry_that_is_none_is_refused_with_every_reason(folder: Path) -> N
     assert "evolve names version 7" in text
     with pytest.raises(DeclarationRefused, match="has no version"):
         _ = ba.RecordSchemas(str(folder), "sales").versions
+
+
+# --- schemas and values that lie --------------------------------------------------------------------------------------
+
+
+def of(tmp_path: Path, *fields: Any, **more: Any) -> ba.RecordSchemas:
+    """A registry of one subject whose version has one field, `id`, or is as `more` says."""
+    (tmp_path / "lies").mkdir(exist_ok=True)
+    schema = {"type": "object", "properties": {"id": fields[0] if fields else {}}} | more
+    (tmp_path / "lies" / "1.json").write_text(json.dumps(schema))
+    return ba.RecordSchemas(str(tmp_path), "lies")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ({"type": "string", "enum": ["a", "b"]}, "c"),
+        ({"const": 1}, True),
+        ({"type": "integer", "minimum": 0}, -1),
+        ({"type": "number", "exclusiveMaximum": 1e300}, 1e300),
+        ({"type": "string", "maxLength": 2}, "abc"),
+        ({"type": "string", "pattern": "^[a-z]+$"}, "A"),
+        ({"type": "array", "items": {"type": "string"}}, ["a", 5]),
+        ({"type": "object", "required": ["x"], "properties": {"x": {"type": "string"}}}, {"x": 5}),
+        ({"type": "object", "required": ["x"]}, {}),
+        ({"type": "object", "properties": {"x": {}}, "additionalProperties": False}, {"x": 1, "secret": 2}),
+        ({"additionalProperties": {"type": "string"}}, {"secret": 2}),
+        ({"oneOf": [{"type": "null"}, {"type": "string"}]}, 5),
+        ({"not": {"type": "null"}}, None),
+        ({"$ref": "#/definitions/money"}, {"cents": "5"}),
+        (False, 1),
+    ],
+)
+def test_what_a_schema_says_is_held_against_a_value_at_every_depth(tmp_path: Path, field: Any, value: Any) -> None:
+    money = {"type": "object", "properties": {"cents": {"type": "integer"}}}
+    schemas = of(tmp_path, field, definitions={"money": money})
+    assert schemas.versions
+    with pytest.raises(ba.InputRefused, match="is not what version 1 says") as found:
+        schemas.read(json.dumps({"id": value}).encode())
+    assert "secret" not in str(found.value)
+
+
+def test_what_is_as_its_schema_says_is_read(tmp_path: Path) -> None:
+    field = {
+        "oneOf": [{"type": "null"}, {"$ref": "#/definitions/tree"}],
+        "default": None,
+        "description": "a tree",
+        "x-owner": "shop",
+    }
+    tree = {
+        "type": "object",
+        "required": ["size"],
+        "properties": {
+            "size": {"type": "number", "exclusiveMinimum": 0},
+            "parts": {"items": {"$ref": "#/definitions/tree"}},
+        },
+        "additionalProperties": False,
+    }
+    schemas = of(tmp_path, field, definitions={"tree": tree})
+    said = {"id": {"size": 1e300, "parts": [{"size": 2}, {"size": 1, "parts": []}]}}
+    assert schemas.read(json.dumps(said).encode()) == said
+    assert schemas.read(b"\xef\xbb\xbf{}") == {"id": None}
+    with pytest.raises(ba.InputRefused, match="version 1 says: id is as none of oneOf says"):
+        schemas.read(b'{"id": {"size": 1, "parts": [{"size": 0}]}}')
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"type": "strnig"}, "id: type is one of"),
+        ({"type": ["string", 5]}, "id: type is one of"),
+        ("string", "id is no schema"),
+        ({"if": {}}, "id: if"),
+        ({"required": "x"}, "id: required is a list of names"),
+        ({"properties": ["x"]}, "id: properties is a mapping"),
+        ({"properties": {"x": {"type": "int"}}}, "id.x: type is one of"),
+        ({"items": {"uniqueItems": True}}, "id: items: uniqueItems"),
+        ({"minimum": True}, "id: minimum is a number"),
+        ({"pattern": "("}, "id: pattern is a regular expression"),
+        ({"enum": "a"}, "id: enum is a list"),
+        ({"$ref": "other.json"}, "id: [$]ref names a part of the same file"),
+        ({"$ref": "#/definitions/round"}, "id: [$]ref names a part of the same file"),
+        ({"type": "integer", "default": "7"}, "the default of id is not what its schema says"),
+    ],
+)
+def test_a_schema_that_cannot_be_held_against_a_value_is_refused_by_name(tmp_path: Path, field: Any, said: str) -> None:
+    round_ = {"$ref": "#/definitions/round"}
+    schemas = of(tmp_path, field, **({"definitions": {"round": round_}} if field == round_ else {}))
+    with pytest.raises(DeclarationRefused, match=said):
+        schemas.read(b"{}")
+
+
+def test_a_schema_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    schemas = of(tmp_path)
+    (tmp_path / "lies" / "1.json").write_text("[" * 100_000)
+    with pytest.raises(DeclarationRefused, match="RecursionError"):
+        schemas.read(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "has no value"),
+        (b'{"id": 1, "id": 2}', "it has a member twice"),
+        (b'{"id": NaN}', "a number in it is none that JSON has"),
+        (b'{"id": 1e999}', "a number in it is none that JSON has"),
+        (b'{"id": "\\ud800"}', "half a letter"),
+        ('{"id": 1}'.encode("utf-16"), "it is no UTF-8"),
+        (b'{"id": ' + b"[" * 100_000, "it is nested too deep"),
+        (b'{"id": ' + b"9" * 5_000 + b"}", "it is no JSON object"),
+    ],
+)
+def test_a_value_that_is_no_json_is_refused_in_words(tmp_path: Path, value: bytes | None, said: str) -> None:
+    with pytest.raises(ba.InputRefused, match=said):
+        of(tmp_path).read(value)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pandera.polars as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from event_world import EVENTS, LIVE_TOPIC, own_topic, ran, serving, with_history, with_topic
@@ -83,6 +84,18 @@ def test_what_nobody_could_write_by_is_refused_by_name(fields: dict[str, Any], w
     found = said(**fields)
     assert found
     assert any(words in one for one in found), found
+
+
+def test_null_and_the_text_null_are_no_one_event() -> None:
+    class Perhaps(TARGET.model):  # type: ignore[misc, name-defined]
+        """What one meter said, if it was one."""
+
+        meter: str = pa.Field(nullable=True, description="The meter.")
+
+    for key, refused in ((("meter",), 1), (("meter", "day"), 0)):
+        product = replace(PRODUCT, targets=(replace(TARGET, model=Perhaps, key=key),), sinks=(EVENTS,))
+        found = [one for one in map(str, problems_of((product,))) if "events are named by meter alone" in one]
+        assert len(found) == refused, found
 
 
 def test_a_topic_is_told_of_nothing_and_is_of_one_class() -> None:
@@ -184,7 +197,16 @@ def test_a_run_whose_topic_kafka_takes_for_that_of_another_run_is_refused_by_nam
 
 @pytest.mark.parametrize(
     ("cell", "value"),
-    [("starts", '{"0":"many"}'), ("starts", "[0]"), ("written", '[{"partition":0}]'), ("written", '["0"]')],
+    [
+        ("starts", '{"0":"many"}'),
+        ("starts", "[0]"),
+        ("starts", "{}"),
+        ("starts", '{"0":5,"2":7}'),
+        ("starts", '{"0":-2}'),
+        ("starts", '{"0":1.5}'),
+        ("written", '[{"partition":0}]'),
+        ("written", '["0"]'),
+    ],
 )
 def test_cells_of_a_publication_that_nobody_here_wrote_are_refused_by_name(cell: str, value: str) -> None:
     with serving():

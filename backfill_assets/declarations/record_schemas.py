@@ -10,28 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from backfill_assets.declarations.arguments import said_at_once
+from backfill_assets.declarations.json_schemas import decoded, not_understood, wrong_with
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 
 _VERSION = re.compile(r"([1-9]\d{0,8})\.json")
+_SHOWN = 5
 _MAGIC = 5
 """Bytes before a value that a registry's serialiser has written: a zero, and the id of its schema in four bytes."""
-_KINDS: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "object": (dict,),
-    "array": (list,),
-    "null": (type(None),),
-}
-
 Values = Mapping[str, Any]
 Evolve = Callable[[Values], Values]
 """Makes of an object of one version what the next one says of it; pure."""
@@ -72,14 +65,17 @@ class RecordSchemas:
         for version, path in sorted(found.items()):
             try:
                 schema = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 problems.append(Problem(f"{path}: {type(error).__name__}", "a schema is JSON in a file", "correct it"))
                 continue
             if not isinstance(schema, dict) or schema.get("type") != "object" or not schema.get("properties"):
                 rule = 'a schema says {"type": "object", "properties": {...}}'
                 problems.append(Problem(f"{path} is no schema of an object", rule, "correct it"))
                 continue
-            read[version] = schema
+            own = list(_problems_of(path, schema))
+            problems += own
+            if not own:
+                read[version] = schema
         for version in sorted(set(self.evolve) - set(found)):
             rule = "each version that is evolved is a file"
             problems.append(Problem(f"evolve names version {version}", rule, f"put it into {place}, or leave it out"))
@@ -92,16 +88,22 @@ class RecordSchemas:
         """The newest version."""
         return max(self.versions)
 
-    def read(self, value: bytes, version: int | None = None) -> Values:
+    def read(self, value: bytes | None, version: int | None = None) -> Values:
         """Return what a value says, as the newest version has it.
 
         Args:
-            value: the bytes of a record's value.
+            value: the bytes of a record's value, as its column has them.
             version: of its schema; None takes it from the id before it, or the newest where there is no `ids`.
 
         Raises:
-            InputRefused: if the version is none of the files, or the value is not what its schema says.
+            InputRefused: if the version is none of the files, or the value is not what its schema says; so is NULL, which a tombstone has.
         """
+        if value is None:
+            what, rule = (
+                f"a record of {self.subject} has no value",
+                "a tombstone says that a key is gone, and has nothing to read",
+            )
+            raise InputRefused(Problem(what, rule, "ask whether there is a value before it is read"))
         body, known = self._split(value, version)
         if known not in self.versions:
             raise InputRefused(
@@ -112,9 +114,9 @@ class RecordSchemas:
                 )
             )
         try:
-            said = json.loads(body)
-        except ValueError:
-            said = None
+            said = decoded(bytes(body))
+        except ValueError as error:
+            raise self._refused(f"it is no JSON object: {error}", known) from None
         self._require(said, known)
         for step in range(known, self.newest):
             said = dict(self.evolve[step](said)) if step in self.evolve else said
@@ -139,35 +141,46 @@ class RecordSchemas:
         return value[_MAGIC:], self.ids[schema_id]
 
     def _require(self, said: Any, version: int) -> None:
-        wrong = _wrong(said, self.versions[version])
+        schema = self.versions[version]
+        try:
+            wrong = list(islice(wrong_with(said, schema, schema), _SHOWN))
+        except RecursionError:
+            wrong = ["it is nested too deep"]
         if wrong:
-            raise InputRefused(
-                Problem(
-                    f"a value of {self.subject} is not what version {version} says: {', '.join(wrong[:5])}",
-                    "a value has the fields of its schema, of their types",
-                    "correct the schema, or what makes this version of the one before",
-                )
+            raise self._refused(", ".join(wrong), version)
+
+    def _refused(self, wrong: str, version: int) -> InputRefused:
+        return InputRefused(
+            Problem(
+                f"a value of {self.subject} is not what version {version} says: {wrong}",
+                "a value has the fields of its schema, as the schema says them",
+                "correct the schema, or what makes this version of the one before",
             )
+        )
+
+
+def _problems_of(path: Path, schema: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say what of a schema cannot be held against a value, and which defaults are none by it."""
+    try:
+        unknown = list(islice(not_understood(schema, schema), _SHOWN))
+    except RecursionError:
+        unknown = ["it is nested too deep"]
+    for one in unknown:
+        yield Problem(
+            f"{path}: {one}",
+            "each word of a schema is understood, or a value would pass that is not what it says",
+            "correct the schema, or take out what only another program understands",
+        )
+    if unknown:
+        return
+    for name, one in schema["properties"].items():
+        if isinstance(one, dict) and "default" in one and any(wrong_with(one["default"], one, schema, name)):
+            rule = "a field that is missing is read as its default, which is a value of it"
+            yield Problem(f"{path}: the default of {name} is not what its schema says", rule, "correct the schema")
 
 
 def _none(place: Path) -> Problem:
     return Problem(f"{place} has no version", "a subject's versions are files: 1.json, 2.json", "put them there")
-
-
-def _wrong(said: Any, schema: Mapping[str, Any]) -> list[str]:
-    """Name the fields of an object that are missing or of another type; no value is quoted."""
-    if not isinstance(said, dict):
-        return ["it is no JSON object"]
-    wrong = [f"{name} is missing" for name in schema.get("required", ()) if name not in said]
-    for name, of_field in schema["properties"].items():
-        words = of_field.get("type", ()) if isinstance(of_field, dict) else ()
-        kinds = tuple(kind for word in ([words] if isinstance(words, str) else words) for kind in _KINDS.get(word, ()))
-        value = said.get(name)
-        if name not in said or not kinds:
-            continue
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wrong.append(f"{name} is of another type")
-    return wrong
 
 
 def _with_defaults(said: Values, schema: Mapping[str, Any]) -> Values:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.declarations.changelogs import Changelog
+from backfill_assets.declarations.changelogs import UPDATED, Changelog
 from backfill_assets.extraction.debezium import (
     MESSAGE,
     Boundary,
@@ -94,8 +94,8 @@ class Transaction:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its end and each of its changes are there."""
-        return self.commit is not None and len(self.changes) == self.count
+        """Whether its end and each of its changes are there: they have the places from 1 to as many as its end counts."""
+        return self.commit is not None and max(self.changes, default=0) <= self.count == len(self.changes)
 
     def in_words(self) -> str:
         """Say what is there of it."""
@@ -341,6 +341,7 @@ def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> No
 
 def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, raw: bytes) -> None:
     key = key_of(found.changelog, read)
+    earlier_key_of(found.changelog, read)  # one that cannot be written is found here, where its line is quarantined
     if found.changelog.changed_table(read.table) is None:
         found.left_out[f"change of {read.table}, which is not declared"] += 1
     told = repr((read.op, read.table, key, read.before, read.after, read.lsn)).encode()
@@ -352,7 +353,8 @@ def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, ra
         snapshot.micros = min(snapshot.micros, read.micros)
         snapshot.has_first |= read.snapshot == "first"
         snapshot.has_last |= read.snapshot == "last"
-        _once(found, snapshot.reads, (read.table, key or ""), line, f"the snapshot at {lsn(read.lsn)}")
+        # rows of a table that is not declared may have no key: they are told apart by what they say
+        _once(found, snapshot.reads, (read.table, key or f"{line.said:x}"), line, f"the snapshot at {lsn(read.lsn)}")
         return
     one = found.transactions.setdefault(read.transaction, Transaction(read.transaction))
     _once(found, one.changes, read.order, line, f"transaction {read.transaction}")
@@ -371,13 +373,36 @@ def key_of(changelog: Changelog, read: Change) -> str | None:
     """
     declared = changelog.changed_table(read.table)
     if declared is None or read.row is None:
-        return None if read.key is None else canonical_json(dict(read.key))
+        return None if read.key is None else _written(read.key)
     if missing := [name for name in declared.key if read.row.get(name) is None]:
         raise UnreadableError("a row has the columns of its key", ", ".join(missing))
-    key = {name: read.row[name] for name in declared.key}
-    if read.key is not None and dict(read.key) != key:
-        raise UnreadableError("the message's key is that of its row", canonical_json(dict(read.key))[:80])
-    return canonical_json(key)
+    key = _written({name: read.row[name] for name in declared.key})
+    if read.key is not None and (said := _written(read.key)) != key:
+        raise UnreadableError("the message's key is that of its row", said[:80])
+    return key
+
+
+def earlier_key_of(changelog: Changelog, read: Change) -> str | None:
+    """Return the key that the row of an update had before, as canonical JSON; None where it has not changed, or nobody says.
+
+    Raises:
+        UnreadableError: as `key_of`.
+    """
+    declared = changelog.changed_table(read.table)
+    if declared is None or read.op != UPDATED or read.was is None:
+        return None
+    old = {name: read.was.get(name) for name in declared.key}
+    if None in old.values() or (key := _written(old)) == key_of(changelog, read):
+        return None
+    return key
+
+
+def _written(key: Mapping[str, Any]) -> str:
+    """Return a key as canonical JSON."""
+    try:
+        return canonical_json(dict(key))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("a key can be written as JSON", f"{type(error).__name__}: {error}"[:80]) from None
 
 
 def _once(found: Delivered, lines: dict[Any, Line], place: Any, line: Line, where: str) -> None:
@@ -433,7 +458,7 @@ def _bound(found: Delivered, read: Boundary) -> None:
 
 
 def _repeated(found: Delivered) -> Iterator[Problem]:
-    """Say which transactions have more changes than their end counts, or one position."""
+    """Say which transactions have a change that their end does not count or that is later than their commit, or one position."""
     seen: dict[int, str] = {}
     for one in found.transactions.values():
         if one.commit is None:
@@ -445,9 +470,12 @@ def _repeated(found: Delivered) -> Iterator[Problem]:
                 "a commit has a position of its own",
             )
             yield Problem(what, rule, "deliver the files of one log")
-        if len(one.changes) > one.count:
-            what = f"{one.in_words()}: it has more changes than its end says"
+        if (last := max(one.changes, default=0)) > one.count:
+            what = f"{one.in_words()}: it has a change in place {last:,}, more than its end says"
             yield Problem(what, "its end counts all of a transaction's changes", "deliver the files of one log")
+        if (latest := max((line.lsn for line in one.changes.values()), default=0)) > one.commit:
+            what = f"{one.in_words()}: it has a change at {lsn(latest)}, after its commit"
+            yield Problem(what, "a transaction ends after all of its changes", "deliver the files of one log")
 
 
 def in_order(one: Transaction | Snapshot) -> list[Line]:

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_NUMBER = re.compile(r"\d{1,19}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""What may be half of a letter that JSON writes in two halves."""
 _LARGEST = 2**63 - 1
+_LAST_POSITION = 2**63 - 2
+"""Of a log: where a range ends is a number of 64 bits, too."""
 _OPS = ("c", "u", "d", "r", "t", "m")
-_NO_ROW = ("t", "m")
+TRUNCATE = "t"
 MESSAGE = "m"
 """A message that a program has written into the log: part of a transaction, and no change of a row."""
+_NO_ROW = (TRUNCATE, MESSAGE)
 
 
 class UnreadableError(Exception):
@@ -48,6 +53,7 @@ class Change:
         micros: when its transaction was committed, or the row read, in microseconds since 1970.
         snapshot: what a read says of its place in its snapshot: `first`, `true`, `last`, ...; empty of any other change.
         database: the one that its source names; None where it names none.
+        was: the row before, read; None where nothing came.
     """
 
     op: str
@@ -63,6 +69,7 @@ class Change:
     micros: int
     snapshot: str
     database: str | None = None
+    was: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +143,11 @@ def _change(text: str, parts: Mapping[str, _Part], key: Mapping[str, Any] | None
         transaction, order = _place(said.get("transaction"))
         snapshot = ""
     rows = {name: said.get(name) for name in ("before", "after")}
-    for name, row in rows.items():
-        if not (row is None or isinstance(row, Mapping)):
-            raise UnreadableError(f"{name} is a row or null", str(row)[:80])
-    needed = None if op in _NO_ROW else rows["before"] if op == "d" else rows["after"]
-    if op not in _NO_ROW and needed is None:
-        raise UnreadableError("a change has its row: a delete the one before, any other the one after", f"op {op}")
-    if op == "d" and rows["after"] is not None:
-        raise UnreadableError("a delete leaves no row", "after")
+    needed = _row_of(op, rows, key)
     texts = {name: None if rows[name] is None else text[parts[name][1] : parts[name][2]] for name in rows}
     return Change(
         op,
-        f"{source.get('schema')}.{source.get('table')}",
+        _table(op, source),
         lsn,
         sequence,
         transaction,
@@ -158,14 +158,49 @@ def _change(text: str, parts: Mapping[str, _Part], key: Mapping[str, Any] | None
         needed,
         _micros(source),
         snapshot,
-        source["db"] if isinstance(source.get("db"), str) else None,
+        _database(source),
+        rows["before"],
     )
+
+
+def _row_of(
+    op: str, rows: Mapping[str, Mapping[str, Any] | None], key: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Return the row of a change that says which columns there are; None where it is of no row."""
+    for name, row in rows.items():
+        if not (row is None or isinstance(row, Mapping)):
+            raise UnreadableError(f"{name} is a row or null", str(row)[:80])
+    if op in _NO_ROW:
+        if op == TRUNCATE and (key is not None or any(row is not None for row in rows.values())):
+            raise UnreadableError("a truncate is of all rows, and names none: it has no key and no row")
+        return None
+    needed = rows["before"] if op == "d" else rows["after"]
+    if needed is None:
+        raise UnreadableError("a change has its row: a delete the one before, any other the one after", f"op {op}")
+    if op == "d" and rows["after"] is not None:
+        raise UnreadableError("a delete leaves no row", "after")
+    return needed
+
+
+def _table(op: str, source: Mapping[str, Any]) -> str:
+    """Return the table of a change: one that names none would be taken for a change of another table, and left out."""
+    names = source.get("schema"), source.get("table")
+    if op != MESSAGE and not all(isinstance(name, str) and name for name in names):
+        raise UnreadableError("source names the table: schema and table", str(names)[:80])
+    return ".".join(map(str, names))
+
+
+def _database(source: Mapping[str, Any]) -> str | None:
+    database = source.get("db")
+    if not (database is None or isinstance(database, str)):
+        raise UnreadableError("source.db is the name of a database", str(database)[:80])
+    return database
 
 
 def _boundary(said: Mapping[str, Any]) -> Boundary:
     status, name = said["status"], str(said.get("id"))
     number, _, lsn = name.partition(":")
-    if status not in {"BEGIN", "END"} or not number:
+    if status not in ("BEGIN", "END") or not number:
         raise UnreadableError("a transaction's message is BEGIN or END, with its id", f"{status} {name}"[:80])
     count = said.get("event_count")
     if status == "END" and (type(count) is not int or count < 0):
@@ -189,8 +224,8 @@ def _place(transaction: Any) -> tuple[str, int]:
 def _lsn(value: Any, what: str) -> int:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value)
-    if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise UnreadableError(f"{what} is a whole number from 0", str(value)[:80])
+    if type(value) is not int or not 0 <= value <= _LAST_POSITION:
+        raise UnreadableError(f"{what} is a whole number from 0, less than 2^63 - 1", str(value)[:80])
     return value
 
 
@@ -198,7 +233,7 @@ def _sequence(value: Any) -> int | None:
     """Return the commit before, of `["24023119", "24023128"]`."""
     try:
         said = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, list) or len(said) != 2:  # noqa: PLR2004 - commit before, and LSN
         raise UnreadableError("source.sequence has the commit before and the LSN", str(value)[:80])
@@ -216,7 +251,7 @@ def _micros(source: Mapping[str, Any]) -> int:
 
 def _key(value: Any) -> Mapping[str, Any] | None:
     try:
-        said = json.loads(value) if isinstance(value, str) else value
+        said = _whole(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         raise UnreadableError("a message's key is JSON", str(value)[:80]) from None
     if isinstance(said, Mapping) and set(said) == {"schema", "payload"}:
@@ -233,13 +268,31 @@ def _no_number(text: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
+def _whole(text: str) -> Any:
+    said = _DECODER.decode(text)
+    _require_letters(text, 0, len(text), said)
+    return said
+
+
+def _require_letters(text: str, begin: int, end: int, said: Any) -> None:
+    """Refuse half a letter, as an escape without its other half is: no text has one, and nothing could be written of it."""
+    if _HALF.search(text, begin, end) is None:
+        return
+    try:
+        json.dumps(said, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UnreadableError(
+            "a text of JSON has whole letters", f"half a letter: {error.object[error.start]!a}"
+        ) from None
+
+
 def _members(text: str, at: int) -> dict[str, _Part] | None:
     """Return the members of the JSON object that begins at a place: each value, and where it begins and ends; None if there is no object.
 
     Raises:
         UnreadableError: if it is damaged, or has a member twice.
     """
-    at = _after_space(text, at)
+    at = first = _after_space(text, at)
     if text[at : at + 1] != "{":
         return None
     found: dict[str, _Part] = {}
@@ -264,6 +317,7 @@ def _members(text: str, at: int) -> dict[str, _Part] | None:
             at = _after_space(text, at + 1)
         elif text[at : at + 1] != "}":
             raise UnreadableError("a line is a whole JSON object", text[at : at + 80] or "it ends too early")
+    _require_letters(text, first, at, {name: value for name, (value, _, _) in found.items()})
     return found
 
 

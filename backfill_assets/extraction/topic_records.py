@@ -172,7 +172,7 @@ def _read_range(records: _Records, task: RangeTask, kinds: arrow.Schema, paced: 
     rows = size = 0
     with RecordFiles(task.folder, task.partition, kinds) as files:
         for batch in records.batches():
-            table, times, own = _columns(batch, task, kinds)
+            table, times, own = _columns(batch, task, kinds, records.where())
             files.write(table, own)
             rows += table.num_rows
             size += own
@@ -281,14 +281,14 @@ class _Records:
             low, high = self._log_now()
             gone = self.position < low
             return _NotRead(
-                f"{self._where()}: offset {self.position:,} is not there: the log has offsets from {low:,} until {high:,}",
+                f"{self.where()}: offset {self.position:,} is not there: the log has offsets from {low:,} until {high:,}",
                 "a range is landed whole; " + ("retention has passed over it" if gone else "the log was truncated"),
                 "land it from an archive, or begin where the log does and accept the gap (--accept-gap REASON)"
                 if gone
                 else "find out what has become of the topic; what was landed stays as it is",
             )
         return _NotRead(
-            f"{self._where()}: {shown(error, self._client)}",
+            f"{self.where()}: {shown(error, self._client)}",
             "a range is read by who may read the topic, from brokers that have it",
             "see to the brokers and their permissions; the same command begins the load anew",
         )
@@ -305,12 +305,13 @@ class _Records:
     def _silent(self) -> _NotRead:
         heard = f"; the last thing heard: {self._heard[-1]}" if self._heard else ""
         return _NotRead(
-            f"{self._where()}: nothing came for {self._silence:,.0f} s from offset {self.position:,} on{heard}",
+            f"{self.where()}: nothing came for {self._silence:,.0f} s from offset {self.position:,} on{heard}",
             "brokers that say nothing are waited for so long (`limits.silence_seconds` of the topic)",
             "see to the brokers; the same command begins the load anew, and nothing was written to the table",
         )
 
-    def _where(self) -> str:
+    def where(self) -> str:
+        """Say which range of which topic it is."""
         task = self._task
         brokers = self._client["bootstrap.servers"]
         return f"{self._topic} at {brokers}, partition {task.partition} from {task.start:,} until {task.until:,}"
@@ -335,11 +336,17 @@ class _Paced:
             time.sleep(self._free_from - now)
 
 
-def _columns(batch: Sequence[Message], task: RangeTask, kinds: arrow.Schema) -> tuple[arrow.Table, list[int], int]:
-    """Return records as the rows of a table, the times (ms) that they have, and their bytes."""
+def _columns(
+    batch: Sequence[Message], task: RangeTask, kinds: arrow.Schema, where: str
+) -> tuple[arrow.Table, list[int], int]:
+    """Return records as the rows of a table, the times (ms) that they have, and their bytes.
+
+    Raises:
+        _NotRead: if a record cannot be landed as it came.
+    """
     count = len(batch)
     stamps = [one.timestamp() for one in batch]
-    headers = [one.headers() or () for one in batch]
+    headers = [_headers_of(one, where) for one in batch]
     # a time that no timestamp has is none: the record is kept, and the plan of a run counts those without
     times = [at if kind in _TIME_TYPES and 0 <= at <= _LAST_MILLISECOND else None for kind, at in stamps]
     columns = {
@@ -355,6 +362,27 @@ def _columns(batch: Sequence[Message], task: RangeTask, kinds: arrow.Schema) -> 
     rows = arrow.table([columns[name] for name in kinds.names], names=kinds.names).cast(kinds)
     size = sum(columns[name].nbytes for name in ("record_key", "record_value", "record_headers"))
     return rows, [at for at in times if at is not None], size
+
+
+def _headers_of(record: Message, where: str) -> Sequence[tuple[str, bytes | None]]:
+    """Return the headers of a record.
+
+    Raises:
+        _NotRead: if a name is no text: Kafka says that it is, and no broker looks.
+    """
+    try:
+        return record.headers() or ()
+    except (UnicodeDecodeError, SystemError) as error:
+        # the client may go on with an error that it has raised, and then says that of itself
+        if not isinstance(error.__cause__ if isinstance(error, SystemError) else error, UnicodeDecodeError):
+            raise
+        at = record.offset() or 0
+        raise _NotRead(
+            f"{where}: the record at offset {at:,} has a header whose name is no UTF-8",
+            "a record is landed as it came, and names of headers are texts: a client that writes others breaks Kafka's protocol",
+            f"land what is before it (--until-offsets {record.partition()}:{at}), then what is after it (--from-offsets "
+            f"{record.partition()}:{at + 1}, with --accept-gap REASON); find out who writes so",
+        ) from None
 
 
 def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> arrow.Array:

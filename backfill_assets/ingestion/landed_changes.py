@@ -20,7 +20,7 @@ import pyarrow as arrow
 
 from backfill_assets import faults
 from backfill_assets.decisions import decider
-from backfill_assets.declarations.changelogs import CREATED, DELETED, UPDATED, Changelog
+from backfill_assets.declarations.changelogs import CREATED, DELETED, Changelog
 from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections, limit_problems
 from backfill_assets.declarations.schema import iceberg_schema
@@ -30,6 +30,7 @@ from backfill_assets.extraction.change_files import (
     LogFacts,
     Snapshot,
     delivered,
+    earlier_key_of,
     facts_of,
     in_order,
     is_of_a_row,
@@ -425,12 +426,9 @@ def _as_rows(changelog: Changelog, read: Change, position: int, was: str | None)
         "is_snapshot_read": read.transaction is None,
         "previous_commit_lsn": read.previous,
     }
-    if read.op == UPDATED and read.before is not None:
-        said = json.loads(read.before)
-        old = {name: said.get(name) for name in declared.key}
-        if None not in old.values() and canonical_json(old) != key:
-            yield row | {"op": DELETED, "key": canonical_json(old), "after": None}
-            row["op"] = CREATED
+    if (old := earlier_key_of(changelog, read)) is not None:
+        yield row | {"op": DELETED, "key": old, "after": None}
+        row["op"] = CREATED
     yield row
 
 

@@ -84,7 +84,14 @@ class TopicPublication(Stored):
         """The offset of each partition from which on its events lie."""
         with legible(f"the publication of run '{self.run_id}' to {self.topic}"):
             said = parsed(topic_publications.c.starts, self.starts, dict)
-            return {int(partition): int(offset) for partition, offset in said.items()}
+            found = {int(partition): offset for partition, offset in said.items()}
+            if (
+                not found
+                or sorted(found) != list(range(len(found)))
+                or any(type(at) is not int or at < 0 for at in found.values())
+            ):
+                raise ValueError("starts has an offset of each partition, from 0 on")
+            return found
 
     @property
     def ranges(self) -> list[WrittenRange]:

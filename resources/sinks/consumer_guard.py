@@ -18,11 +18,17 @@ from typing import Protocol, TypeVar
 
 _RUN, _MODE, _SYNTHETIC, _EVENT_ID = "x-run-id", "x-processing-mode", "x-synthetic", "x-event-id"
 _CONTENT, _CORRECTS, _OPERATION, _RETRACT = "x-content", "x-corrects", "x-op", "retract"
+_OWN = frozenset({_RUN, _MODE, _SYNTHETIC, _CORRECTS, "x-transform-version", "x-input-snapshot", "x-publication"})
+"""Headers of this project's events: a message that has one of them has all that say whose it is, or is refused."""
+_SILENT = frozenset({"DRY_RUN", "RECONCILIATION"})
+"""Execution modes that write no event."""
 _LIVE, _LIVE_SCOPE = "LIVE", "live"
 _BESIDE = "\x1f"
 _AFTER = "\x20"
 """The character after `_BESIDE`: ids that begin with one text and `_BESIDE` lie between the two."""
 _T = TypeVar("_T")
+_APART = str.maketrans({"\x1e": "\x1ee", _BESIDE: "\x1eu", "\0": "\x1e0"})
+"""What stands in an id for characters that would be taken for the end of it."""
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
 """Headers of a message as a client has them: pairs (confluent-kafka, kafka-python), a mapping, or None."""
 
@@ -105,6 +111,7 @@ class SqliteEventIds:
         self, scope: str, event_id: str, telling: str, content: str, work: Callable[[], _T]
     ) -> tuple[bool, _T | None]:
         """Do `work` if an event was not done before as it is told now; see `EventIds`."""
+        event_id = event_id.translate(_APART)
         last, begins = f"{scope}, last", f"{event_id}{_BESIDE}"
         with self._transaction():
             if not self._entered(scope, f"{begins}{telling}"):
@@ -160,22 +167,25 @@ class ConsumerGuard:
 
     def decide(self, headers: Headers) -> Decision:
         """Say what is to be done with a message by its headers alone; what was done before is not asked."""
-        found = _texts(headers)
-        mode, run_id, synthetic = found.get(_MODE), found.get(_RUN, ""), found.get(_SYNTHETIC)
-        event_id = found.get(_EVENT_ID)
-        if not found.keys() & {_MODE, _RUN, _SYNTHETIC}:
+        return self._decided(_Read.of(headers))
+
+    def _decided(self, read: _Read) -> Decision:
+        found = read.texts
+        mode, run_id, event_id = found.get(_MODE), found.get(_RUN, ""), found.get(_EVENT_ID)
+        if not read.names & _OWN:
             if self.requires_headers:
                 return Decision(Verdict.REFUSE, "it has no header that says who wrote it", event_id=event_id)
+            if _EVENT_ID in read.doubled:
+                return Decision(Verdict.REFUSE, f"it has {_EVENT_ID} twice, and they differ", event_id=event_id)
             return Decision(Verdict.PROCESS, "no run of a backfill wrote it", _LIVE_SCOPE, event_id)
-        if mode == _LIVE and synthetic == "false":
-            return Decision(Verdict.PROCESS, "it is live", _LIVE_SCOPE, event_id, run_id)
-        if mode is None or mode == _LIVE or synthetic != "true" or not run_id or event_id is None:
-            why = (
-                f"its headers contradict one another: {_MODE}={mode}, {_SYNTHETIC}={synthetic}, {_RUN}={run_id or None}"
-            )
+        why = _contradiction(read)
+        if why:
             return Decision(Verdict.REFUSE, why, event_id=event_id, run_id=run_id)
+        if mode == _LIVE:
+            return Decision(Verdict.PROCESS, "it is live", _LIVE_SCOPE, event_id, run_id)
         if run_id in self.runs:
             return Decision(Verdict.PROCESS, f"the consumer waits for run {run_id}", run_id, event_id, run_id)
+        assert mode is not None  # it contradicts nothing
         route = self.routes.get(mode, self.routes.get("*"))
         if route is not None:
             return Decision(Verdict.ROUTE, f"events of {mode} go to {route}", run_id, event_id, run_id, route)
@@ -199,16 +209,17 @@ class ConsumerGuard:
             KeyError: if it is routed to what `routed` does not have.
             Exception: what the work raises; the event counts as not done then.
         """
-        decision = self.decide(headers)
+        read = _Read.of(headers)
+        decision = self._decided(read)
         if decision.verdict in {Verdict.PROCESS, Verdict.ROUTE}:
             work = process if decision.verdict is Verdict.PROCESS else (routed or {})[decision.route]
             if self.events is None or decision.event_id is None:
                 work()
-            elif not self._once(self.events, decision, _texts(headers), work):
+            elif not self._once(self.events, decision, read.texts, work):
                 decision = Decision(
                     Verdict.DUPLICATE, "the event was done before", decision.scope, decision.event_id, decision.run_id
                 )
-        self.counts[decision.verdict.value, _texts(headers).get(_MODE, "-")] += 1
+        self.counts[decision.verdict.value, read.texts.get(_MODE, "-")] += 1
         return decision
 
     @staticmethod
@@ -223,11 +234,47 @@ class ConsumerGuard:
         return events.newest(decision.scope, found.get(_CORRECTS, event_id), told, content, work)[0]
 
 
-def _texts(headers: Headers) -> dict[str, str]:
-    """Return the headers that have a text, by name; the last one of a name counts, as everywhere in Kafka's clients."""
-    pairs = () if headers is None else headers.items() if isinstance(headers, Mapping) else headers
-    return {
-        name: raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-        for name, raw in pairs
-        if raw is not None
-    }
+@dataclass(frozen=True)
+class _Read:
+    """Headers of a message, read once, by names in small letters: some ways between two brokers change the letters.
+
+    Attributes:
+        texts: those that have a value; the last one of a name counts, as everywhere in Kafka's clients.
+        names: all of them, those without a value too.
+        doubled: those that are there several times, and do not say the same each time.
+    """
+
+    texts: dict[str, str]
+    names: frozenset[str]
+    doubled: frozenset[str]
+
+    @classmethod
+    def of(cls, headers: Headers) -> _Read:
+        pairs = () if headers is None else headers.items() if isinstance(headers, Mapping) else headers
+        found: dict[str, list[str | None]] = {}
+        for name, raw in pairs:
+            found.setdefault(_text(name).lower(), []).append(None if raw is None else _text(raw))
+        return cls(
+            {name: said[-1] for name, said in found.items() if said[-1] is not None},
+            frozenset(found),
+            frozenset(name for name, said in found.items() if len(set(said)) > 1),
+        )
+
+
+def _text(raw: bytes | str) -> str:
+    """Return what a header says; bytes that are no UTF-8 are told from one another."""
+    return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else raw
+
+
+def _contradiction(read: _Read) -> str:
+    """Say why headers of an event of this project are not whole, or do not go together; empty where they do."""
+    found = read.texts
+    mode, run_id, synthetic = found.get(_MODE), found.get(_RUN), found.get(_SYNTHETIC)
+    said = f"{_MODE}={mode}, {_SYNTHETIC}={synthetic}, {_RUN}={run_id or None}"
+    if twice := sorted(read.doubled & {*_OWN, _EVENT_ID, _CONTENT, _OPERATION}):
+        return f"it has {', '.join(twice)} twice, and they differ"
+    if not mode or not run_id or found.get(_EVENT_ID) is None:
+        return f"its headers are not whole: {said}, {_EVENT_ID}{'' if _EVENT_ID in found else ' is missing'}"
+    if synthetic != ("false" if mode == _LIVE else "true"):
+        return f"its headers contradict one another: {said}"
+    return f"no run of {mode} writes events" if mode in _SILENT else ""

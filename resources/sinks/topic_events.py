@@ -46,14 +46,18 @@ class Heard:
     last: int = -1
     hash: Any = field(default_factory=hashlib.sha256)
 
-    def add(self, key: bytes, value: bytes, headers: tuple[tuple[str, bytes], ...], offset: int = -1) -> None:
-        """Take one more event into account."""
+    def add(self, key: bytes, value: bytes, headers: tuple[tuple[str, bytes | None], ...], offset: int = -1) -> None:
+        """Take one more event into account; a header that somebody else has written may have no value."""
         self.events += 1
         self.first = offset if self.first < 0 else self.first
         self.last = offset
-        parts = [key, value, *(part for name, header in headers for part in (name.encode(), header))]
-        lengths = ",".join(str(len(part)) for part in parts)
-        self.hash.update(f"{lengths};".encode() + b"".join(parts))
+        parts: list[bytes | None] = [
+            key,
+            value,
+            *(part for name, header in headers for part in (name.encode(), header)),
+        ]
+        lengths = ",".join("none" if part is None else str(len(part)) for part in parts)
+        self.hash.update(f"{lengths};".encode() + b"".join(part for part in parts if part is not None))
 
 
 _SEED, _FACTOR, _MASK, _WORD = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF, 4

@@ -280,7 +280,7 @@ class Topic:
                     if offset >= ends[place]:
                         left.discard(place)
                         continue
-                    headers = dict(message.headers() or ())
+                    headers = _headers(message)
                     if headers.get(PUBLICATION) == wanted:
                         yield self._number(headers.get(SEQUENCE), place, offset), place, offset, message
                     if offset == ends[place] - 1:
@@ -360,6 +360,18 @@ class Topic:
 
     def _refused(self, what: str, rule: str, fix: str = _AGAIN) -> SinkRefused:
         return SinkRefused(Problem(f"the topic {self.name} of the sink {self._sink} {what}", rule, fix))
+
+
+def _headers(message: Any) -> dict[str, bytes | None]:
+    """Return the headers of a message; none of one whose names of headers are no text: no event of ours is so."""
+    try:
+        return dict(message.headers() or ())
+    except UnicodeDecodeError:
+        return {}
+    except SystemError as error:  # as the client may say it: it goes on with an error that it has raised
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return {}
+        raise
 
 
 def _client(sink: str) -> Any:

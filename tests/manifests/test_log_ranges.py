@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,6 +80,30 @@ def test_what_a_load_has_landed_is_read_back_as_it_was() -> None:
     landed = LandedLog(log, (LandedRange(LogRange(0, 5, 9), 3, at, at), LandedRange(LogRange(1, 0, 0), 0)))
     assert landed_from_json(landed.to_json()) == landed
     assert str(log) == "payments (KAFKA cluster, topic-id)"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"ranges": [{"rows": -5}]},
+        {"ranges": [{"first_time": "2026-01-01T00:00:00", "last_time": "2026-01-01T00:00:00"}]},
+        {"ranges": [{"first_time": "2026-01-02T00:00:00Z", "last_time": "2026-01-01T00:00:00Z"}]},
+        {"ranges": [{"last_time": "9999-12-31T00:00:00Z"}]},
+        {"ranges": [{"range": {"partition": 0, "start": 0, "until": 2**63}}]},
+        {"complete_before": "2026-01-01T00:00:00"},
+        {"begun": [-5]},
+        {"observed": [{"position": -1, "at": "2026-01-01T00:00:00Z"}]},
+        {"observed": [{"position": 1, "at": "2026-01-01T00:00:00"}]},
+    ],
+)
+def test_what_no_load_says_of_itself_is_not_read(forged: dict[str, Any]) -> None:
+    log = LogIdentity(LogKind.CHANGELOG, "server", "shop", "1")
+    said = json.loads(LandedLog(log, (LandedRange(LogRange(0, 5, 9), 3),)).to_json())
+    assert landed_from_json(json.dumps(said)).ranges
+    for place, one in enumerate(forged.pop("ranges", [])):
+        said["ranges"][place] |= one
+    with pytest.raises(ValueError):  # noqa: PT011 - whoever reads says which load it is of
+        landed_from_json(json.dumps(said | forged))
 
 
 def test_ranges_are_said_in_their_order_and_not_all_of_many() -> None:

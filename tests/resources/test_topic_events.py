@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from raw_producer import produce_raw
 
 from manifests.errors import SinkRefused
 from resources.sinks import topics
@@ -68,8 +69,10 @@ def test_the_hash_of_a_partition_tells_where_one_part_ends() -> None:
         hashed((b"ab", b"c", ()), (b"h", b"1", ())),
         hashed(one, one),
         hashed(),
+        hashed((b"ab", b"c", (("h", None),))),
+        hashed((b"ab", b"c", (("h", b""),))),
     ]
-    assert len({hashed(one), *others}) == 6
+    assert len({hashed(one), *others}) == 8
     assert hashed(one) == hashed(one)
 
 
@@ -110,6 +113,28 @@ def test_messages_are_written_in_transactions_and_read_back(topic: Topic) -> Non
         place: (one.events, one.hash.hexdigest()) for place, one in expected.items()
     }
     assert (heard[0].first, heard[0].last) == (0, max(heard[0].last, 8))
+
+
+def test_an_event_that_somebody_else_has_written_is_another_one_also_with_a_header_without_value(topic: Topic) -> None:
+    topic.fence("backfill.run.day_events")
+    starts = topic.ends()
+    list(topic.write([(0, message(0))]))
+    own = topic.heard("run/day_events/1", starts, topic.ends())[0].hash.hexdigest()
+    forged = replace(message(1), headers=(*message(1).headers, ("x-op", None)))  # type: ignore[arg-type]
+    producer = Producer({"bootstrap.servers": topic._settings["bootstrap.servers"]})
+    producer.produce("events", b"value", b"key", partition=0, headers=list(forged.headers))
+    assert producer.flush(10) == 0
+    found = topic.heard("run/day_events/1", starts, topic.ends())[0]
+    assert (found.events, found.hash.hexdigest() == own) == (2, False)
+
+
+def test_a_record_of_others_whose_headers_are_no_text_is_passed_over(topic: Topic) -> None:
+    topic.fence("backfill.run.day_events")
+    starts = topic.ends()
+    produce_raw(topic._settings["bootstrap.servers"], "events", b"value", [(b"\xff\xfe", b"1")])
+    list(topic.write([(0, message(0))]))
+    assert topic.written("run/day_events/1", starts) == 1
+    assert topic.heard("run/day_events/1", starts, topic.ends())[0].events == 1
 
 
 def test_the_last_event_is_found_far_from_the_end(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ Put here what can be said of a `ToTopic` without a broker. Whether a run may wri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import polars as pl
 
 from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name, no_tuple
 from backfill_assets.declarations.checking.table_fields import in_words
@@ -111,7 +113,7 @@ def of_all_topic_sinks(declared: Sequence[Product]) -> Iterator[Problem]:
 
 def _of_columns(adapter: ToTopic, target: TargetTable, where: str) -> Iterator[Problem]:
     try:
-        columns: Collection[str] = dtypes(target.model)
+        columns: Mapping[str, Any] = dtypes(target.model)
     except Exception:  # noqa: BLE001 - what is wrong with the model is said of the table
         return
     named = {"key": adapter.key, "event_id": adapter.event_id, "order": adapter.order}
@@ -130,6 +132,7 @@ def _of_columns(adapter: ToTopic, target: TargetTable, where: str) -> Iterator[P
             "add them, or leave event_id out: it is that key then",
             where,
         )
+    yield from _of_event_id(adapter.event_id or target.key, columns, target, where)
     rest = tuple(name for name in target.key if name not in adapter.key)
     if adapter.order and adapter.order != rest[: len(adapter.order)]:
         yield Problem(
@@ -137,5 +140,18 @@ def _of_columns(adapter: ToTopic, target: TargetTable, where: str) -> Iterator[P
             f"{', '.join(rest) or 'nothing'}",
             "rows of a chunk lie in the order of the table's key: by that events of a message's key are in order, in bounded memory",
             f"put {', '.join(adapter.order)} first in what the table's key has beside {', '.join(adapter.key)}, or leave order out",
+            where,
+        )
+
+
+def _of_event_id(
+    names: tuple[str, ...], columns: Mapping[str, Any], target: TargetTable, where: str
+) -> Iterator[Problem]:
+    """Say where two events have one id: that of NULL alone is the text `null`; among several columns JSON tells them apart."""
+    if len(names) == 1 and columns.get(names[0]) == pl.String and target.model.to_schema().columns[names[0]].nullable:
+        yield Problem(
+            f"events are named by {names[0]} alone, and its model allows NULL in it",
+            "two rows are two events: NULL alone, and the text null, would be one, and a consumer would do the first of them only",
+            f"take nullable=True off {names[0]}, or name a column beside it in event_id",
             where,
         )
