@@ -31,12 +31,13 @@ def land_changelog(log: str, folder: Path, *, accept_gap: str | None, by: str | 
     if as_json:
         say(done)
     else:
-        _tell(done)
+        tell_landed(done)
         if accept_gap is not None and not done.accepted:
             tell("  no gap was accepted: nothing that was landed has one before it that nobody had accepted")
 
 
-def _tell(done: Landed) -> None:
+def tell_landed(done: Landed) -> None:
+    """Say what was landed of a delivery, and what was not."""
     if not done.loads:
         tell(f"{done.changelog}: nothing new in the files")
     for one in done.loads:
@@ -52,12 +53,25 @@ def _tell(done: Landed) -> None:
         tell(f"  left out: {what}: {number:,}")
     for rule, number in done.unreadable.items():
         tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
-    if not done.is_kept and (done.open or done.unreadable):
+    if not done.is_kept and done.open:
         tell(
-            "  nothing of this delivery was kept, since nothing in it is whole: deliver these files once more with those that follow"
+            "  nothing of it was kept, since nothing new is whole: deliver these files once more with those that follow"
         )
+    elif not done.is_kept and done.unreadable:
+        tell("  they were not quarantined, since nothing was landed: what the table has is whole without them")
     for gap in done.accepted:
         tell(f"  accepted, and on record: {gap}")
+
+
+def _tell_unreadable(done: Landed) -> None:
+    for rule, number in done.unreadable.items():
+        tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
+    if not done.is_kept and done.open:
+        tell(
+            "  nothing of it was kept, since nothing new is whole: deliver these files once more with those that follow"
+        )
+    elif not done.is_kept and done.unreadable:
+        tell("  they were not quarantined, since nothing was landed: what the table has is whole without them")
 
 
 def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
