@@ -34,7 +34,9 @@ _SHOWN = 20
 @click.option("--new", is_flag=True, help="Land whatever is not landed yet, of every partition.")
 @click.option("--from-offsets", metavar="P:O,...", help="By partition the first offset: 0:1500,1:0.")
 @click.option(
-    "--until-offsets", metavar="P:O,...", help="By partition the offset that ends the range, which is not in it."
+    "--until-offsets",
+    metavar="P:O,...",
+    help="By partition the offset that ends the range, which is not in it. One that has only a first offset is landed to its end.",
 )
 @click.option(
     "--from-time", metavar="T", help="Begin with the first record of this day or instant (UTC), or a later one."
@@ -97,7 +99,7 @@ def land(
 
     with opened_platform() as platform, opened_instance(platform.settings) as instance:
         topic = platform.products.topic(log)
-        told = (lambda _: None) if as_json else (lambda resolved: _tell_resolved(topic, resolved))
+        told = (lambda _: None) if as_json else (lambda resolved: _tell_resolved(topic, resolved, proves=prove_overlap))
         try:
             done = (
                 landed(platform, topic, wanted, accept_gap=accept_gap, prove_overlap=prove_overlap, tell=told)
@@ -220,14 +222,15 @@ def _time(option: str, text: str | None, problems: list[Problem]) -> datetime | 
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _tell_resolved(topic: Topic, resolved: Resolved) -> None:
+def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
     from manifests.log_ranges import in_words, positions
 
     tell(f"{resolved.log}")
     if resolved.there:
-        tell(f"  landed before: {positions(resolved.there):,} offsets, which are not read again")
-    if resolved.new_partitions:
-        tell(f"  new partitions: {', '.join(map(str, resolved.new_partitions))}")
+        then = "are read again and held against it" if proves else "are not read again"
+        tell(f"  landed before: {positions(resolved.there):,} offsets, which {then}")
+    for partition in resolved.new_partitions:
+        tell(f"  nothing is landed yet of partition {partition}")
     if resolved.gap:
         tell(f"  left out: {in_words(resolved.gap, _SHOWN)}")
     if resolved.missing:
