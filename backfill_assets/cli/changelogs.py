@@ -63,7 +63,9 @@ def tell_landed(done: Landed) -> None:
         tell(f"  accepted, and on record: {gap}")
 
 
-def _tell_unreadable(done: Landed) -> None:
+def _tell_unfinished(done: Landed) -> None:
+    for open_one in done.open[:_SHOWN]:
+        tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
     for rule, number in done.unreadable.items():
         tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
     if not done.is_kept and done.open:
