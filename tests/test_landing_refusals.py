@@ -233,3 +233,22 @@ def test_files_of_which_nothing_is_new_are_asked_for_again_only_where_something_
     assert "in the table already: 3 transactions and snapshots" in told
     assert said in told
     assert unsaid not in told
+
+
+def test_rows_of_no_declared_version_are_named_when_they_are_landed_and_when_a_run_would_read_them(
+    accounts: Accounts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = tail_of(a_bank(11))
+    for one in messages:
+        if one.value and one.value.get("op") == "c":
+            one.value["after"]["mood"] = None
+    done = accounts.land(messages)
+    tell_landed(done)
+    columns = "account_id, balance, email, mood, note, opened_at, owner"
+    number = done.loads[-1].undeclared[f"public.accounts: {columns}"]
+    said = capsys.readouterr().out
+    assert f"{number:,} of them have columns that no declared version of their table has: public.accounts: " in said
+    assert f"`backfill unload {CHANGES}` this load, and land it again" in said
+    with pytest.raises(PlanRefused, match=f"unknown: {columns}") as found:
+        plan_run(accounts.platform, accounts.manifest("history-1", target={"table": ACCOUNT_HISTORY.name}))
+    assert "land the same files again: they keep the version that they were landed as" in str(found.value)
