@@ -69,26 +69,13 @@ def _tell_unfinished(done: Landed) -> None:
 
 
 def _tell_undeclared(one: LandedLoad, table: str) -> None:
-    """Say which rows no run will read, and what makes them readable."""
+    """Say which rows no run is planned over, and what makes them readable."""
     for columns, number in one.undeclared.items():
         tell(f"  {number:,} of them have columns that no declared version of their table has: {columns}")
     if one.undeclared:
         tell(
             f"  no run is planned over them: declare the version and a reader, `backfill unload {table}` this load, and land it again"
         )
-
-
-def _tell_unfinished(done: Landed) -> None:
-    for open_one in done.open[:_SHOWN]:
-        tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
-    for rule, number in done.unreadable.items():
-        tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
-    if not done.is_kept and done.open:
-        tell(
-            "  nothing of it was kept, since nothing new is whole: deliver these files once more with those that follow"
-        )
-    elif not done.is_kept and done.unreadable:
-        tell("  they were not quarantined, since nothing was landed: what the table has is whole without them")
 
 
 def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
