@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backfill_assets.ingestion.landing import Landed
     from backfill_assets.ingestion.topic_ranges import Resolved, Wanted
     from backfill_assets.installation import Platform
+    from manifests.log_ranges import LogRange
 
 _OFFSETS = re.compile(r"\d{1,10}:\d{1,19}")
 _SHOWN = 20
@@ -113,6 +114,8 @@ def land(
         say(found | {"proven": done.proven})
         return
     _tell_landed(topic, done)
+    if accept_gap is not None and not (done.loads and done.resolved.gap):
+        tell("  no gap was accepted: that is done with the landing of what comes after one")
 
 
 def _land_changes(log: str, folder: Path, accept_gap: str | None, by: str | None, *, as_json: bool) -> None:
@@ -235,8 +238,10 @@ def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
         tell(f"  left out: {in_words(resolved.gap, _SHOWN)}")
     if resolved.missing:
         tell(f"  to land: {positions(resolved.missing):,} offsets: {in_words(resolved.missing, _SHOWN)}")
+    elif resolved.there:
+        tell(f"  nothing to land: {topic.table} has all that the topic has of it")
     else:
-        tell(f"  nothing to land: {topic.table} has all of it")
+        tell("  nothing to land: the topic has no offset of that range")
 
 
 def _tell_landed(topic: Topic, done: Landed) -> None:
@@ -296,10 +301,11 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
     holes = gaps(one.range for one in ranges)
     state, why = (None, "") if offline else _asked_of_brokers(platform, topic)
     left: dict[int, int] = {}
+    lost: tuple[LogRange, ...] = ()
     if state is not None:
-        from backfill_assets.ingestion.topic_ranges import behind
+        from backfill_assets.ingestion.topic_ranges import behind, gone
 
-        left = dict(behind(state, loads))
+        left, lost = dict(behind(state, loads)), gone(state, loads)
     partitions = []
     for partition in sorted({one.range.partition for one in ranges} | set(left)):
         own = [one for one in ranges if one.range.partition == partition]
@@ -313,6 +319,7 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
                 "first_time": min(times, default=None),
                 "last_time": max(times, default=None),
                 "behind": left.get(partition),
+                "gone": [[one.start, one.until] for one in lost if one.partition == partition],
             }
         )
     accepted = [{"gap": load.gap, "reason": load.reason, "by": load.by, "at": load.at} for load in loads if load.gap]
@@ -363,6 +370,11 @@ def _show_topic(found: dict[str, Any]) -> None:
     show(shown)
     if found["identity"] is not None:
         tell(f"  {found['identity']}, {found['loads']:,} load(s)")
+    for one in found["partitions"]:
+        if one["gone"]:
+            tell(
+                f"  partition {one['partition']}: {_ranges(one['gone'])} is not landed, and the topic does not have it any more"
+            )
     for one in found["accepted_gaps"]:
         tell(f"  gap accepted by {one['by']}, {one['at']:%Y-%m-%d %H:%M}: {one['reason']}")
     if found["is_this_log"] is False:
