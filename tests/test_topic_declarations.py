@@ -182,8 +182,9 @@ def test_brokers_that_do_not_answer_are_named_with_how_long_that_was_and_why() -
     topic = replace(TOPIC, limits=ba.TopicLimits(silence_seconds=1))
     with Brokers(topic, {TOPIC.bootstrap: "127.0.0.1:1"}) as asked, pytest.raises(ExtractionRefused) as found:
         asked.state()
-    assert "127.0.0.1:1 does not say which cluster it is: no answer in 1 s; the last thing heard: " in str(found.value)
-    assert "onnect" in str(found.value)
+    assert "127.0.0.1:1 does not say which cluster it is: no answer in 1 s; the last thing heard: KafkaError{" in str(
+        found.value
+    )
 
 
 def test_a_password_is_not_in_what_is_said_of_an_error() -> None:

@@ -113,9 +113,7 @@ def land(
         found = {"log": done.resolved.log, "there": done.resolved.there, "loads": done.loads, "gap": done.resolved.gap}
         say(found | {"proven": done.proven})
         return
-    _tell_landed(topic, done)
-    if accept_gap is not None and not (done.loads and done.resolved.gap):
-        tell("  no gap was accepted: that is done with the landing of what comes after one")
+    _tell_landed(topic, done, accept_gap)
 
 
 def _land_changes(log: str, folder: Path, accept_gap: str | None, by: str | None, *, as_json: bool) -> None:
@@ -244,7 +242,7 @@ def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
         tell("  nothing to land: the topic has no offset of that range")
 
 
-def _tell_landed(topic: Topic, done: Landed) -> None:
+def _tell_landed(topic: Topic, done: Landed, accept_gap: str | None) -> None:
     if done.proven is not None:
         removed = f"; {done.proven.removed:,} records were removed by compaction since" if done.proven.removed else ""
         tell(f"  proven equal: {done.proven.rows:,} records landed before, {done.proven.digest}{removed}")
@@ -253,6 +251,8 @@ def _tell_landed(topic: Topic, done: Landed) -> None:
     if done.loads:
         rows = sum(one.rows for one in done.loads)
         tell(f"{topic.table}: {rows:,} records landed, snapshot {done.loads[-1].snapshot_id}")
+    if accept_gap is not None and not (done.loads and done.resolved.gap):
+        tell("  no gap was accepted: that is done with the landing of what comes after one")
 
 
 def _tell_load(one: LoadLanded) -> None:

@@ -214,7 +214,7 @@ class Brokers:
                 raise self._refused_unknown() from None
             raise self._refused(what, shown(error, self.client)) from None
         except TimeoutError as error:  # of a future, which says nothing more
-            self._consumer.poll(0)  # hands on what librdkafka has heard of its connections
+            self._consumer.poll(1)  # hands on what librdkafka has heard of its connections, within a second
             raise self._refused(what, shown(error, self.client) or f"no answer in {self._seconds:g} s") from None
 
     def _refused_unknown(self) -> ExtractionRefused:
