@@ -15,6 +15,9 @@ from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceState, TargetContract
 from manifests.model import ALL_TIME, DayRange, FilesAcrossBorder, Mode, RunManifest
 
+_NOT_HELD = {Chunking.DAY: "a day that it does not hold", Chunking.HOUR: "an hour of a day that it does not hold"}
+"""Which chunks are no longer than a day; of others there may be some days and others not."""
+
 
 def name_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:
     """Return the names in a manifest that its target does not declare."""
@@ -122,11 +125,11 @@ def scope_problems(publish: DayRange, contract: TargetContract, source: SourceSt
     earliest, latest = max(first, date.min + ZONE_MARGIN), min(last, date.max - ZONE_MARGIN)
     covered = (key_of(contract.chunking, earliest - ZONE_MARGIN), key_of(contract.chunking, latest + ZONE_MARGIN))
     if begins < covered[0] or ends > covered[1]:
+        missing = _NOT_HELD.get(contract.chunking, f"a {contract.chunking.lower()} of which it holds no day")
         problems.append(
             Problem(
                 f"target.publishRange is {publish.start} to {publish.end}",
-                f"{source.table} holds {first} to {last}; a {contract.chunking.lower()} of which it holds no day cannot be "
-                "published (a day before and after is allowed for time zones)",
+                f"{source.table} holds {first} to {last}; {missing} cannot be published (a day before and after is allowed for time zones)",
                 "narrow the range, or load the missing input",
             )
         )

@@ -193,6 +193,7 @@ def test_a_shown_manifest_is_valid(block: Block) -> None:
 def test_the_shown_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # a module, and not only a namespace: pandera and the gates look names up in the module of a class or function
     module = ModuleType(f"shown_in_{page.stem.lower().replace('-', '_')}")
+    module.__file__ = str(page)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in PYTHON:
         if block.page == page:

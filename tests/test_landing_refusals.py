@@ -12,8 +12,8 @@ from change_world import CHANGES, Accounts, delivery, make_accounts
 from test_landing_changes import a_bank, tail_of, whole
 
 from backfill_assets import faults
-from backfill_assets.cli.changelogs import changelog_shown, show_changelog
-from backfill_assets.ingestion.landed_changes import land_changes
+from backfill_assets.cli.changelogs import changelog_shown, show_changelog, tell_landed
+from backfill_assets.ingestion.landed_changes import Landed, land_changes
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, BANK
@@ -215,3 +215,40 @@ def test_no_gap_needs_no_acceptance_and_a_reason_that_is_none_is_refused(account
     with pytest.raises(InputRefused, match="no reason is given"):
         accounts.land(messages, accept_gap=" ")
     assert accounts.land(messages, accept_gap="the slot was dropped", by="ana").accepted == ()
+
+
+@pytest.mark.parametrize(
+    ("what", "said", "unsaid"),
+    [
+        ({"open": ("731 since 0/1",)}, "nothing of it was kept, since nothing new is whole", "not quarantined"),
+        ({"unreadable": {"a line is a JSON object": 1}}, "they were not quarantined, since nothing was", "once more"),
+    ],
+    ids=["open", "unreadable"],
+)
+def test_files_of_which_nothing_is_new_are_asked_for_again_only_where_something_in_them_is_open(
+    what: dict[str, Any], said: str, unsaid: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_landed(Landed("bank", CHANGES, (), again=3, is_kept=False, **what))
+    told = capsys.readouterr().out
+    assert "in the table already: 3 transactions and snapshots" in told
+    assert said in told
+    assert unsaid not in told
+
+
+def test_rows_of_no_declared_version_are_named_when_they_are_landed_and_when_a_run_would_read_them(
+    accounts: Accounts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = tail_of(a_bank(11))
+    for one in messages:
+        if one.value and one.value.get("op") == "c":
+            one.value["after"]["mood"] = None
+    done = accounts.land(messages)
+    tell_landed(done)
+    columns = "account_id, balance, email, mood, note, opened_at, owner"
+    number = done.loads[-1].undeclared[f"public.accounts: {columns}"]
+    said = capsys.readouterr().out
+    assert f"{number:,} of them have columns that no declared version of their table has: public.accounts: " in said
+    assert f"`backfill unload {CHANGES}` this load, and land it again" in said
+    with pytest.raises(PlanRefused, match=f"unknown: {columns}") as found:
+        plan_run(accounts.platform, accounts.manifest("history-1", target={"table": ACCOUNT_HISTORY.name}))
+    assert "land the same files again: they keep the version that they were landed as" in str(found.value)

@@ -43,7 +43,7 @@ from backfill_assets.reconciliation.reconcile import reconcile
 from backfill_assets.staging import executor
 from backfill_assets.staging.raised import finding_of, found_or_raised, words
 from benchmarks import small_table
-from manifests.errors import Problem, TransformRefused
+from manifests.errors import InputRefused, Problem, TransformRefused
 from manifests.lifecycle import AttemptState, ChunkState, RunState
 from manifests.model import Mode
 from resources.ledger.facade import RunRecord, Verdict
@@ -311,6 +311,14 @@ def of_a_worker(said: str = "ZeroDivisionError: integer division or modulo by ze
         f"\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
         f"Traceback (most recent call last):\n{where}\n{said}\n"
     )
+
+
+def test_what_a_worker_refuses_is_told_with_its_reasons_and_what_to_do() -> None:
+    refused = InputRefused([Problem("version 3 is unknown", "each is a file", "put it there"), Problem("and so is 4")])
+    told = words(of_a_worker(f"manifests.errors.InputRefused: {refused}"))
+    head = "manifests.errors.InputRefused: the input is refused, for 2 reasons"
+    assert told.startswith(f"{head}: version 3 is unknown; what to do: put it there; and so is 4 (")
+    assert "  - other lines" not in words(of_a_worker("ValueError: mine\n  - other lines"))
 
 
 class DivideByZero(PySparkException):

@@ -61,7 +61,7 @@ def test_a_value_that_names_its_schema_is_read_by_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "version", "said"),
     [
-        (b"{}", 4, "is of version 4, and .* has 1 to 3"),
+        (b"{}", 4, "is of version 4, and its versions are 1 to 3"),
         (b"{}", 0, "is of version 0"),
         (b"no json", 2, "it is no JSON object"),
         (b"\xff", 2, "it is no JSON object"),
@@ -89,8 +89,14 @@ def test_a_registry_that_is_none_is_refused_with_every_reason(folder: Path) -> N
     assert "lacks 2" in text
     assert "3.json is no schema of an object" in text
     assert "evolve names version 7" in text
+    assert str(folder) not in text
     with pytest.raises(DeclarationRefused, match="has no version"):
         _ = ba.RecordSchemas(str(folder), "sales").versions
+
+
+def test_a_folder_that_depends_on_where_a_process_runs_is_refused_with_the_declaration() -> None:
+    with pytest.raises(DeclarationRefused, match=r'str\(Path\(__file__\)\.with_name\("schemas"\)\)'):
+        ba.RecordSchemas("schemas", "orders")
 
 
 # --- schemas and values that lie --------------------------------------------------------------------------------------

@@ -169,6 +169,24 @@ def test_brokers_that_choose_a_leader_are_asked_again_and_others_are_not(monkeyp
             asked.first_since(instant, [0])
 
 
+def test_a_topic_that_is_not_there_is_told_from_brokers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "Consumer", _Electing)
+    with Brokers(TOPIC, {TOPIC.bootstrap: "127.0.0.1:1"}) as asked:
+        monkeypatch.setattr(_Electing, "errors", [KafkaError.UNKNOWN_TOPIC_OR_PART])
+        with pytest.raises(ExtractionRefused, match="has no topic orders") as found:
+            asked.first_since(datetime(2026, 3, 5, tzinfo=UTC), [0])
+    assert "correct `topic` in the declaration, or the addresses (BACKFILL_TOPICS__ORDERS__" in str(found.value)
+
+
+def test_brokers_that_do_not_answer_are_named_with_how_long_that_was_and_why() -> None:
+    topic = replace(TOPIC, limits=ba.TopicLimits(silence_seconds=1))
+    with Brokers(topic, {TOPIC.bootstrap: "127.0.0.1:1"}) as asked, pytest.raises(ExtractionRefused) as found:
+        asked.state()
+    assert "127.0.0.1:1 does not say which cluster it is: no answer in 1 s; the last thing heard: KafkaError{" in str(
+        found.value
+    )
+
+
 def test_a_password_is_not_in_what_is_said_of_an_error() -> None:
     client = client_settings(
         replace(TOPIC, security=SECURE), {"bootstrap_servers": "b:1", "username": "u", "password": SECRET}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.extraction.topic_state import PartitionState, TopicState
 from backfill_assets.ingestion.landing import first_positions, in_pieces
-from backfill_assets.ingestion.topic_ranges import Resolved, Wanted, behind, resolve
+from backfill_assets.ingestion.topic_ranges import Resolved, Wanted, behind, gone, resolve
 from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogKind, LogRange, joined, positions, without
 from resources.lakehouse.landed_logs import LandedLoad
 
@@ -163,6 +163,12 @@ def test_a_partition_that_was_added_begins_at_0_also_where_others_are_landed_mea
 
 def test_how_far_behind_a_table_is_leaves_out_what_nobody_can_land() -> None:
     assert behind(state((4, 9, 12), (0, 0, 0)), [load((0, 0, 6))]) == {0: 3, 1: 0}
+
+
+def test_what_retention_took_before_it_was_landed_is_gone_but_for_what_somebody_has_accepted() -> None:
+    now = state((9, 9, 9), (2, 5, 5), (7, 8, 8))
+    assert gone(now, [load((0, 0, 4), (1, 0, 3))]) == (LogRange(0, 4, 9),)  # of partition 2 nothing was landed ever
+    assert gone(now, [load((0, 0, 4)), load((0, 9, 9), gap=(LogRange(0, 4, 6),))]) == (LogRange(0, 6, 9),)
 
 
 RANGES = st.lists(

@@ -14,7 +14,7 @@ from manifests.log_ranges import LogRange, gaps, joined, lsn_ranges
 from manifests.log_ranges import lsn as lsn_in_words
 
 if TYPE_CHECKING:
-    from backfill_assets.ingestion.landed_changes import Landed
+    from backfill_assets.ingestion.landed_changes import Landed, LandedLoad
     from backfill_assets.installation import Platform
 
 _SHOWN = 5
@@ -31,33 +31,51 @@ def land_changelog(log: str, folder: Path, *, accept_gap: str | None, by: str | 
     if as_json:
         say(done)
     else:
-        _tell(done)
+        tell_landed(done)
         if accept_gap is not None and not done.accepted:
             tell("  no gap was accepted: nothing that was landed has one before it that nobody had accepted")
 
 
-def _tell(done: Landed) -> None:
+def tell_landed(done: Landed) -> None:
+    """Say what was landed of a delivery, and what was not."""
     if not done.loads:
         tell(f"{done.changelog}: nothing new in the files")
     for one in done.loads:
         tell(f"{done.changelog}: {one.rows:,} changes landed, {lsn_ranges([one.range])}")
         tell(f"  {done.table}: snapshot {one.snapshot_id}, load {one.load_id}")
+        _tell_undeclared(one, done.table)
     if done.again:
         tell(f"  in the table already: {done.again:,} transactions and snapshots")
     for lsn in done.passed_over:
         tell(f"  the snapshot at {lsn_in_words(lsn)} is of a range that is landed: its reads were left out")
-    for open_one in done.open[:_SHOWN]:
-        tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
     for what, number in done.left_out.items():
         tell(f"  left out: {what}: {number:,}")
-    for rule, number in done.unreadable.items():
-        tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
-    if not done.is_kept and (done.open or done.unreadable):
-        tell(
-            "  nothing of this delivery was kept, since nothing in it is whole: deliver these files once more with those that follow"
-        )
+    _tell_unfinished(done)
     for gap in done.accepted:
         tell(f"  accepted, and on record: {gap}")
+
+
+def _tell_unfinished(done: Landed) -> None:
+    for open_one in done.open[:_SHOWN]:
+        tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
+    for rule, number in done.unreadable.items():
+        tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
+    if not done.is_kept and done.open:
+        tell(
+            "  nothing of it was kept, since nothing new is whole: deliver these files once more with those that follow"
+        )
+    elif not done.is_kept and done.unreadable:
+        tell("  they were not quarantined, since nothing was landed: what the table has is whole without them")
+
+
+def _tell_undeclared(one: LandedLoad, table: str) -> None:
+    """Say which rows no run is planned over, and what makes them readable."""
+    for columns, number in one.undeclared.items():
+        tell(f"  {number:,} of them have columns that no declared version of their table has: {columns}")
+    if one.undeclared:
+        tell(
+            f"  no run is planned over them: declare the version and a reader, `backfill unload {table}` this load, and land it again"
+        )
 
 
 def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backfill_assets.ingestion.landing import Landed
     from backfill_assets.ingestion.topic_ranges import Resolved, Wanted
     from backfill_assets.installation import Platform
+    from manifests.log_ranges import LogRange
 
 _OFFSETS = re.compile(r"\d{1,10}:\d{1,19}")
 _SHOWN = 20
@@ -34,7 +35,9 @@ _SHOWN = 20
 @click.option("--new", is_flag=True, help="Land whatever is not landed yet, of every partition.")
 @click.option("--from-offsets", metavar="P:O,...", help="By partition the first offset: 0:1500,1:0.")
 @click.option(
-    "--until-offsets", metavar="P:O,...", help="By partition the offset that ends the range, which is not in it."
+    "--until-offsets",
+    metavar="P:O,...",
+    help="By partition the offset that ends the range, which is not in it. One that has only a first offset is landed to its end.",
 )
 @click.option(
     "--from-time", metavar="T", help="Begin with the first record of this day or instant (UTC), or a later one."
@@ -97,7 +100,7 @@ def land(
 
     with opened_platform() as platform, opened_instance(platform.settings) as instance:
         topic = platform.products.topic(log)
-        told = (lambda _: None) if as_json else (lambda resolved: _tell_resolved(topic, resolved))
+        told = (lambda _: None) if as_json else (lambda resolved: _tell_resolved(topic, resolved, proves=prove_overlap))
         try:
             done = (
                 landed(platform, topic, wanted, accept_gap=accept_gap, prove_overlap=prove_overlap, tell=told)
@@ -110,7 +113,7 @@ def land(
         found = {"log": done.resolved.log, "there": done.resolved.there, "loads": done.loads, "gap": done.resolved.gap}
         say(found | {"proven": done.proven})
         return
-    _tell_landed(topic, done)
+    _tell_landed(topic, done, accept_gap)
 
 
 def _land_changes(log: str, folder: Path, accept_gap: str | None, by: str | None, *, as_json: bool) -> None:
@@ -220,23 +223,26 @@ def _time(option: str, text: str | None, problems: list[Problem]) -> datetime | 
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _tell_resolved(topic: Topic, resolved: Resolved) -> None:
+def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
     from manifests.log_ranges import in_words, positions
 
     tell(f"{resolved.log}")
     if resolved.there:
-        tell(f"  landed before: {positions(resolved.there):,} offsets, which are not read again")
-    if resolved.new_partitions:
-        tell(f"  new partitions: {', '.join(map(str, resolved.new_partitions))}")
+        then = "are read again and held against it" if proves else "are not read again"
+        tell(f"  landed before: {positions(resolved.there):,} offsets, which {then}")
+    for partition in resolved.new_partitions:
+        tell(f"  nothing is landed yet of partition {partition}")
     if resolved.gap:
         tell(f"  left out: {in_words(resolved.gap, _SHOWN)}")
     if resolved.missing:
         tell(f"  to land: {positions(resolved.missing):,} offsets: {in_words(resolved.missing, _SHOWN)}")
+    elif resolved.there:
+        tell(f"  nothing to land: {topic.table} has all that the topic has of it")
     else:
-        tell(f"  nothing to land: {topic.table} has all of it")
+        tell("  nothing to land: the topic has no offset of that range")
 
 
-def _tell_landed(topic: Topic, done: Landed) -> None:
+def _tell_landed(topic: Topic, done: Landed, accept_gap: str | None) -> None:
     if done.proven is not None:
         removed = f"; {done.proven.removed:,} records were removed by compaction since" if done.proven.removed else ""
         tell(f"  proven equal: {done.proven.rows:,} records landed before, {done.proven.digest}{removed}")
@@ -245,6 +251,8 @@ def _tell_landed(topic: Topic, done: Landed) -> None:
     if done.loads:
         rows = sum(one.rows for one in done.loads)
         tell(f"{topic.table}: {rows:,} records landed, snapshot {done.loads[-1].snapshot_id}")
+    if accept_gap is not None and not (done.loads and done.resolved.gap):
+        tell("  no gap was accepted: that is done with the landing of what comes after one")
 
 
 def _tell_load(one: LoadLanded) -> None:
@@ -293,10 +301,11 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
     holes = gaps(one.range for one in ranges)
     state, why = (None, "") if offline else _asked_of_brokers(platform, topic)
     left: dict[int, int] = {}
+    lost: tuple[LogRange, ...] = ()
     if state is not None:
-        from backfill_assets.ingestion.topic_ranges import behind
+        from backfill_assets.ingestion.topic_ranges import behind, gone
 
-        left = dict(behind(state, loads))
+        left, lost = dict(behind(state, loads)), gone(state, loads)
     partitions = []
     for partition in sorted({one.range.partition for one in ranges} | set(left)):
         own = [one for one in ranges if one.range.partition == partition]
@@ -310,6 +319,7 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
                 "first_time": min(times, default=None),
                 "last_time": max(times, default=None),
                 "behind": left.get(partition),
+                "gone": [[one.start, one.until] for one in lost if one.partition == partition],
             }
         )
     accepted = [{"gap": load.gap, "reason": load.reason, "by": load.by, "at": load.at} for load in loads if load.gap]
@@ -360,6 +370,11 @@ def _show_topic(found: dict[str, Any]) -> None:
     show(shown)
     if found["identity"] is not None:
         tell(f"  {found['identity']}, {found['loads']:,} load(s)")
+    for one in found["partitions"]:
+        if one["gone"]:
+            tell(
+                f"  partition {one['partition']}: {_ranges(one['gone'])} is not landed, and the topic does not have it any more"
+            )
     for one in found["accepted_gaps"]:
         tell(f"  gap accepted by {one['by']}, {one['at']:%Y-%m-%d %H:%M}: {one['reason']}")
     if found["is_this_log"] is False:

@@ -76,7 +76,7 @@ class ChangedTable:
         name: of the table in the database, `schema.table`.
         key: the columns that identify a row, in the order of its primary key.
         versions: by version, the columns that its rows have, in any order; oldest version first. A row of other columns is landed as
-            of an unknown version: no reader has that, so that no run is planned over it before it is declared.
+            of an unknown version: no reader has that, so that no run is planned over it before it is declared, and landed again.
     """
 
     name: str

@@ -10,7 +10,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,8 @@ _CORE = (PACKAGE, ROOT / "manifests", ROOT / "resources")
 _IN_WORKER = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _WRITTEN_IN = re.compile(r"was called from\s+(\S.*?):(\d+)")
 """How Spark says in which line of Python an expression was written that fails on some row."""
+_REASON, _WAY_OUT = "  - ", "what to do:"
+"""How lines of a refusal begin that say what is refused, and what its reader can do."""
 
 
 def place(error: BaseException, *, only_products: bool = False) -> str:
@@ -70,12 +72,24 @@ def _is_of_spark(error: BaseException) -> bool:
 
 
 def raised_in_worker(error: BaseException) -> str:
-    """Return what a Python worker of Spark raised, as Python words it; nothing of any other error."""
+    """Return what a Python worker of Spark raised, as Python words it, with the reasons of a refusal; nothing of any other error."""
     *_, last = [None, *_IN_WORKER.finditer(str(error))]
     if last is None or not _is_of_spark(error):
         return ""
     below = str(error)[last.end() :].splitlines()[1:]
-    return next((line.strip() for line in below if line and not line.startswith(" ")), "")
+    said = next((line.strip() for line in below if line and not line.startswith(" ")), "")
+    if not said.partition(":")[0].endswith("Refused"):
+        return said
+    return ": ".join(filter(None, [said, "; ".join(_reasons(below))]))
+
+
+def _reasons(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what a refusal says under its headline (see `manifests.errors`): what is wrong, and what to do."""
+    for line in lines:
+        if line.startswith(_REASON):
+            yield line.removeprefix(_REASON)
+        elif line.strip().startswith(_WAY_OUT):
+            yield line.strip()
 
 
 def is_own(name: str) -> bool:

@@ -36,7 +36,7 @@ class RecordSchemas:
     """The versions of what the values of one subject say.
 
     Attributes:
-        folder: the folder of the registry.
+        folder: the folder of the registry, an absolute path: `str(Path(__file__).with_name("schemas"))`.
         subject: the folder in it that has the versions of this one.
         evolve: by version what makes the next one's object of its own; a version that is left out lacks only fields that may be absent, or
             that have a `default` in the next one's schema.
@@ -48,6 +48,21 @@ class RecordSchemas:
     evolve: Mapping[int, Evolve] = field(default_factory=dict)
     ids: Mapping[int, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse a folder that each process would look for in another place.
+
+        Raises:
+            DeclarationRefused: if it is relative.
+        """
+        if not Path(self.folder).is_absolute():
+            raise DeclarationRefused(
+                Problem(
+                    f"the schemas of {self.subject} are in {self.folder}",
+                    "the folder is an absolute path: commands and Spark's workers run in folders of their own",
+                    f'say it by the module beside it: str(Path(__file__).with_name("{Path(self.folder).name}"))',
+                )
+            )
+
     @cached_property
     def versions(self) -> dict[int, dict[str, Any]]:
         """The schemas by version, in order.
@@ -55,8 +70,9 @@ class RecordSchemas:
         Raises:
             DeclarationRefused: if there is none, one is no JSON Schema of an object, or a version between two is missing.
         """
-        place = Path(self.folder) / self.subject
-        found = {int(match[1]): one for one in place.glob("*") if (match := _VERSION.fullmatch(one.name))}
+        place = Path(Path(self.folder).name) / self.subject  # as it is told: no record names a machine's folders
+        files = (Path(self.folder) / self.subject).glob("*")
+        found = {int(match[1]): one for one in files if (match := _VERSION.fullmatch(one.name))}
         problems = [] if found else [_none(place)]
         if missing := sorted(set(range(1, max(found, default=0) + 1)) - set(found)):
             rule = "versions are counted from 1, without a gap"
@@ -66,11 +82,13 @@ class RecordSchemas:
             try:
                 schema = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError) as error:
-                problems.append(Problem(f"{path}: {type(error).__name__}", "a schema is JSON in a file", "correct it"))
+                problems.append(
+                    Problem(f"{place / path.name}: {type(error).__name__}", "a schema is JSON in a file", "correct it")
+                )
                 continue
             if not isinstance(schema, dict) or schema.get("type") != "object" or not schema.get("properties"):
                 rule = 'a schema says {"type": "object", "properties": {...}}'
-                problems.append(Problem(f"{path} is no schema of an object", rule, "correct it"))
+                problems.append(Problem(f"{place / path.name} is no schema of an object", rule, "correct it"))
                 continue
             own = list(_problems_of(path, schema))
             problems += own
@@ -108,7 +126,7 @@ class RecordSchemas:
         if known not in self.versions:
             raise InputRefused(
                 Problem(
-                    f"a value of {self.subject} is of version {known}, and {self.folder} has 1 to {self.newest}",
+                    f"a value of {self.subject} is of version {known}, and its versions are 1 to {self.newest}",
                     "each version that was ever written is a file of the registry",
                     "put its schema there, and say how it becomes the next one",
                 )

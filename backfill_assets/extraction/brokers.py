@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from backfill_assets.declarations.topics import Topic, place_of_topic_setting
@@ -209,8 +209,25 @@ class Brokers:
     def _asked(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
         try:
             return once_led(ask, self._seconds)
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise self._refused_unknown() from None
             raise self._refused(what, shown(error, self.client)) from None
+        except TimeoutError as error:  # of a future, which says nothing more
+            self._consumer.poll(1)  # hands on what librdkafka has heard of its connections, within a second
+            raise self._refused(what, shown(error, self.client) or f"no answer in {self._seconds:g} s") from None
+
+    def _refused_unknown(self) -> ExtractionRefused:
+        topic = self._topic
+        place = place_of_topic_setting(topic.name, topic.bootstrap)
+        return ExtractionRefused(
+            Problem(
+                f"{self.addresses} has no topic {topic.topic}, or does not show it to whoever asks",
+                "a topic is landed that is there, under the name that its declaration has",
+                f"correct `topic` in the declaration, or the addresses ({place}), or grant the right to describe it; nothing was written",
+                f"topic {topic.name}",
+            )
+        )
 
     def _refused(self, what: str, why: str) -> ExtractionRefused:
         heard = (

@@ -20,7 +20,7 @@ import pyarrow as arrow
 
 from backfill_assets import faults
 from backfill_assets.decisions import decider
-from backfill_assets.declarations.changelogs import CREATED, DELETED, Changelog
+from backfill_assets.declarations.changelogs import CREATED, DELETED, UNKNOWN_VERSION, Changelog
 from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.quarantine import FirstRow, Quarantine, Rejections, limit_problems
 from backfill_assets.declarations.schema import iceberg_schema
@@ -88,12 +88,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class LandedLoad:
-    """A load of a range of a log: its id, the range, and its rows."""
+    """A load of a range of a log: its id, the range, its rows, and how many are of no declared version, by table and columns."""
 
     load_id: str
     range: LogRange
     rows: int
     snapshot_id: int | None
+    undeclared: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ def _land(
     known = list(before.loads)
     begun = "; log.json says that the tables were empty" if facts.tables_were_empty else ""
     for number, piece in enumerate(plan.pieces):
-        landed, digest = _landed(found, facts, piece)
+        landed, digest, undeclared = _landed(found, facts, piece)
         lost = plan.missing if GAP_PROPERTY in said and not number else ()
         landed = going_on(replace(landed, lost=lost), known, before.taken_back)
         known.append(landed)
@@ -353,12 +354,12 @@ def _land(
         commit = platform.lakehouse.append(table.name, batches, properties, token=held.token)
         faults.reach("landing.appended")
         snapshot = commit.snapshot_id if commit else platform.lakehouse.snapshot_id(table.name)
-        yield LandedLoad(load_id, piece.range, sum(one.rows for one in landed.ranges), snapshot)
+        yield LandedLoad(load_id, piece.range, sum(one.rows for one in landed.ranges), snapshot, undeclared)
 
 
-def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog, str]:
-    """Return what a load says of its range, and the hash of its content: the same changes make the same load."""
-    rows, first, last, tables = 0, None, None, set[str]()
+def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog, str, dict[str, int]]:
+    """Return what a load says of its range, the hash of its content (the same changes make the same load), and its undeclared versions."""
+    rows, first, last, tables, undeclared = 0, None, None, set[str](), Counter[str]()
     digest = hashlib.sha256(canonical_json(piece.range).encode())
     observed = _observed(found, piece)
     # a snapshot may be read for hours, and says how the tables were when that began: of what was committed meanwhile it has nothing
@@ -367,12 +368,14 @@ def _landed(found: Delivered, facts: LogFacts, piece: Piece) -> tuple[LandedLog,
         tables.add(read.table)
         for row in _as_rows(found.changelog, read, 0, None):
             rows += 1
+            if row["schema_version"].startswith(UNKNOWN_VERSION):
+                undeclared[f"{read.table}: {row['schema_version'].removeprefix(UNKNOWN_VERSION)}"] += 1
             at = begun[position] if read.transaction is None else row["committed_at"]
             first = at if first is None else min(first, at)
             last = at if last is None else max(last, at)
         digest.update(sha256_of([read.op, read.table, read.lsn, read.order, read.before, read.after]).encode())
     ranges = (LandedRange(piece.range, rows, first, last, tuple(sorted(tables))),)
-    return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest()
+    return LandedLog(facts.identity, ranges, observed=observed), digest.hexdigest(), dict(sorted(undeclared.items()))
 
 
 def _changes(found: Delivered, piece: Piece) -> Iterator[tuple[Change, int, Line]]:

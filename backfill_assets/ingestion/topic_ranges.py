@@ -299,3 +299,15 @@ def behind(state: TopicState, loads: Sequence[LandedLoad]) -> Mapping[int, int]:
     whole = [LogRange(one, now.low, max(now.low, now.stable)) for one, now in state.partitions.items()]
     left = without(whole, landed)
     return {one: sum(r.until - r.start for r in left if r.partition == one) for one in state.partitions}
+
+
+def gone(state: TopicState, loads: Sequence[LandedLoad]) -> tuple[LogRange, ...]:
+    """Return what lies after landed offsets, is not landed and is in the topic no more; but for what somebody has accepted."""
+    landed = [one.range for load in loads for one in load.landed.ranges]
+    ends = {one.partition: one.until for one in joined(landed)}  # in order: the last range of a partition counts
+    lost = [
+        LogRange(one, end, state.partitions[one].low)
+        for one, end in ends.items()
+        if one in state.partitions and end < state.partitions[one].low
+    ]
+    return without(lost, joined(one for load in loads for one in load.gap))

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 
+from backfill_assets.declarations.changelogs import UNKNOWN_VERSION
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.errors import PlanRefused, Problem
@@ -43,11 +44,22 @@ def require_known_versions(
                 Problem(
                     f"{table} has rows of {readers.column} {'NULL' if value is None else repr(value)}, the first in {file}",
                     f"readers know {', '.join('None' if one is None else repr(one) for one in readers.by_version)}",
-                    "declare what such rows mean, with a reader of that version, or narrow the publish range",
+                    _way_out(platform, table, value),
                 )
             )
     if problems:
         raise PlanRefused(problems)
+
+
+def _way_out(platform: Platform, table: str, value: object) -> str:
+    """Say what makes rows of a version readable: of a changelog, rows keep the version that they were landed as."""
+    of_changelogs = {one.table for one in platform.products.changelogs.values()}
+    if table not in of_changelogs or not str(value).startswith(UNKNOWN_VERSION):
+        return "declare what such rows mean, with a reader of that version, or narrow the publish range"
+    return (
+        "declare these columns as a version in the changelog, with a reader, take back the loads that have such rows (`backfill "
+        "unload`) and land the same files again: they keep the version that they were landed as; or name an earlier source.snapshotId"
+    )
 
 
 def _read(

@@ -31,7 +31,7 @@ from manifests.chunks import Chunking, aligned
 from manifests.errors import PlanRefused
 from manifests.estimates import Estimate
 from manifests.facts import AcceptedReference, BaseState, SourceFile
-from manifests.model import Mode, PublishMode, RunManifest, Semantics
+from manifests.model import DayRange, Mode, PublishMode, RunManifest, Semantics
 from manifests.plan import PinnedReference, Plan, plan_from_json
 from manifests.series import series_of
 from manifests.stages import (
@@ -44,6 +44,7 @@ from manifests.stages import (
     batches_of,
     stages_of,
 )
+from manifests.target_problems import scope_problems
 
 unhurried = settings(deadline=None)
 REPLACES = TableCommit(TARGET, f"replaces files of {TARGET}")
@@ -405,6 +406,17 @@ def test_a_chunk_of_which_the_source_holds_a_day_may_be_published_and_is_complet
 
     (problem,) = refusal(a_manifest(target=publishing("2012-01-01", "2012-05-31")), source=source).problems
     assert "holds 2011-12-01 to 2012-04-01; a month of which it holds no day cannot be published" in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("chunking", "said"),
+    [(Chunking.DAY, "a day that it does not hold"), (Chunking.HOUR, "an hour of a day that it does not hold")],
+)
+def test_days_that_the_source_does_not_hold_are_named_as_such(chunking: Chunking, said: str) -> None:
+    contract = a_contract(chunking=chunking, first_chunk="", last_chunk="")
+    source = a_source([SourceFile(1, 1, date(2011, 12, 1), date(2012, 4, 1))])
+    (problem,) = scope_problems(DayRange(start=date(2012, 5, 1), end=date(2012, 5, 2)), contract, source)
+    assert f"2012-04-01; {said} cannot be published (a day before and after" in problem.rule
 
 
 def test_a_source_range_need_not_reach_before_the_first_source_day() -> None:
