@@ -17,8 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from jsonschema.protocols import Validator
+
 from backfill_assets.declarations.arguments import said_at_once
-from backfill_assets.declarations.json_schemas import decoded, not_understood, wrong_with
+from backfill_assets.declarations.json_schemas import decoded, problems_of, validator_of, wrong_with
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 
 _VERSION = re.compile(r"([1-9]\d{0,8})\.json")
@@ -90,7 +92,7 @@ class RecordSchemas:
                 rule = 'a schema says {"type": "object", "properties": {...}}'
                 problems.append(Problem(f"{place / path.name} is no schema of an object", rule, "correct it"))
                 continue
-            own = list(_problems_of(path, schema))
+            own = list(_problems_of(place / path.name, schema))
             problems += own
             if not own:
                 read[version] = schema
@@ -158,10 +160,13 @@ class RecordSchemas:
             )
         return value[_MAGIC:], self.ids[schema_id]
 
+    @cached_property
+    def _validators(self) -> dict[int, Validator]:
+        return {version: validator_of(schema) for version, schema in self.versions.items()}
+
     def _require(self, said: Any, version: int) -> None:
-        schema = self.versions[version]
         try:
-            wrong = list(islice(wrong_with(said, schema, schema), _SHOWN))
+            wrong = list(islice(wrong_with(said, self._validators[version]), _SHOWN))
         except RecursionError:
             wrong = ["it is nested too deep"]
         if wrong:
@@ -178,21 +183,18 @@ class RecordSchemas:
 
 
 def _problems_of(path: Path, schema: Mapping[str, Any]) -> Iterator[Problem]:
-    """Say what of a schema cannot be held against a value, and which defaults are none by it."""
+    """Say why a schema is none, and which defaults are none by it."""
     try:
-        unknown = list(islice(not_understood(schema, schema), _SHOWN))
+        wrong = list(islice(problems_of(schema), _SHOWN))
     except RecursionError:
-        unknown = ["it is nested too deep"]
-    for one in unknown:
-        yield Problem(
-            f"{path}: {one}",
-            "each word of a schema is understood, or a value would pass that is not what it says",
-            "correct the schema, or take out what only another program understands",
-        )
-    if unknown:
+        wrong = ["it is nested too deep"]
+    for one in wrong:
+        yield Problem(f"{path}: {one}", "a schema is JSON Schema, whole in its file", "correct it")
+    if wrong:
         return
+    whole = validator_of(schema)
     for name, one in schema["properties"].items():
-        if isinstance(one, dict) and "default" in one and any(wrong_with(one["default"], one, schema, name)):
+        if isinstance(one, dict) and "default" in one and any(wrong_with(one["default"], whole.evolve(schema=one))):
             rule = "a field that is missing is read as its default, which is a value of it"
             yield Problem(f"{path}: the default of {name} is not what its schema says", rule, "correct the schema")
 
