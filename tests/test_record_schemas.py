@@ -190,6 +190,15 @@ def test_a_schema_that_cannot_be_held_against_a_value_is_refused_by_name(tmp_pat
         schemas.read(b"{}")
 
 
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema"]
+)
+def test_the_version_of_json_schema_is_the_one_that_a_schema_names(tmp_path: Path, draft: str) -> None:
+    assert of(tmp_path, {"type": "integer"}, **{"$schema": draft}).read(b'{"id": 1}') == {"id": 1}
+    with pytest.raises(DeclarationRefused, match="names no version of JSON Schema that is known"):
+        of(tmp_path, {}, **{"$schema": "https://example.com/mine"}).read(b"{}")
+
+
 def test_a_schema_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
     schemas = of(tmp_path)
     (tmp_path / "lies" / "1.json").write_text("[" * 100_000)

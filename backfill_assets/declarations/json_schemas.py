@@ -16,7 +16,7 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012, specification_with
+from referencing.jsonschema import specification_with
 
 _NAMES = frozenset({"properties", "definitions", "$defs", "patternProperties"})
 """Words whose members are names that the schema gives, and no words."""
@@ -69,10 +69,10 @@ def validator_of(schema: Mapping[str, Any]) -> Validator:
 
 def problems_of(schema: Mapping[str, Any]) -> Iterator[str]:
     """Say why a schema is none that values can be held against: each with the place where it stands."""
-    if "$schema" in schema and validator_for(schema, default=None) is None:
+    kind = type(validator_of(schema))
+    if "$schema" in schema and kind.META_SCHEMA["$schema"].rstrip("#") != str(schema["$schema"]).rstrip("#"):
         yield "$schema names no version of JSON Schema that is known"
         return
-    kind = type(validator_of(schema))
     for error in kind(kind.META_SCHEMA, format_checker=kind.FORMAT_CHECKER).iter_errors(schema):
         yield f"{'.'.join(map(str, error.absolute_path))}: {error.message}"
     yield from _lost_references(schema)
@@ -80,9 +80,8 @@ def problems_of(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _lost_references(schema: Mapping[str, Any]) -> Iterator[str]:
     """Name the references that lead out of the file, to nothing, or round in a circle."""
-    draft = validator_for(schema, default=None)
-    by = DRAFT202012 if draft is None else specification_with(draft.META_SCHEMA["$schema"])
-    resolver = Registry().resolver_with_root(by.create_resource(schema))
+    draft = specification_with(type(validator_of(schema)).META_SCHEMA["$schema"])
+    resolver = Registry().resolver_with_root(draft.create_resource(schema))
     for reference in sorted(set(_references(schema))):
         seen, at = set[str](), reference
         try:
@@ -123,7 +122,9 @@ def _in_words(error: ValidationError) -> Iterator[str]:
     name = _place(error)
     if error.validator == "required":
         at = f"{name}." if name else ""
-        yield from (f"{at}{one} is missing" for one in error.validator_value if one not in error.instance)
+        wanted: Any = error.validator_value
+        there: Any = error.instance
+        yield from (f"{at}{one} is missing" for one in wanted if one not in there)
     elif error.validator == "type":
         yield f"{name} is of another type" if name else "it is no JSON object"
     elif error.validator is None:
