@@ -92,5 +92,8 @@ def known_outcome(name: str) -> Iterator[None]:
 
 
 def words(error: BaseException) -> str:
-    """Return the kind of an error and its first line, cut: a proxy may answer with a whole page."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:_SHOWN]}"
+    """Return the kind of an error and its first line, cut in the middle: a proxy may answer with a whole page, and clients end with the cause."""
+    line = str(error).partition("\n")[0]
+    if len(line) > _SHOWN:
+        line = f"{line[: _SHOWN // 2]} ... {line[-_SHOWN // 2 :]}"
+    return f"{type(error).__name__}: {line}"
