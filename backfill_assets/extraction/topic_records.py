@@ -27,6 +27,7 @@ from backfill_assets.extraction.brokers import reader_settings, shown
 from backfill_assets.extraction.record_files import RecordFiles
 from resources import processes
 from resources.sinks.leaders import LEADERS_CHANGE
+from resources.sinks.message_headers import headers_of
 
 _BATCH_BYTES = 16 << 20
 _MOST_RECORDS, _FIRST_RECORDS = 20_000, 16
@@ -346,7 +347,9 @@ def _columns(
     """
     count = len(batch)
     stamps = [one.timestamp() for one in batch]
-    headers = [_headers_of(one, where) for one in batch]
+    headers = [headers_of(one) for one in batch]
+    if unnamed := [one for one, own in zip(batch, headers, strict=True) if own is None]:
+        raise _without_names(unnamed[0], where)
     # a time that no timestamp has is none: the record is kept, and the plan of a run counts those without
     times = [at if kind in _TIME_TYPES and 0 <= at <= _LAST_MILLISECOND else None for kind, at in stamps]
     columns = {
@@ -364,36 +367,26 @@ def _columns(
     return rows, [at for at in times if at is not None], size
 
 
-def _headers_of(record: Message, where: str) -> Sequence[tuple[str, bytes | None]]:
-    """Return the headers of a record.
-
-    Raises:
-        _NotRead: if a name is no text: Kafka says that it is, and no broker looks.
-    """
-    try:
-        return record.headers() or ()
-    except (UnicodeDecodeError, SystemError) as error:
-        # the client may go on with an error that it has raised, and then says that of itself
-        if not isinstance(error.__cause__ if isinstance(error, SystemError) else error, UnicodeDecodeError):
-            raise
-        at = record.offset() or 0
-        raise _NotRead(
-            f"{where}: the record at offset {at:,} has a header whose name is no UTF-8",
-            "a record is landed as it came, and names of headers are texts: a client that writes others breaks Kafka's protocol",
-            f"land what is before it (--until-offsets {record.partition()}:{at}), then what is after it (--from-offsets "
-            f"{record.partition()}:{at + 1}, with --accept-gap REASON); find out who writes so",
-        ) from None
+def _without_names(record: Message, where: str) -> _NotRead:
+    """Say that a record has a header whose name is no text."""
+    at = record.offset() or 0
+    return _NotRead(
+        f"{where}: the record at offset {at:,} has a header whose name is no UTF-8",
+        "a record is landed as it came, and names of headers are texts: a client that writes others breaks Kafka's protocol",
+        f"land what is before it (--until-offsets {record.partition()}:{at}), then what is after it (--from-offsets "
+        f"{record.partition()}:{at + 1}, with --accept-gap REASON); find out who writes so",
+    )
 
 
-def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> arrow.Array:
+def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> arrow.Array:
     """Return the headers of records as lists of names and values."""
     kind = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
     offsets, names, values, total = [0], [], [], 0
     for own in headers:
-        for name, value in own:
+        for name, value in own or ():
             names.append(name)
             values.append(value)
-        total += len(own)
+        total += len(own or ())
         offsets.append(total)
     entries = arrow.StructArray.from_arrays(
         [arrow.array(names, arrow.string()), arrow.array(values, arrow.binary())], fields=list(kind)

@@ -16,6 +16,7 @@ from manifests.errors import Problem, SinkRefused
 from resources.settings import REDACTED
 from resources.sinks.declared import SinkDeclaration, ToTopic
 from resources.sinks.leaders import once_led
+from resources.sinks.message_headers import headers_of
 from resources.sinks.topic_events import PUBLICATION, SEQUENCE, Heard, Message, Throttle
 
 WAIT_SECONDS = 30.0
@@ -244,7 +245,7 @@ class Topic:
         self.require_there(starts)
         heard = {place: Heard() for place in starts}
         for _, place, offset, message in self._of(publication, starts, ends):
-            heard[place].add(message.key() or b"", message.value() or b"", tuple(message.headers() or ()), offset)
+            heard[place].add(message.key() or b"", message.value() or b"", tuple(headers_of(message) or ()), offset)
         return heard
 
     def require_there(self, starts: Mapping[int, int]) -> None:
@@ -280,7 +281,7 @@ class Topic:
                     if offset >= ends[place]:
                         left.discard(place)
                         continue
-                    headers = _headers(message)
+                    headers = dict(headers_of(message) or ())  # no event of ours has a name that is no text
                     if headers.get(PUBLICATION) == wanted:
                         yield self._number(headers.get(SEQUENCE), place, offset), place, offset, message
                     if offset == ends[place] - 1:
@@ -360,18 +361,6 @@ class Topic:
 
     def _refused(self, what: str, rule: str, fix: str = _AGAIN) -> SinkRefused:
         return SinkRefused(Problem(f"the topic {self.name} of the sink {self._sink} {what}", rule, fix))
-
-
-def _headers(message: Any) -> dict[str, bytes | None]:
-    """Return the headers of a message; none of one whose names of headers are no text: no event of ours is so."""
-    try:
-        return dict(message.headers() or ())
-    except UnicodeDecodeError:
-        return {}
-    except SystemError as error:  # as the client may say it: it goes on with an error that it has raised
-        if isinstance(error.__cause__, UnicodeDecodeError):
-            return {}
-        raise
 
 
 def _client(sink: str) -> Any:
