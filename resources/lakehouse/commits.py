@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -24,10 +24,10 @@ from resources.lakehouse.catalog import Tables
 from resources.lakehouse.catalog_errors import known_outcome
 from resources.lakehouse.declared_tables import isolation_problems
 from resources.lakehouse.fences import not_fenced, require_unfenced
-from resources.lakehouse.live_files import files_in, require_same_files
+from resources.lakehouse.live_files import files_in, require_same_files, sequence_numbers
 from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import committable, require_countable
-from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement
+from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement, Rewriting
 from resources.lakehouse.scopes import Scope, any_of, span_of
 from resources.lakehouse.summaries import ACTION_PROPERTY, RUN_PROPERTY, each_with, snapshot_with
 from resources.logs import traces
@@ -56,8 +56,12 @@ def commit_replacement(
     *,
     branch: str = MAIN_BRANCH,
     token: int | None = None,
+    same_rows: Mapping[str, int] | None = None,
 ) -> int:
     """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced; return its id.
+
+    With `same_rows` it says that readers have the rows that they had, and files that delete rows may be among those that go and
+    come: it has the data sequence number of each file that comes back, by path.
 
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
@@ -65,12 +69,17 @@ def commit_replacement(
     head = table.snapshot_by_name(branch)
     require_countable(table, head)
     operation = Operation.APPEND if head is None else Operation.OVERWRITE
+    gone, made = list(old), Replacement if same_rows is None else Rewriting
     with QuickTransaction(table) as transaction:
-        replacement = Replacement(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch)
+        replacement = made(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch)
         replacement.own_requirements = not_fenced(token)
+        if isinstance(replacement, Rewriting):
+            replacement.sequence_numbers = same_rows or {}
+            replacement.deletes_going = frozenset(file for file in gone if file.content != DataFileContent.DATA)
+            gone = [file for file in gone if file.content == DataFileContent.DATA]
         with replacement as update:
             update.delete_by_predicate(scope)
-            for file in old:
+            for file in gone:
                 update.delete_data_file(file)
             for file in new:
                 update.append_data_file(file)
@@ -177,12 +186,14 @@ def commit_in_scopes(
     branch: str = MAIN_BRANCH,
     token: int | None = None,
     present: Sequence[DataFile] | None = None,
+    as_of: Snapshot | None = None,
 ) -> Commit:
     """Commit a replacement for a run's action; it is tried again while commits elsewhere in the table come between.
 
     A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first,
     and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
-    `present` are the files that the scopes hold, where not all of them go.
+    `present` are the files that the scopes hold, where not all of them go. Where it leaves their rows as they are
+    (`Scope.same_rows`), `as_of` is the snapshot whose files come back.
 
     Raises:
         EnvironmentRefused: if the table would let a concurrent append through; and as `retry` does.
@@ -197,6 +208,10 @@ def commit_in_scopes(
     run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
     exchanged = {file.file_path for file in new}, {file.file_path for file in old}
     tried, committed = False, set[int]()
+    same_rows = None
+    if scopes[0].same_rows:
+        came = {} if as_of is None else sequence_numbers(table, as_of)
+        same_rows = {file.file_path: came[file.file_path] for file in new if file.file_path in came}
 
     def made(table: Table) -> Snapshot | None:
         """Return the snapshot of this replacement: what else came since may say the same words of itself."""
@@ -216,7 +231,9 @@ def commit_in_scopes(
             held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
             require_same_files(name, span, old if present is None else present, list(held.values()))
         tried = True
-        committed.add(commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token))
+        committed.add(
+            commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token, same_rows=same_rows)
+        )
 
     with traces.span("commit", table=name, action=action, files_added=len(new), files_removed=len(old)):
         retry(tables, name, replace_files, table)
