@@ -89,11 +89,12 @@ _OF_THE_PLATFORM = {
 
 def gate_spec(run: RunContext) -> GateSpec:
     """Return what the chunks of a plan are held against."""
-    return spec_of(
+    found = spec_of(
         run.target,
         lineage(run.plan, run.target.model),
         parts_of(run.platform.lakehouse.table(run.target.name), run.target).by,
     )
+    return replace(found, rewritten=run.plan.compaction is not None)
 
 
 def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_progress) -> None:

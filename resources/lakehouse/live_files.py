@@ -118,6 +118,11 @@ def files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[Data
     return [file for file in live_files(table, snapshot, scope.filter) if _is_of_parts(table, scope, file)]
 
 
+def data_files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[DataFile]:
+    """Return the files that may hold rows of a scope, without those that delete rows."""
+    return [file for file in files_in(table, snapshot, scope) if file.content == DataFileContent.DATA]
+
+
 def _is_of_parts(table: Table, scope: Scope, file: DataFile) -> bool:
     return scope.division is None or not scope.parts or may_lie_in(table, scope.division, scope.parts, file)
 

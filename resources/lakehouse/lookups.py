@@ -23,7 +23,7 @@ from manifests.division import Division
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
 from resources.lakehouse.containment import in_words, instants_of, reaching_out
-from resources.lakehouse.live_files import files_and_deletes, files_at, files_in, live_files, pinned_snapshot
+from resources.lakehouse.live_files import data_files_in, files_and_deletes, files_at, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
 from resources.lakehouse.metadata import (
     column_of,
@@ -171,7 +171,7 @@ def has_version(table: Table, version: str) -> bool:
 
 def rows_in(table: Table, scope: Scope) -> int:
     """Return how many rows the current files of a scope hold."""
-    return sum(file.record_count for file in files_in(table, table.current_snapshot(), scope))
+    return sum(file.record_count for file in data_files_in(table, table.current_snapshot(), scope))
 
 
 def files_beyond(
@@ -195,7 +195,7 @@ def files_across(
     With `chunk_of` (from an instant to the key of its time) also those that hold rows of more than one chunk, by that and by
     the `division` of the table.
     """
-    files = files_in(table, table.current_snapshot(), scope)
+    files = data_files_in(table, table.current_snapshot(), scope)
     beyond = {file.file_path for file in reaching_out(table, scope, files)}
     if chunk_of is not None:
         for file in files:

@@ -193,7 +193,7 @@ class Rewriting(Replacement):
         return manifests
 
     def _writer_of_deletes(self, spec_id: int) -> ManifestWriterV2:
-        return _WriterOfDeletes(
+        return WriterOfDeletes(
             self.spec(spec_id), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
         )
 
@@ -207,7 +207,7 @@ class Rewriting(Replacement):
         return Summary(operation=Operation.REPLACE, **said.additional_properties)
 
 
-class _WriterOfDeletes(ManifestWriterV2):
+class WriterOfDeletes(ManifestWriterV2):
     """PyIceberg's writer of manifests, for manifests of files that delete rows."""
 
     def content(self) -> ManifestContent:
