@@ -165,7 +165,9 @@ def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
             "rewrite the table's files by its values or buckets with the engine that writes it",
         )
         return
-    if wanted.values is not None or (_goes_by_chunks(manifest) and (target.chunking is Chunking.HOUR or target.chunk_values)):
+    if wanted.values is not None or (
+        _goes_by_chunks(manifest) and (target.chunking is Chunking.HOUR or target.chunk_values)
+    ):
         yield Problem(
             f"{target.name} has chunks of {target.chunking.lower()}s"
             + (f" and of {target.chunk_values}" if target.chunk_values else "")

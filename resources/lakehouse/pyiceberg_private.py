@@ -211,6 +211,7 @@ class WriterOfDeletes(ManifestWriterV2):
     """PyIceberg's writer of manifests, for manifests of files that delete rows."""
 
     def content(self) -> ManifestContent:
+        """Return what its entries are."""
         return ManifestContent.DELETES
 
     @property
