@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from backfill_assets.declarations.target import (
     ALL_CHUNKS_GATE,
@@ -44,6 +45,9 @@ from resources.lakehouse.compactable import FILE_SIZE_PROPERTY, ChunkFiles, chun
 from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.facade import ChunkRecord, RunRecord
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 def reading_itself(target: TargetTable) -> TargetTable:
     """Return a target as a compaction has it: computed from its own rows, by nothing, and held against nothing else."""
@@ -68,19 +72,21 @@ def reading_itself(target: TargetTable) -> TargetTable:
     )
 
 
-def _as_it_is(inputs: Inputs, context: TransformContext) -> object:
+def _as_it_is(inputs: Inputs, context: TransformContext) -> DataFrame:
     del context
     return inputs.source
 
 
 def with_compaction(platform: Platform, target: TargetTable, plan: Plan, manifest: RunManifest) -> Plan:
-    """Return the plan of a compaction with what is rewritten into what: of its chunks, those that are worth it.
+    """Return the plan of a compaction with what is rewritten into what: of its chunks, those that are worth it. Any other as it is.
 
     Raises:
         PlanRefused: if there is nothing to do, a file that deletes rows cannot go with its files, or the table has a size of files
             that is none.
         InputRefused: if rows are deleted by their values.
     """
+    if manifest.kind != COMPACTION:
+        return plan
     table, base = platform.lakehouse.table(target.name), plan.base_snapshot_id
     size, said_by = _file_size(target.name, table.properties, manifest)
     found: dict[str, ChunkFiles] = {}

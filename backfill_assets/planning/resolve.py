@@ -72,12 +72,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     """
     refused = _Refusals()
     _ask_of_names_and_grants(platform, manifest, refused)
-    target = platform.products.find_target(manifest.target.table)
-    if target is None:
-        refused.add(_without_target(platform, manifest))
-        raise refused.as_one()
-    compacts = manifest.kind is Kind.COMPACTION
-    target = reading_itself(target) if compacts else target
+    target = _target_of(platform, manifest, refused)
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
@@ -120,11 +115,24 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
             logs=found_logs(platform, target, manifest, states_of(found)) if as_declared else {},
             topics=topics_of(platform, manifest),
         )
-        plan = with_compaction(platform, target, plan, manifest) if compacts else plan
+        plan = with_compaction(platform, target, plan, manifest)
         plan = with_costs(platform, with_dry_run_terms(platform, plan, manifest, policy, source, whole))
     if refused.number:
         raise refused.as_one()
     return plan
+
+
+def _target_of(platform: Platform, manifest: RunManifest, refused: _Refusals) -> TargetTable:
+    """Return the target of a manifest, as a run of its kind has it.
+
+    Raises:
+        Refused: with what was refused before, if no product declares it.
+    """
+    target = platform.products.find_target(manifest.target.table)
+    if target is None:
+        refused.add(_without_target(platform, manifest))
+        raise refused.as_one()
+    return reading_itself(target) if manifest.kind is Kind.COMPACTION else target
 
 
 def _ask_of_names_and_grants(platform: Platform, manifest: RunManifest, refused: _Refusals) -> None:

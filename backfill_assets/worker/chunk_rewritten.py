@@ -104,11 +104,11 @@ def _digest(rows: pl.DataFrame, kinds: Mapping[str, pl.DataType]) -> str:
 
 def _name(before: pl.DataFrame, after: pl.DataFrame, key: Sequence[str], violations: dict[str, Violation]) -> None:
     """Add which rows differ; where each has a counterpart that says the same, that some of them are there more often."""
-    columns = {"on": list(key), "nulls_equal": True}
-    for rule, rows, others in ((LOST_RULE, before, after), (ADDED_RULE, after, before)):
-        if (alone := rows.join(others, how="anti", **columns)).height:
+    on = list(key)
+    for rule, rows, beside in ((LOST_RULE, before, after), (ADDED_RULE, after, before)):
+        if (alone := rows.join(beside, on=on, how="anti", nulls_equal=True)).height:
             add_violation(violations, rule, alone.height, _shown(alone))
-    both = before.join(after, how="inner", suffix=_OWN, **columns)
+    both = before.join(after, on=on, how="inner", suffix=_OWN, nulls_equal=True)
     others = [name for name in before.columns if name not in key]
     differs = [pl.col(name).ne_missing(pl.col(f"{name}{_OWN}")) for name in others]
     changed = both.filter(pl.any_horizontal(differs)) if differs else both.clear()

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import BooleanExpression
@@ -176,6 +177,17 @@ def landed(
     return snapshot
 
 
+def _require_isolation(table: Table) -> None:
+    if problems := isolation_problems(table):
+        raise EnvironmentRefused(problems)
+
+
+def _numbers_of(table: Table, files: Sequence[DataFile], as_of: Snapshot | None) -> dict[str, int]:
+    """Return the data sequence number of each file that comes back from a snapshot, by path."""
+    had = {} if as_of is None else sequence_numbers(table, as_of)
+    return {file.file_path: had[file.file_path] for file in files if file.file_path in had}
+
+
 def commit_in_scopes(
     tables: Tables,
     table: Table,
@@ -193,25 +205,22 @@ def commit_in_scopes(
     A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first,
     and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
     `present` are the files that the scopes hold, where not all of them go. Where it leaves their rows as they are
-    (`Scope.same_rows`), `as_of` is the snapshot whose files come back.
+    (`same_rows` of a scope), `as_of` is the snapshot whose files come back.
 
     Raises:
         EnvironmentRefused: if the table would let a concurrent append through; and as `retry` does.
         LeaseLost: if the token is fenced.
         ScopeChanged: if the scopes no longer hold those files; nothing has changed then.
     """
-    if problems := isolation_problems(table):
-        raise EnvironmentRefused(problems)
+    _require_isolation(table)
     name = ".".join(table.name())
     anywhere, span = any_of(scopes), span_of(scopes)
     known = {snapshot.snapshot_id for snapshot in table.snapshots()}
     run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
     exchanged = {file.file_path for file in new}, {file.file_path for file in old}
     tried, committed = False, set[int]()
-    same_rows = None
-    if scopes[0].same_rows:
-        came = {} if as_of is None else sequence_numbers(table, as_of)
-        same_rows = {file.file_path: came[file.file_path] for file in new if file.file_path in came}
+    same_rows = _numbers_of(table, new, as_of) if scopes[0].same_rows else None
+    commit = partial(commit_replacement, branch=branch, token=token, same_rows=same_rows)
 
     def made(table: Table) -> Snapshot | None:
         """Return the snapshot of this replacement: what else came since may say the same words of itself."""
@@ -231,16 +240,14 @@ def commit_in_scopes(
             held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
             require_same_files(name, span, old if present is None else present, list(held.values()))
         tried = True
-        committed.add(
-            commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token, same_rows=same_rows)
-        )
+        committed.add(commit(table, anywhere, old, new, properties))
 
     with traces.span("commit", table=name, action=action, files_added=len(new), files_removed=len(old)):
         retry(tables, name, replace_files, table)
         snapshot = made(tables.table(name))
         if snapshot is None:
             raise RuntimeError(
-                f"the commit of {action} of '{run_id}' to {name} returned, but its snapshot is not in the history"
+                f"the commit of {action} of '{run_id}' to {name} returned, and no snapshot of it is there"
             )
         traces.note(snapshot_id=str(snapshot.snapshot_id))
     return Commit(snapshot.snapshot_id, len(new), len(old))
