@@ -436,8 +436,6 @@ class RunManifest(Part):
 
     @model_validator(mode="after")
     def _mode_fits_kind(self) -> Self:
-        if problem := compaction_problem(self):
-            raise ValueError(problem)
         natural = mode_of(self.kind)
         if self.mode not in {None, natural, Mode.DRY_RUN}:
             raise ValueError(f"a run of kind {self.kind} has mode {natural} or DRY_RUN, not {self.mode}")
@@ -453,6 +451,8 @@ class RunManifest(Part):
             )
         if self.overlap_days and self.cut_line is None:
             raise ValueError("overlapDays is counted from cutLine, which is missing")
+        if problem := compaction_problem(self):
+            raise ValueError(problem)
         return self
 
     @property

@@ -202,10 +202,9 @@ def commit_in_scopes(
 ) -> Commit:
     """Commit a replacement for a run's action; it is tried again while commits elsewhere in the table come between.
 
-    A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first,
-    and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
-    `present` are the files that the scopes hold, where not all of them go. Where it leaves their rows as they are
-    (`same_rows` of a scope), `as_of` is the snapshot whose files come back.
+    A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first, and then whether
+    the scopes still hold the same files: only that refuses, whatever PyIceberg said. `present` are the files that the scopes
+    hold, where not all of them go. Of scopes with the `same_rows`, `as_of` is the snapshot whose files come back.
 
     Raises:
         EnvironmentRefused: if the table would let a concurrent append through; and as `retry` does.
@@ -219,16 +218,15 @@ def commit_in_scopes(
     run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
     exchanged = {file.file_path for file in new}, {file.file_path for file in old}
     tried, committed = False, set[int]()
-    same_rows = _numbers_of(table, new, as_of) if scopes[0].same_rows else None
-    commit = partial(commit_replacement, branch=branch, token=token, same_rows=same_rows)
+    back = _numbers_of(table, new, as_of) if scopes[0].same_rows else None
+    commit = partial(commit_replacement, branch=branch, token=token, same_rows=back)
 
     def made(table: Table) -> Snapshot | None:
         """Return the snapshot of this replacement: what else came since may say the same words of itself."""
         said = list(each_with(table, RUN_PROPERTY, run_id, action, branch))
         ours = next((one for one in said if one.snapshot_id in committed), None)
-        return ours or next(
-            (one for one in said if one.snapshot_id not in known and changed_by(table, one) == exchanged), None
-        )
+        others = (one for one in said if one.snapshot_id not in known)
+        return ours or next((one for one in others if changed_by(table, one) == exchanged), None)
 
     def replace_files(table: Table) -> None:
         nonlocal tried
@@ -236,9 +234,8 @@ def commit_in_scopes(
             return  # it has landed, whatever the catalog has said, and whoever has the lease by now
         require_unfenced(table, token)
         if tried:
-            current = table.snapshot_by_name(branch)
-            held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
-            require_same_files(name, span, old if present is None else present, list(held.values()))
+            there = [file for one in scopes for file in files_in(table, table.snapshot_by_name(branch), one)]
+            require_same_files(name, span, old if present is None else present, there)
         tried = True
         committed.add(commit(table, anywhere, old, new, properties))
 
