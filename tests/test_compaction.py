@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.installation import Platform
+from backfill_assets.operations import garbage
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.splitting import split_files
@@ -43,6 +44,7 @@ from manifests.model import Mode, RunManifest
 from manifests.reading import manifest_from
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.pyiceberg_private import Append, WriterOfDeletes
+from resources.ledger.transactions import system_clock
 
 FEBRUARY = date(2024, 2, 1), date(2024, 2, 29)
 _PATH, _POSITION = 2147483546, 2147483545
@@ -379,6 +381,18 @@ def test_chunks_stay_those_of_the_run_that_published_them(tmp_path: Path) -> Non
     rollback(platform, "history")
     assert verify(platform, data=True).everything == []
     assert days["start"] == orders.FIRST
+
+
+def test_a_collection_of_garbage_leaves_what_readers_get_of_a_compaction(tmp_path: Path) -> None:
+    world = streamed(tmp_path, lots=3)
+    platform, later = world.platform, system_clock() + timedelta(days=400)
+    world.published(compaction())
+    before = rows_of(platform)
+    found = garbage.find(platform, at=later)
+    garbage.collect(platform, found, by="ana", at=later)
+    assert rows_of(platform) == before
+    assert verify(platform, data=True, at=later).everything == []
+    assert wrong(platform) == set()
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------------
