@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
+from backfill_assets.operations.garbage import collect, find
 from backfill_assets.operations.splitting import split_files
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
@@ -379,6 +380,71 @@ def test_chunks_stay_those_of_the_run_that_published_them(tmp_path: Path) -> Non
     rollback(platform, "history")
     assert verify(platform, data=True).everything == []
     assert days["start"] == orders.FIRST
+
+
+def collected(platform: Platform) -> None:
+    """Collect what policy keeps no longer in some years' time: the snapshots that pins have kept are the second collection's."""
+    at = datetime.now(UTC) + timedelta(days=4_000)
+    for _ in range(2):
+        collect(platform, find(platform, at=at), by="ana", at=at)
+
+
+def there(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if Path(local_path(path)).exists()]
+
+
+def test_what_a_compaction_has_replaced_and_brought_goes_once_later_runs_have_its_chunks(tmp_path: Path) -> None:
+    world = streamed(tmp_path, lots=2)
+    platform = world.platform
+    deleted(platform, lambda row: row["order_id"] % 7 == 3)
+    deletes = {one.file_path for task in files(platform) for one in task.delete_files}
+    before = rows_of(platform)
+    world.published(compaction())
+    compacted = {task.file.file_path for task in files(platform)}
+    collected(platform)
+    assert there(deletes) == list(deletes), "while readers get its files, it can be taken back"
+    assert wrong(platform) == set()
+    world.published(orders.manifest("restated", orders.FIRST, orders.LAST))
+    collected(platform)
+    assert len(there(compacted)) == 4, "a run that is rolled back brings them back"
+    assert wrong(platform) == set()
+    rollback(platform, "restated")
+    assert rows_of(platform) == before
+    reinstate(platform, "restated")
+    world.published(orders.manifest("again", orders.FIRST, orders.LAST, version="1.0.0"))
+    after = rows_of(platform)
+    collected(platform)
+    assert rows_of(platform) == after
+    assert there(compacted) == []
+    assert pins(platform) == set(), "nothing keeps the files that it read"
+    assert platform.ledger.run("compact").state is RunState.PUBLISHED
+    assert wrong(platform) == set()
+    with pytest.raises(PublicationRefused):
+        rollback(platform, "compact")
+    assert rows_of(platform) == after
+
+
+def pins(platform: Platform) -> set[str]:
+    return {name for name in platform.lakehouse.table(ORDERS).refs() if name.startswith("pinned-")}
+
+
+def test_a_compaction_that_was_compacted_again_or_rolled_back_keeps_nothing_for_ever(tmp_path: Path) -> None:
+    world = streamed(tmp_path, lots=2)
+    platform = world.platform
+    world.published(compaction("first"))
+    first = {task.file.file_path for task in files(platform)}
+    deleted(platform, lambda row: row["order_id"] % 7 == 3)
+    before = rows_of(platform)
+    world.published(compaction("second"))
+    collected(platform)
+    assert len(there(first)) == 4, "a rollback of the second has them back"
+    assert "before-first" not in platform.lakehouse.table(ORDERS).refs()
+    assert wrong(platform) == set()
+    rollback(platform, "second")
+    assert rows_of(platform) == before
+    collected(platform)
+    assert rows_of(platform) == before
+    assert wrong(platform) == {"publication-not-in-history"}, "as of any run that was collected, and holds its rows again"
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ now follows from the ledger's publications, as `compacted` has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -155,23 +155,64 @@ def compacted(platform: Platform, target: str, keys: Collection[str] | None = No
     That is where whoever held a chunk when it was compacted holds it today, or nobody did and does: who has taken a chunk since has
     brought its own files, and whose change is undone gives back what was there.
     """
-    runs = [one for one in platform.ledger.runs(target=target, states=[RunState.PUBLISHED]) if one.kind == COMPACTION]
-    if not runs:
-        return {}
-    holdings: dict[str, list[AcceptedVersion]] = {}
-    for one in platform.ledger.holdings(target):
-        holdings.setdefault(one.chunk, []).append(one)
     found: dict[str, Compacted] = {}
-    for record in sorted(runs, key=lambda one: _landed(platform, one)):
-        at = _landed(platform, record)
-        for chunk in platform.ledger.chunks(record.run_id):
-            own = holdings.get(chunk.chunk, [])
-            then = [one.run_id for one in own if one.accepted_at <= at and (one.ended_at is None or one.ended_at > at)]
-            today = [one.run_id for one in own if one.ended_at is None]
-            if then == today and (keys is None or chunk.chunk in keys):
+    for record, at, chunks in _published(platform, target):
+        for chunk, own in chunks:
+            if (keys is None or chunk.chunk in keys) and _taken_since(own, at) is None:
                 found[chunk.chunk] = Compacted(record.run_id, chunk)
     return found
 
 
-def _landed(platform: Platform, record: RunRecord) -> datetime:
-    return platform.ledger.landed(record.run_id)[-1].landed_at
+def outlived(platform: Platform, target: str) -> dict[str, datetime]:
+    """Return the published compactions of a target none of whose files readers get any more, each with since when.
+
+    Each of its chunks was taken by a run since, or compacted again. A run of which that is true is SUPERSEDED; a compaction holds no
+    chunk that could be taken from it.
+    """
+    found: dict[str, datetime] = {}
+    again: dict[str, datetime] = {}
+    for record, at, chunks in reversed(_published(platform, target)):
+        since: list[datetime | None] = []
+        for chunk, own in chunks:
+            known = [one for one in (_taken_since(own, at), again.get(chunk.chunk)) if one is not None]
+            since.append(min(known, default=None))
+            again[chunk.chunk] = at
+        if since and None not in since:
+            found[record.run_id] = max(one for one in since if one is not None)
+    return found
+
+
+_Chunks = list[tuple[ChunkRecord, list[AcceptedVersion]]]
+
+
+def _published(platform: Platform, target: str) -> list[tuple[RunRecord, datetime, _Chunks]]:
+    """Return the published compactions of a target in the order of their commits, each with when that was, and who has held its chunks."""
+    runs = [one for one in platform.ledger.runs(target=target, states=[RunState.PUBLISHED]) if one.kind == COMPACTION]
+    if not runs:
+        return []
+    holdings: dict[str, list[AcceptedVersion]] = {}
+    for one in platform.ledger.holdings(target):
+        holdings.setdefault(one.chunk, []).append(one)
+    found = [
+        (
+            record,
+            platform.ledger.landed(record.run_id)[-1].landed_at,
+            [(chunk, holdings.get(chunk.chunk, [])) for chunk in platform.ledger.chunks(record.run_id)],
+        )
+        for record in runs
+    ]
+    return sorted(found, key=lambda one: one[1])
+
+
+def _taken_since(own: Sequence[AcceptedVersion], at: datetime) -> datetime | None:
+    """Return since when a chunk is another run's than at an instant, by all who have held it; None if it is not."""
+    then = {one.run_id for one in own if one.accepted_at <= at and (one.ended_at is None or one.ended_at > at)}
+    today = [one for one in own if one.ended_at is None]
+    if then == {one.run_id for one in today}:
+        return None
+    if then:
+        return max(one.ended_at for one in own if one.run_id in then and one.ended_at is not None)
+    since = today[0].accepted_at  # nobody held it: since the first of those who have taken it from one another
+    while earlier := [one.accepted_at for one in own if one.ended_at == since and one.accepted_at < since]:
+        since = min(earlier)
+    return since
