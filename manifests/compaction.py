@@ -105,7 +105,8 @@ def compaction_problem(manifest: RunManifest) -> str:
 def _of_computing(manifest: RunManifest) -> Iterator[str]:
     """Yield the fields that say something of how rows are computed, or to whom they are told."""
     said: dict[str, Any] = {
-        "source.snapshotId": manifest.source.snapshot_id,
+        # a dry run is of what the plan has pinned that it is made for
+        "source.snapshotId": None if manifest.mode == "DRY_RUN" else manifest.source.snapshot_id,
         "source.range": manifest.source.range,
         "source.startFrom": manifest.source.start_from,
         "source.log": manifest.source.log,

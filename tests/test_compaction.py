@@ -18,10 +18,12 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from support import put_in_force
 from test_existing_tables import spec_of
 from test_taking_back import dying_at
 from worlds import SPARK, World
 
+from backfill_assets import decisions
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
@@ -31,6 +33,7 @@ from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
 from backfill_assets.operations.garbage import collect, find
 from backfill_assets.operations.splitting import split_files
+from backfill_assets.planning.dry_runs import manifest_of_dry_run
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
@@ -38,7 +41,7 @@ from backfill_assets.staging import executor
 from backfill_assets.worker.chunk_rewritten import ADDED_RULE, CHANGED_RULE, LOST_RULE
 from benchmarks import orders
 from benchmarks.orders import ORDERS, opened, rows_of
-from manifests.errors import InputRefused, ManifestRefused, PlanRefused, PublicationRefused
+from manifests.errors import InputRefused, ManifestRefused, PlanRefused, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode, RunManifest
 from manifests.reading import manifest_from
@@ -289,11 +292,37 @@ def test_a_row_that_is_another_after_staging_is_named_and_nothing_is_published(t
     assert len(files(world.platform)) == 12
 
 
+# --- a dry run first ----------------------------------------------------------------------------------------------------
+
+
+def test_where_the_policy_wants_a_dry_run_a_compaction_is_approved_on_one_of_what_it_has_pinned(tmp_path: Path) -> None:
+    world = streamed(tmp_path, lots=3)
+    platform = world.platform
+    deleted(platform, lambda row: row["order_id"] % 7 == 3)
+    put_in_force(platform, {"name": "test", "rules": [{"dryRun": {"fromChunks": 2, "chunksAtLeast": 1}}]})
+    planned = plan_run(platform, compaction(end=date(2024, 2, 29)))
+    appended(platform, at=lambda row: row["ordered_at"].month == 3)  # others go on writing elsewhere
+    before = rows_of(platform)
+    with pytest.raises(TransitionRefused, match="dry run"):
+        decisions.approve(platform, planned.run_id, by="grace")
+    dry = plan_run(platform, manifest_of_dry_run(platform, planned.run_id, "ada"))
+    assert dry.plan.base_snapshot_id == dry.plan.source_snapshot_id == planned.plan.base_snapshot_id
+    decisions.approve(platform, dry.run_id, by="grace")
+    world.stage(platform.ledger.run(dry.run_id))
+    assert platform.ledger.run(dry.run_id).state is RunState.VALIDATED
+    assert rows_of(platform) == before
+    decisions.approve(platform, planned.run_id, by="grace")
+    world.stage(platform.ledger.run(planned.run_id))
+    publish(platform, planned.run_id)
+    assert rows_of(platform) == before
+    assert verify(platform, data=True).everything == []
+
+
 # --- others, meanwhile --------------------------------------------------------------------------------------------------
 
 
-def appended(platform: Platform) -> None:
-    lines = [{**row, "order_id": row["order_id"] + 10_000} for row in orders.lines(10).to_pylist()]
+def appended(platform: Platform, at: Callable[[dict[str, Any]], bool] = lambda _: True) -> None:
+    lines = [{**row, "order_id": row["order_id"] + 10_000} for row in orders.lines(10).to_pylist() if at(row)]
     stream(platform.lakehouse.table(ORDERS), lines, 1)
 
 

@@ -75,9 +75,9 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     target = _target_of(platform, manifest, refused)
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
-    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
+    base_snapshot_id, read_snapshot_id = _snapshots_of(platform, target, manifest)
     references = reference_states(platform, target, manifest)
-    source = _source_state(platform, target, manifest.source.snapshot_id, refused)
+    source = _source_state(platform, target, read_snapshot_id, refused)
     if source is None:
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
@@ -120,6 +120,17 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     if refused.number:
         raise refused.as_one()
     return plan
+
+
+def _snapshots_of(platform: Platform, target: TargetTable, manifest: RunManifest) -> tuple[int | None, int | None]:
+    """Return the snapshot of the target that a run goes on from, and the one of its source that it reads, if that is known yet.
+
+    A compaction reads what it goes on from: the target as it is now, or, as a dry run, as the plan has it that it was made for.
+    """
+    current, wanted = platform.lakehouse.snapshot_id(target.name), manifest.source.snapshot_id
+    if manifest.kind is not Kind.COMPACTION:
+        return current, wanted
+    return (current, current) if wanted is None else (wanted, wanted)
 
 
 def _target_of(platform: Platform, manifest: RunManifest, refused: _Refusals) -> TargetTable:
