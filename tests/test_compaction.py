@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -28,6 +29,7 @@ from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.schema import TABLE_PROPERTIES, iceberg_schema
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
@@ -37,6 +39,7 @@ from backfill_assets.planning.dry_runs import manifest_of_dry_run
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
+from backfill_assets.review.diff import diff_here
 from backfill_assets.staging import executor
 from backfill_assets.worker.chunk_rewritten import ADDED_RULE, CHANGED_RULE, LOST_RULE
 from benchmarks import orders
@@ -61,10 +64,21 @@ def compaction(
     return manifest_from(text | {"target": target, "development": True} | changes)
 
 
-def streamed(tmp_path: Path, *parts: tuple[str, str], lots: int = 12, lines: int = 2_000, **properties: str) -> World:
-    """Return an installation whose target a stream has written, lot after lot: as many files a month as there are lots."""
-    platform = opened(tmp_path / "home", spark=SPARK)
-    lakehouse, schema = platform.lakehouse, iceberg_schema(orders.Order)
+def streamed(
+    tmp_path: Path,
+    *parts: tuple[str, str],
+    lots: int = 12,
+    lines: int = 2_000,
+    target: TargetTable = orders.TARGET,
+    more: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    **properties: str,
+) -> World:
+    """Return an installation whose target a stream has written, lot after lot: as many files a month as there are lots.
+
+    `more` are values of further columns, taken in turns.
+    """
+    platform = opened(tmp_path / "home", target, spark=SPARK)
+    lakehouse, schema = platform.lakehouse, iceberg_schema(target.model)
     lakehouse.catalog.create_namespace_if_not_exists("silver")
     table = lakehouse.catalog.create_table(
         ORDERS,
@@ -72,7 +86,10 @@ def streamed(tmp_path: Path, *parts: tuple[str, str], lots: int = 12, lines: int
         partition_spec=spec_of(*(parts or (("ordered_on", "month"),))),
         properties=TABLE_PROPERTIES | properties,
     )
-    stream(table, orders.lines(lines).to_pylist(), lots)
+    rows = orders.lines(lines).to_pylist()
+    for place, row in enumerate(rows):
+        row |= {name: values[place % len(values)] for name, values in more.items()}
+    stream(table, rows, lots)
     orders.fill(platform, lines)
     return World(platform, tmp_path / "home")
 
@@ -216,6 +233,25 @@ def test_deletes_are_applied_and_come_back_with_the_files_whose_rows_they_delete
     reinstate(platform, "compact")
     assert rows_of(platform) == before
     assert not any(task.delete_files for task in files(platform))
+
+
+def test_rows_keep_every_value_whatever_columns_are_named(tmp_path: Path) -> None:
+    more = {"file": ("a.csv", None, "b.csv"), "score": (0.0, -0.0, float("nan"), None, 1.5, float("inf"))}
+    platform = (world := streamed(tmp_path, lots=2, target=replace(orders.TARGET, model=orders.Delivered), more=more)).platform
+    before = [str(row) for row in rows_of(platform)]
+    assert "-0.0" in "".join(before)
+    world.published(compaction())
+    assert [str(row) for row in rows_of(platform)] == before
+    assert verify(platform, data=True).everything == []
+
+
+def test_a_diff_of_a_compaction_that_applies_deletes_says_that_there_is_none(tmp_path: Path) -> None:
+    platform = (world := streamed(tmp_path, lots=2)).platform
+    deleted(platform, lambda row: row["order_id"] == 500)
+    world.validated(compaction())
+    with pytest.raises(InputRefused, match="'compact' is a compaction") as refused:
+        diff_here(platform, "compact")
+    assert "backfill status compact" in refused.value.problems[0].fix
 
 
 # --- how large files become ---------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from manifests.plan import PlannedChunk
 from resources.lakehouse.facade import PinnedRead
 from resources.lakehouse.scopes import any_of
 
-FILE_FOLDER = "file"
-"""Name of the folder of each file of a chunk: its number, in the order of the key."""
+FILE_FOLDER = "file-number"
+"""Name of the folder of each file of a chunk: its number, in the order of the key. No model has a column that is named so."""
 _ROWS = "_rows_of_a_file"
 
 
