@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -19,12 +19,10 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
-from support import put_in_force
 from test_existing_tables import spec_of
 from test_taking_back import dying_at
 from worlds import SPARK, World
 
-from backfill_assets import decisions
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.reproduce import Outcome, reproduce
 from backfill_assets.audit.verification import verify
@@ -33,18 +31,15 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.doctor.repairing import mend
-from backfill_assets.operations.garbage import collect, find
 from backfill_assets.operations.splitting import split_files
-from backfill_assets.planning.dry_runs import manifest_of_dry_run
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import reinstate, rollback
-from backfill_assets.review.diff import diff_here
 from backfill_assets.staging import executor
 from backfill_assets.worker.chunk_rewritten import ADDED_RULE, CHANGED_RULE, LOST_RULE
 from benchmarks import orders
 from benchmarks.orders import ORDERS, opened, rows_of
-from manifests.errors import InputRefused, ManifestRefused, PlanRefused, PublicationRefused, TransitionRefused
+from manifests.errors import InputRefused, ManifestRefused, PlanRefused, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode, RunManifest
 from manifests.reading import manifest_from
@@ -237,21 +232,14 @@ def test_deletes_are_applied_and_come_back_with_the_files_whose_rows_they_delete
 
 def test_rows_keep_every_value_whatever_columns_are_named(tmp_path: Path) -> None:
     more = {"file": ("a.csv", None, "b.csv"), "score": (0.0, -0.0, float("nan"), None, 1.5, float("inf"))}
-    platform = (world := streamed(tmp_path, lots=2, target=replace(orders.TARGET, model=orders.Delivered), more=more)).platform
+    platform = (
+        world := streamed(tmp_path, lots=2, target=replace(orders.TARGET, model=orders.Delivered), more=more)
+    ).platform
     before = [str(row) for row in rows_of(platform)]
     assert "-0.0" in "".join(before)
     world.published(compaction())
     assert [str(row) for row in rows_of(platform)] == before
     assert verify(platform, data=True).everything == []
-
-
-def test_a_diff_of_a_compaction_that_applies_deletes_says_that_there_is_none(tmp_path: Path) -> None:
-    platform = (world := streamed(tmp_path, lots=2)).platform
-    deleted(platform, lambda row: row["order_id"] == 500)
-    world.validated(compaction())
-    with pytest.raises(InputRefused, match="'compact' is a compaction") as refused:
-        diff_here(platform, "compact")
-    assert "backfill status compact" in refused.value.problems[0].fix
 
 
 # --- how large files become ---------------------------------------------------------------------------------------------
@@ -326,32 +314,6 @@ def test_a_row_that_is_another_after_staging_is_named_and_nothing_is_published(t
     assert errors.keys() == {"2024-02"}, errors
     assert rule in errors["2024-02"]
     assert len(files(world.platform)) == 12
-
-
-# --- a dry run first ----------------------------------------------------------------------------------------------------
-
-
-def test_where_the_policy_wants_a_dry_run_a_compaction_is_approved_on_one_of_what_it_has_pinned(tmp_path: Path) -> None:
-    world = streamed(tmp_path, lots=3)
-    platform = world.platform
-    deleted(platform, lambda row: row["order_id"] % 7 == 3)
-    put_in_force(platform, {"name": "test", "rules": [{"dryRun": {"fromChunks": 2, "chunksAtLeast": 1}}]})
-    planned = plan_run(platform, compaction(end=date(2024, 2, 29)))
-    appended(platform, at=lambda row: row["ordered_at"].month == 3)  # others go on writing elsewhere
-    before = rows_of(platform)
-    with pytest.raises(TransitionRefused, match="dry run"):
-        decisions.approve(platform, planned.run_id, by="grace")
-    dry = plan_run(platform, manifest_of_dry_run(platform, planned.run_id, "ada"))
-    assert dry.plan.base_snapshot_id == dry.plan.source_snapshot_id == planned.plan.base_snapshot_id
-    decisions.approve(platform, dry.run_id, by="grace")
-    world.stage(platform.ledger.run(dry.run_id))
-    assert platform.ledger.run(dry.run_id).state is RunState.VALIDATED
-    assert rows_of(platform) == before
-    decisions.approve(platform, planned.run_id, by="grace")
-    world.stage(platform.ledger.run(planned.run_id))
-    publish(platform, planned.run_id)
-    assert rows_of(platform) == before
-    assert verify(platform, data=True).everything == []
 
 
 # --- others, meanwhile --------------------------------------------------------------------------------------------------
@@ -445,71 +407,6 @@ def test_chunks_stay_those_of_the_run_that_published_them(tmp_path: Path) -> Non
     rollback(platform, "history")
     assert verify(platform, data=True).everything == []
     assert days["start"] == orders.FIRST
-
-
-def collected(platform: Platform) -> None:
-    """Collect what policy keeps no longer in some years' time: the snapshots that pins have kept are the second collection's."""
-    at = datetime.now(UTC) + timedelta(days=4_000)
-    for _ in range(2):
-        collect(platform, find(platform, at=at), by="ana", at=at)
-
-
-def there(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if Path(local_path(path)).exists()]
-
-
-def test_what_a_compaction_has_replaced_and_brought_goes_once_later_runs_have_its_chunks(tmp_path: Path) -> None:
-    world = streamed(tmp_path, lots=2)
-    platform = world.platform
-    deleted(platform, lambda row: row["order_id"] % 7 == 3)
-    deletes = {one.file_path for task in files(platform) for one in task.delete_files}
-    before = rows_of(platform)
-    world.published(compaction())
-    compacted = {task.file.file_path for task in files(platform)}
-    collected(platform)
-    assert there(deletes) == list(deletes), "while readers get its files, it can be taken back"
-    assert wrong(platform) == set()
-    world.published(orders.manifest("restated", orders.FIRST, orders.LAST))
-    collected(platform)
-    assert len(there(compacted)) == 4, "a run that is rolled back brings them back"
-    assert wrong(platform) == set()
-    rollback(platform, "restated")
-    assert rows_of(platform) == before
-    reinstate(platform, "restated")
-    world.published(orders.manifest("again", orders.FIRST, orders.LAST, version="1.0.0"))
-    after = rows_of(platform)
-    collected(platform)
-    assert rows_of(platform) == after
-    assert there(compacted) == []
-    assert pins(platform) == set(), "nothing keeps the files that it read"
-    assert platform.ledger.run("compact").state is RunState.PUBLISHED
-    assert wrong(platform) == set()
-    with pytest.raises(PublicationRefused):
-        rollback(platform, "compact")
-    assert rows_of(platform) == after
-
-
-def pins(platform: Platform) -> set[str]:
-    return {name for name in platform.lakehouse.table(ORDERS).refs() if name.startswith("pinned-")}
-
-
-def test_a_compaction_that_was_compacted_again_or_rolled_back_keeps_nothing_for_ever(tmp_path: Path) -> None:
-    world = streamed(tmp_path, lots=2)
-    platform = world.platform
-    world.published(compaction("first"))
-    first = {task.file.file_path for task in files(platform)}
-    deleted(platform, lambda row: row["order_id"] % 7 == 3)
-    before = rows_of(platform)
-    world.published(compaction("second"))
-    collected(platform)
-    assert len(there(first)) == 4, "a rollback of the second has them back"
-    assert "before-first" not in platform.lakehouse.table(ORDERS).refs()
-    assert wrong(platform) == set()
-    rollback(platform, "second")
-    assert rows_of(platform) == before
-    collected(platform)
-    assert rows_of(platform) == before
-    assert wrong(platform) == {"publication-not-in-history"}, "as of any run that was collected, and holds its rows again"
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------------

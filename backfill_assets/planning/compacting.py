@@ -72,6 +72,17 @@ def reading_itself(target: TargetTable) -> TargetTable:
     )
 
 
+def snapshots_of(platform: Platform, target: TargetTable, manifest: RunManifest) -> tuple[int | None, int | None]:
+    """Return the snapshot of the target that a run goes on from, and the one of its source that it reads, if that is known yet.
+
+    A compaction reads what it goes on from: the target as it is now, or, as a dry run, as the plan has it that it was made for.
+    """
+    current, wanted = platform.lakehouse.snapshot_id(target.name), manifest.source.snapshot_id
+    if manifest.kind != COMPACTION:
+        return current, wanted
+    return (current, current) if wanted is None else (wanted, wanted)
+
+
 def _as_it_is(inputs: Inputs, context: TransformContext) -> DataFrame:
     del context
     return inputs.source

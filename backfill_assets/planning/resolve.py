@@ -20,7 +20,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state
-from backfill_assets.planning.compacting import reading_itself, with_compaction
+from backfill_assets.planning.compacting import reading_itself, snapshots_of, with_compaction
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.dry_runs import with_dry_run_terms
 from backfill_assets.planning.foreign_tables import require_usable_tables
@@ -75,7 +75,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     target = _target_of(platform, manifest, refused)
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
-    base_snapshot_id, read_snapshot_id = _snapshots_of(platform, target, manifest)
+    base_snapshot_id, read_snapshot_id = snapshots_of(platform, target, manifest)
     references = reference_states(platform, target, manifest)
     source = _source_state(platform, target, read_snapshot_id, refused)
     if source is None:
@@ -120,17 +120,6 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     if refused.number:
         raise refused.as_one()
     return plan
-
-
-def _snapshots_of(platform: Platform, target: TargetTable, manifest: RunManifest) -> tuple[int | None, int | None]:
-    """Return the snapshot of the target that a run goes on from, and the one of its source that it reads, if that is known yet.
-
-    A compaction reads what it goes on from: the target as it is now, or, as a dry run, as the plan has it that it was made for.
-    """
-    current, wanted = platform.lakehouse.snapshot_id(target.name), manifest.source.snapshot_id
-    if manifest.kind is not Kind.COMPACTION:
-        return current, wanted
-    return (current, current) if wanted is None else (wanted, wanted)
 
 
 def _target_of(platform: Platform, manifest: RunManifest, refused: _Refusals) -> TargetTable:
