@@ -56,6 +56,13 @@ class Order(Published, Bare):
     """An order, priced."""
 
 
+class Delivered(Order):
+    """An order, priced, with the file that it came in, and a measure."""
+
+    file: str = pa.Field(nullable=True)
+    score: float = pa.Field(nullable=True)
+
+
 def orders(inputs: Inputs, context: TransformContext) -> DataFrame:
     """Return the orders, in version 2 with a surcharge."""
     price = F.col("price") if context.version == "1.0.0" else F.col("price") + F.lit(Decimal("1.00"))

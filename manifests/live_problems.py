@@ -13,7 +13,7 @@ from types import MappingProxyType
 from manifests.chunks import Chunking, aligned, cut, first_day, last_day
 from manifests.errors import Problem
 from manifests.facts import BaseState, SourceState, TargetContract
-from manifests.model import Mode, RunManifest
+from manifests.model import Kind, Mode, RunManifest
 
 
 def live_problems(
@@ -41,8 +41,8 @@ def live_problems(
     is_live = manifest.execution_mode is Mode.LIVE
     known = [at for at in (base.complete_at, base.held_at) if at is not None]
     newest = max(known, default=None) if is_live else base.live_at
-    if manifest.execution_mode is Mode.RECONCILIATION:
-        newest = None  # nothing is replaced
+    if manifest.execution_mode is Mode.RECONCILIATION or manifest.kind is Kind.COMPACTION:
+        newest = None  # no row is replaced
     if newest is not None and source.committed_at < newest:
         if not is_live:
             held = f"published by LIVE in this range from {contract.source}"

@@ -7,19 +7,20 @@ Put here what can be judged from the text alone: fields, and the rules between t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from manifests.canonical import canonical_json, sha256_of
 from manifests.chunks import EVER
+from manifests.compaction import FILE_SIZES, REWRITING, REWRITING_VERSION, compaction_problem
 from manifests.division import MOST_VALUES
-from manifests.expected import Expected
-from manifests.fields import MOST_DAYS, Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
+from manifests.fields import Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
 from manifests.limits import Limits, Safety
 from manifests.merge_policy import StricterPolicy
+from manifests.run_terms import Evidence, Freeze, Validation, WarmUp
 from manifests.source_pins import ChangedSource, FurtherPin, SourceLog, StartFrom
 from manifests.steps import Progressive, Sample, Series
 
@@ -45,6 +46,8 @@ class Kind(StrEnum):
     REPLAY = "REPLAY"
     RECONCILIATION = "RECONCILIATION"
     LIVE = "LIVE"
+    COMPACTION = "COMPACTION"
+    """Nothing of it: the same rows in fewer files, of about the size that is declared."""
 
 
 class Mode(StrEnum):
@@ -286,6 +289,7 @@ class Target(Part):
     publish_range: DayRange = ALL_TIME
     _later = frozenset(
         {"publish_range", "merge", "version", "acceptance", "corrections", "files_across_border", "values"}
+        | {"file_size_bytes"}
     )
 
     merge: Merge | None = None
@@ -294,6 +298,7 @@ class Target(Part):
     corrections: Corrections | None = None
     files_across_border: FilesAcrossBorder = FilesAcrossBorder.REFUSE
     values: Annotated[tuple[PartName, ...], Field(min_length=1, max_length=MOST_VALUES)] | None = None
+    file_size_bytes: Annotated[int, whole_number(*FILE_SIZES, "how many bytes a file has about")] | None = None
 
     @field_validator("values")
     @classmethod
@@ -348,49 +353,6 @@ class Conflict(Part):
     on_conflict: OnConflict = OnConflict.REFUSE
     max_replans: Annotated[int, whole_number(1, 20, "how often the run may be planned again")] = 3
     wait_minutes: Annotated[int, whole_number(1, 10_080, "how many minutes the run waits")] = 60
-
-
-class Freeze(Part):
-    """Live writes to the publish range wait from approval until the run has ended, at most so long."""
-
-    hours: Annotated[int, whole_number(1, 168, "how many hours LIVE waits")]
-
-    def describe(self) -> str:
-        """Say in words what LIVE does."""
-        return f"those to the publish range wait from the approval until the run has ended, at most {self.hours} hours (freeze)"
-
-
-class WarmUp(Part):
-    """How many days before the publish range are read as well."""
-
-    days: Annotated[int, whole_number(0, MOST_DAYS, "how many days before the publish range are read as well")]
-
-
-class Validation(Part):
-    """Which run-level gates must pass (all that the target declares, unless named), with which tolerances, and what must come out."""
-
-    _later = frozenset({"expected"})
-
-    gates: tuple[Name, ...] | None = None
-    tolerances: dict[
-        Name,
-        Annotated[
-            float,
-            Field(
-                ge=0,
-                strict=True,
-                allow_inf_nan=False,
-                description="a tolerance is a finite number, 0 or more, without quotes",
-            ),
-        ],
-    ] = Field(default={})
-    expected: Expected | None = None
-
-
-class Evidence(Part):
-    """What is kept of a publication beside its proof: the diff, which compares every row by key once readers have them."""
-
-    diff: bool = True
 
 
 class RunManifest(Part):
@@ -461,6 +423,17 @@ class RunManifest(Part):
             raise ValueError("a reference table is named once")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_its_own_rows(cls, said: Any) -> Any:
+        """Fill in what a compaction has no choice of: it reads its own target, and rewrites files."""
+        if not isinstance(said, Mapping) or said.get("kind") != Kind.COMPACTION:
+            return said
+        target = said.get("target")
+        own = target.get("table") if isinstance(target, Mapping) else getattr(target, "table", None)
+        rewriting = {"name": REWRITING, "version": REWRITING_VERSION}
+        return {"transform": rewriting, **({} if own is None else {"source": {"table": own}}), **said}
+
     @model_validator(mode="after")
     def _mode_fits_kind(self) -> Self:
         natural = mode_of(self.kind)
@@ -478,6 +451,8 @@ class RunManifest(Part):
             )
         if self.overlap_days and self.cut_line is None:
             raise ValueError("overlapDays is counted from cutLine, which is missing")
+        if problem := compaction_problem(self):
+            raise ValueError(problem)
         return self
 
     @property

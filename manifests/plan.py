@@ -17,6 +17,7 @@ from manifests.breaker import PlannedBreaker
 from manifests.canonical import LATER, canonical_pieces, reader_of, sha256_of_text
 from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
+from manifests.compaction import CompactionTerms
 from manifests.costs import RunCosts
 from manifests.data_terms import DataTerms
 from manifests.division import Division
@@ -229,6 +230,8 @@ class Plan:
     """Past which thresholds it is paused, and its canary."""
     costs: RunCosts | None = field(default=None, metadata=LATER)
     """What it is estimated to take; None where nothing is on record to learn from, and nothing costs or is limited."""
+    compaction: CompactionTerms | None = field(default=None, metadata=LATER)
+    """Of a compaction, what is rewritten into what; None where rows are computed."""
     dry_run: DryRunTerms | None = field(default=None, metadata=LATER)
     """Why nobody approves it without a dry run of some of its chunks, by the policy; None: anybody does who may."""
 

@@ -16,10 +16,13 @@ from launches import Launch, launch
 from worlds import END, FEW_GATES, SPARK, TARGET, World, make_world
 
 from backfill_assets import faults
+from backfill_assets.audit.verification import verify
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.publication.publisher import publish
 from backfill_assets.review.diff import recorded_diff
 from manifests.lifecycle import RunState
+from manifests.model import Mode
+from manifests.reading import manifest_from
 from resources.lakehouse.facade import local_path
 
 KILLED = -9
@@ -58,6 +61,8 @@ EVERYWHERE = (
     "recording.sent",
     "comparing.kept",
 )
+OF_A_COMPACTION = tuple(point for point in EVERYWHERE if point not in {"recording.sent", "comparing.kept"})
+"""It tells no sink, and has no diff: no row changes."""
 BEFORE_THE_LEDGERS_COMMIT = {"staging.written", "staging.derived"}
 ONCE_LANDED = {"publishing.committed", "publishing.recorded", "recording.told", "recording.sent", "comparing.kept"}
 
@@ -98,6 +103,35 @@ def test_the_same_command_after_each_kill_ends_as_if_nothing_had_happened(
     assert states.count("COMMITTED") == 1
     assert "INTENT" not in states
     assert disturbed.plan_hash == ledger.run(run_id).plan_hash
+
+
+@pytest.mark.parametrize(
+    ("run_id", "points"),
+    [("compact", IN_EACH_PHASE), pytest.param("compact-all", OF_A_COMPACTION, marks=pytest.mark.exhaustive)],
+    ids=["a kill in each phase", "a kill at every point"],
+)
+def test_a_compaction_that_is_killed_ends_as_if_nothing_had_happened(
+    world: World, run_id: str, points: tuple[str, ...]
+) -> None:
+    scope, session = world.scope(*CHUNKS), world.platform.spark.session(Mode.BACKFILL)
+    most = session.conf.get("spark.sql.files.maxRecordsPerFile")
+    session.conf.set("spark.sql.files.maxRecordsPerFile", "20")
+    world.published(world.manifest(f"small-files-{run_id}", target=scope))
+    session.conf.set("spark.sql.files.maxRecordsPerFile", most or "4000000")
+    before, held, ledger = world.rows(), world.platform.ledger.accepted(TARGET), world.platform.ledger
+    history = world.snapshots()
+    text = {"runId": run_id, "kind": "COMPACTION", "requestedBy": "ana", "reason": "a reason that is long enough"}
+    world.announced(manifest_from(text | {"target": scope, "development": True}))
+    for point in points:
+        command(world, "run", run_id, fault=point).finish(KILLED)
+        assert world.rows().equals(before), point
+    command(world, "run", run_id).finish(0)
+    assert ledger.run(run_id).state is RunState.PUBLISHED
+    assert world.rows().equals(before)
+    assert world.platform.ledger.accepted(TARGET) == held
+    assert len(world.snapshots()) == len(history) + 1  # one publication, not one a try
+    assert [len(chunk.files) for chunk in ledger.chunks(run_id)] == [1] * 6
+    assert verify(world.platform, [run_id, f"small-files-{run_id}"], data=True).everything == []
 
 
 @pytest.mark.check

@@ -268,3 +268,44 @@ def test_rows_that_another_engine_has_deleted_from_a_source_are_not_computed_wit
     }
     assert {row["order_id"]: row["price"] for row in orders.rows_of(platform)} == left
     assert reproduce(platform, "first").outcome is Outcome.EQUAL
+
+
+def test_rows_that_another_engine_has_deleted_stay_deleted_in_a_compaction_and_after_it(tmp_path: Path) -> None:
+    jar()
+    name, run_id = name_of("deleted"), "compact"
+    rows = [row["ordered_at"].date() for row in orders.lines().to_pylist()]
+    pq.write_table(orders.lines().append_column("ordered_on", [rows]), tmp_path / "rows.parquet")
+    names = {"table": f"ice.{name}", "rows": str(tmp_path / "rows.parquet")}
+    by_java(
+        tmp_path,
+        [
+            "CREATE NAMESPACE ice.silver",
+            f"CREATE TABLE ice.{name} ({COLUMNS}) USING iceberg PARTITIONED BY (months(ordered_on)) "
+            + MERGE_ON_READ.format(2),
+            *(inserted(f"order_id % 3 = {lot}").format(**names) for lot in range(3)),
+            f"DELETE FROM ice.{name} WHERE order_id % 7 = 3",
+        ],
+    )
+    home = tmp_path / "home"
+    platform = orders.opened(home, target_of("deleted"), spark=SPARK, table_folders=[str(tmp_path / "lake")])
+    platform.lakehouse.catalog.create_namespace_if_not_exists("silver")
+    platform.lakehouse.catalog.register_table(name, f"file://{metadata_of(tmp_path, name)}")
+    orders.fill(platform)
+
+    def read_now() -> list[dict[str, Any]]:
+        return by_java(tmp_path, reads={"now": platform.lakehouse.table(name).metadata_location})["now"]
+
+    before = read_now()
+    assert len(before) == 2_000 - 286
+    text = {"runId": run_id, "kind": "COMPACTION", "requestedBy": "ana", "reason": "a reason that is long enough"}
+    days = {"start": orders.FIRST, "end": orders.LAST}
+    contract = manifest_from(text | {"target": {"table": name, "publishRange": days}, "development": True})
+    done = World(platform, home).published(contract)
+    assert (done.files_added, done.files_removed >= 16) == (4, True)
+    assert read_now() == before
+    assert platform.lakehouse.pinned(name, platform.lakehouse.snapshot_id(name)).deleted == ()
+    assert verify(platform, data=True).everything == []
+    rollback(platform, run_id)
+    assert platform.lakehouse.pinned(name, platform.lakehouse.snapshot_id(name)).deleted
+    assert read_now() == before
+    assert verify(platform, data=True).everything == []

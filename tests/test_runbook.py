@@ -50,7 +50,8 @@ from benchmarks.small_table import (
 )
 from manifests.lifecycle import RunState
 from manifests.limits import Safety
-from manifests.model import Conflict, Freeze, Mode, OnConflict, RunManifest
+from manifests.model import Conflict, Mode, OnConflict, RunManifest
+from manifests.run_terms import Freeze
 from manifests.steps import Series
 from resources.ledger import judged
 from resources.ledger.facade import Verdict

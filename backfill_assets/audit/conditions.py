@@ -77,7 +77,8 @@ def _code_conditions(platform: Platform, plan: Plan, recorded: Mapping[str, Chun
     )
     try:
         versions = tuple(platform.products.target(plan.target).versions)
-        wanting = "" if plan.transform_version in versions else f"it has {', '.join(versions)}"
+        is_there = plan.compaction is not None or plan.transform_version in versions  # a compaction has none
+        wanting = "" if is_there else f"it has {', '.join(versions)}"
     except Refused as refusal:
         wanting = refusal.problems[0].what
     if wanting:
@@ -128,7 +129,8 @@ def _get_back(code: CodeIdentity | ProductCode) -> str:
 def _pins(platform: Platform, plan: Plan) -> list[Condition]:
     """Return whether each pinned snapshot can be read as it was; of a reference also what it says today, to inform."""
     target = platform.products.find_target(plan.target)
-    read = None if target is None else before(target.window_column, plan.at(plan.read_until))
+    reads_itself = target is None or plan.compaction is not None
+    read = None if target is None or reads_itself else before(target.window_column, plan.at(plan.read_until))
     found = [_pin(platform, plan.source, plan.source_snapshot_id, Cause.SOURCE_DATA, read)]
     if plan.merge is not None and plan.merge.changed_since is not None:  # what has changed is read from both
         found.append(_pin(platform, plan.source, plan.merge.changed_since, Cause.SOURCE_DATA, read))

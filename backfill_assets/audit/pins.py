@@ -22,6 +22,7 @@ from manifests.further_sources import PinnedSource
 from manifests.model import DayRange
 from resources.lakehouse.contents import hash_of, said_of, sha256_at
 from resources.lakehouse.facade import before
+from resources.lakehouse.scopes import any_of
 from resources.lakehouse.snapshots import (
     Entry,
     Seen,
@@ -240,6 +241,8 @@ def _read_by(sealed: Sealed, table: str) -> BooleanExpression:
         return before(further.time_column, further.window(published.start, published.end)[1])
     if sealed.plan.get("merge") or table != sealed.plan.get("source"):
         return AlwaysTrue()
+    if sealed.plan.get("compaction") is not None:  # of its target, the chunks that it has rewritten
+        return any_of(list(sealed.scopes.values()))
     until = datetime.fromisoformat(str(sealed.plan["read_until"]))
     has_dates = sealed.plan.get("source_has_dates", False)
     return before(sealed.target.window_column, until.date() if has_dates else until)

@@ -25,6 +25,7 @@ from backfill_assets.audit.unknown_files import UnknownFiles
 from backfill_assets.evidence.collected import collected_files, collected_snapshots, collections
 from backfill_assets.evidence.column_records import Renamed, renamed
 from backfill_assets.evidence.seals import Sealed
+from backfill_assets.planning.compacting import compacted
 from backfill_assets.publication.under_way import Intent, intents_in
 from manifests.errors import EnvironmentRefused, Refused
 from manifests.lifecycle import PUBLISH, WAS_PUBLISHED
@@ -76,8 +77,14 @@ class PublishedTables:
         if data:
             self._inputs.read(world, sealed, found, self._collected_files)
         if rewritten and not data:
+            by_runs = sorted({one.run_id for one in compacted(self._platform, sealed.target.name, rewritten).values()})
+            who = (
+                f"compaction{'s' if len(by_runs) > 1 else ''} {', '.join(map(repr, by_runs))}"
+                if by_runs
+                else "somebody else"
+            )
             found.notes.append(
-                f"{len(rewritten)} of its chunks were rewritten by somebody else, into as many rows: "
+                f"{len(rewritten)} of its chunks were rewritten by {who}, into as many rows: "
                 f"--data says whether they are the same ({', '.join(sorted(rewritten)[:5])})"
             )
         if len(found.problems) > before and any(self._has_new_metadata(one) for one in seen):

@@ -19,8 +19,9 @@ from manifests.chunks import Chunking, cell_of, in_words
 from manifests.errors import Refused
 from manifests.expected import Expected
 from manifests.lifecycle import RunState
-from manifests.model import Freeze, Mode, days_in_words
+from manifests.model import Mode, days_in_words
 from manifests.plan import Plan
+from manifests.run_terms import Freeze
 from manifests.stages import Publish, Stage
 from resources.ledger.facade import ChunkRecord, ChunkState, RunRecord, Verdict
 from resources.ledger.launches import HELD
@@ -164,6 +165,7 @@ def plan(
         *([] if planned.mode is Mode.RECONCILIATION else [("transform's output", output_checked(planned))]),
         ("code", f"backfill-assets {planned.code.package_version}, content {planned.code}"),
         *(planned.merge.describe() if planned.merge is not None else []),
+        *(planned.compaction.describe() if planned.compaction is not None else []),
         *([("if chunks change meanwhile", planned.conflict.describe())] if planned.conflict is not None else []),
         *([("live writes", freeze.describe())] if freeze is not None else []),
         *(("tells", one) for one in tells),

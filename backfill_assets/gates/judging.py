@@ -35,6 +35,7 @@ from backfill_assets.gates.expected_figures import figures_finding
 from backfill_assets.gates.future_rows import future_rows_finding
 from backfill_assets.gates.merge_decisions import AMBIGUOUS_ROWS, decisions_finding
 from backfill_assets.gates.purity import purity_finding
+from backfill_assets.gates.rewritten import judge_rewritten
 from backfill_assets.gates.visible_rows import COMPUTED_TALLIES, TALLIES, VisibleRows
 from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_then import accepted_then
@@ -88,11 +89,12 @@ _OF_THE_PLATFORM = {
 
 def gate_spec(run: RunContext) -> GateSpec:
     """Return what the chunks of a plan are held against."""
-    return spec_of(
+    found = spec_of(
         run.target,
         lineage(run.plan, run.target.model),
         parts_of(run.platform.lakehouse.table(run.target.name), run.target).by,
     )
+    return replace(found, rewritten=run.plan.compaction is not None)
 
 
 def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_progress) -> None:
@@ -116,7 +118,7 @@ def _gate_waiting(platform: Platform, record: RunRecord, waiting: Sequence[Chunk
     for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
         run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
         with stopping.ending(run_id):
-            found, also = run_gates(run, chunks), judge_derived(run, chunks)
+            found, also = run_gates(run, chunks), judge_derived(run, chunks) | judge_rewritten(run, chunks)
         results += [_gated(result, also.get(result.chunk), chunk) for result, chunk in paired(found, chunks)]
     faults.reach("gating.judged")
     platform.ledger.record_gated(run_id, results)

@@ -37,9 +37,11 @@ from backfill_assets.operations.garbage_found import (
     TableGarbage,
 )
 from backfill_assets.operations.released_pins import needed_pins, releasable, release, tables_read
+from backfill_assets.planning.compacting import outlived
 from backfill_assets.planning.pinned_snapshots import keep as keep_pins
 from backfill_assets.publication.leasing import collecting_lease
 from backfill_assets.publication.topic_publishing import lacking
+from manifests.compaction import COMPACTION
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.lifecycle import RunState
 from resources import logs
@@ -173,8 +175,16 @@ def _forgettable(table: Table, look: _Look, before: datetime) -> tuple[list[str]
 
 
 def runs_over(platform: Platform, records: Sequence[RunRecord], at: datetime) -> dict[str, RunRecord]:
-    """Return the runs that are over for good, by id: lapsed, holding no chunk, and with no publication in doubt."""
+    """Return the runs that are over for good, by id: lapsed, holding no chunk, and with no publication in doubt.
+
+    A compaction stays PUBLISHED, and is past like a superseded run, once nobody gets its files any more.
+    """
     over = {record.run_id: record for record in records if lapsed(record, platform.settings, at)}
+    compactions = {record.run_id: record for record in records if record.kind == COMPACTION}
+    before = at - timedelta(days=platform.settings.keep_superseded_days)
+    for target in sorted({record.target for record in compactions.values()}):
+        gone = [run_id for run_id, since in outlived(platform, target).items() if since < before]
+        over |= {run_id: compactions[run_id] for run_id in gone if run_id in compactions}
     for target in sorted({record.target for record in over.values()}):
         for holder in platform.ledger.accepted(target).values():
             over.pop(holder, None)
@@ -399,8 +409,9 @@ def _collect_table(platform: Platform, listed: TableGarbage, at: datetime, tell:
         outcome.left[path] = "it is needed now, or it changed since it was listed"
     storage = Storage(table)
     owners = {record.run_id: record for record in platform.ledger.runs(target=listed.target)}
+    past = outlived(platform, listed.target).keys()
     for batch in _batches(deleting):
-        _delete(platform, storage, live, owners, batch, outcome)
+        _delete(platform, storage, live, owners, past, batch, outcome)
         faults.reach("collecting.deleted")
         tell(len(batch))
     for top in sorted({top for item in deleting if (top := _top(storage, item, owners.get(item.owner))) is not None}):
@@ -413,17 +424,21 @@ def _delete(
     storage: Storage,
     live: _Live,
     owners: Mapping[str, RunRecord],
+    past: Container[str],
     batch: Sequence[Garbage],
     outcome: Collected,
 ) -> None:
-    """Delete a batch of files, each only if no table has come to reference it and its run is still what it was."""
+    """Delete a batch of files, each only if no table has come to reference it and its run is still what it was.
+
+    `past` are published compactions whose files nobody gets any more.
+    """
     live.refresh()
     moved = {}
     for run_id in {item.owner for item in batch} & owners.keys():
         named = {place_of(text) for text in platform.ledger.repairs.named_paths(run_id)}
         present = platform.ledger.run(run_id)
         moved[run_id] = (present.state, present.updated_at) != (owners[run_id].state, owners[run_id].updated_at)
-        if present.state not in _FINISHED:
+        if present.state not in _FINISHED and run_id not in past:
             live.named |= named
     for item in batch:
         path = item.file.path

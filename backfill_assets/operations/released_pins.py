@@ -19,8 +19,8 @@ from resources.ledger.facade import RunRecord
 
 
 def tables_read(platform: Platform) -> list[str]:
-    """Return the tables that targets are computed from, sources and references."""
-    return sorted({name for target in platform.products.targets for name in target.every_read})
+    """Return the tables that plans read: those that targets are computed from, sources and references, and targets, which compactions read."""
+    return sorted({name for target in platform.products.targets for name in (target.name, *target.every_read)})
 
 
 def needed_pins(platform: Platform, records: Sequence[RunRecord], over: Container[str]) -> dict[str, set[int]]:

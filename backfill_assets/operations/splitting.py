@@ -27,7 +27,7 @@ from backfill_assets.publication.modes import strategy_of
 from manifests.chunks import Chunking, aligned, cut, key_of
 from manifests.errors import InputRefused, PlanRefused, Problem
 from manifests.lifecycle import ACCEPT, ENDED, WAS_PUBLISHED, RunState
-from manifests.model import FilesAcrossBorder, RunManifest
+from manifests.model import FilesAcrossBorder, Kind, RunManifest
 from resources import logs
 from resources.lakehouse.containment import days_of, in_words
 from resources.lakehouse.file_splits import Pieces, commit_split, split_file
@@ -97,9 +97,9 @@ def split_plan(platform: Platform, manifest: RunManifest) -> SplitPlan:
     problems = list(_against(manifest, target))
     if problems:
         raise PlanRefused(problems)
-    chunk_of = partial(key_of, target.chunking) if wanted.derives else None
+    chunk_of = partial(key_of, target.chunking) if _goes_by_chunks(manifest) else None
     files = files_across(table, scope_of(target, start, end), chunk_of)
-    first_days = [one.start for one in cut(target.chunking, start, end)] if wanted.derives else [start]
+    first_days = [one.start for one in cut(target.chunking, start, end)] if _goes_by_chunks(manifest) else [start]
     rolled_back = platform.ledger.runs(target=target.name, states=[RunState.ROLLED_BACK])
     ends_for = tuple(record.run_id for record in rolled_back if _touched(target, table, files, record))
     plan = SplitPlan(target.name, tuple(files), (*first_days, end + timedelta(days=1)), ends_for)
@@ -145,6 +145,11 @@ def split_files(platform: Platform, manifest: RunManifest, told: Callable[[int],
     return done
 
 
+def _goes_by_chunks(manifest: RunManifest) -> bool:
+    """Whether each file has to lie in one chunk, as where chunks are compared with what the target has of them."""
+    return manifest.target.derives or manifest.kind is Kind.COMPACTION
+
+
 def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
     wanted = manifest.target
     if wanted.files_across_border is not FilesAcrossBorder.SPLIT:
@@ -160,7 +165,9 @@ def _against(manifest: RunManifest, target: TargetTable) -> Iterator[Problem]:
             "rewrite the table's files by its values or buckets with the engine that writes it",
         )
         return
-    if wanted.values is not None or (wanted.derives and (target.chunking is Chunking.HOUR or target.chunk_values)):
+    if wanted.values is not None or (
+        _goes_by_chunks(manifest) and (target.chunking is Chunking.HOUR or target.chunk_values)
+    ):
         yield Problem(
             f"{target.name} has chunks of {target.chunking.lower()}s"
             + (f" and of {target.chunk_values}" if target.chunk_values else "")

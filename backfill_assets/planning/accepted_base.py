@@ -99,8 +99,9 @@ def _holders(platform: Platform, target: TargetTable, snapshot_id: int | None) -
     ledger = platform.ledger
     found = ledger.accepted(target.name)
     for run_id, action, _ in unrecorded_at(platform, target.name, snapshot_id):
-        if action != ROLLBACK:
-            found |= dict.fromkeys((chunk.key for chunk in ledger.run(run_id).plan.chunks), run_id)
+        plan = ledger.run(run_id).plan
+        if action != ROLLBACK and plan.compaction is None:  # which holds no chunk
+            found |= dict.fromkeys((chunk.key for chunk in plan.chunks), run_id)
     return found
 
 

@@ -20,6 +20,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state
+from backfill_assets.planning.compacting import reading_itself, snapshots_of, with_compaction
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.dry_runs import with_dry_run_terms
 from backfill_assets.planning.foreign_tables import require_usable_tables
@@ -71,15 +72,12 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
     """
     refused = _Refusals()
     _ask_of_names_and_grants(platform, manifest, refused)
-    target = platform.products.find_target(manifest.target.table)
-    if target is None:
-        refused.add(_without_target(platform, manifest))
-        raise refused.as_one()
+    target = _target_of(platform, manifest, refused)
     as_declared = _is_as_declared(platform, target, manifest, refused)
     # the base first: whatever LIVE publishes from here on is not in it, and refuses the publication of this plan
-    base_snapshot_id = platform.lakehouse.snapshot_id(target.name)
+    base_snapshot_id, read_snapshot_id = snapshots_of(platform, target, manifest)
     references = reference_states(platform, target, manifest)
-    source = _source_state(platform, target, manifest.source.snapshot_id, refused)
+    source = _source_state(platform, target, read_snapshot_id, refused)
     if source is None:
         raise refused.as_one()
     contract = replace(target, warm_up_days=_no_days).contract({})  # what can be said where the warm-up cannot
@@ -117,10 +115,24 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
             logs=found_logs(platform, target, manifest, states_of(found)) if as_declared else {},
             topics=topics_of(platform, manifest),
         )
+        plan = with_compaction(platform, target, plan, manifest)
         plan = with_costs(platform, with_dry_run_terms(platform, plan, manifest, policy, source, whole))
     if refused.number:
         raise refused.as_one()
     return plan
+
+
+def _target_of(platform: Platform, manifest: RunManifest, refused: _Refusals) -> TargetTable:
+    """Return the target of a manifest, as a run of its kind has it.
+
+    Raises:
+        Refused: with what was refused before, if no product declares it.
+    """
+    target = platform.products.find_target(manifest.target.table)
+    if target is None:
+        refused.add(_without_target(platform, manifest))
+        raise refused.as_one()
+    return reading_itself(target) if manifest.kind is Kind.COMPACTION else target
 
 
 def _ask_of_names_and_grants(platform: Platform, manifest: RunManifest, refused: _Refusals) -> None:
@@ -307,8 +319,10 @@ def _base_state(platform: Platform, target: TargetTable, manifest: RunManifest, 
     """Look up what the planner must know of the tables: for the manifest's publish mode, and beside live."""
     lakehouse, wanted = platform.lakehouse, manifest.target
     parts = parts_of(target.chunk_values, wanted.values)
+    compacts = manifest.kind is Kind.COMPACTION
     scope = scope_of(target, wanted.publish_range.start, wanted.publish_range.end, wanted.values)
-    chunk_of = partial(key_of, target.chunking) if wanted.derives else None
+    scope = replace(scope, same_rows=compacts)
+    chunk_of = partial(key_of, target.chunking) if wanted.derives or compacts else None
     known = base_state(platform, target, wanted.publish_range, snapshot_id, values=wanted.values)
     # rows of somebody else matter to what writes first rows only, and to what a kind means where no run holds a chunk
     holds_none = known.accepted.isdisjoint(
@@ -354,6 +368,8 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
     if table is not None and target is None:
         with refused.kept():
             platform.products.target(table)
+    if target is not None and kind is Kind.COMPACTION:
+        target = reading_itself(target)
     if target is not None:
         today = platform.ledger.now().date()
         draft = RunManifest.model_validate(

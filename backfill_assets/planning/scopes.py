@@ -13,8 +13,8 @@ from manifests.chunks import HOURS, Placed, stretches_of
 from resources.lakehouse.facade import Scope
 
 
-def chunk_scopes(target: TargetTable, chunks: Iterable[Placed]) -> dict[str, Scope]:
-    """Return chunks as scopes of the target, by key."""
+def chunk_scopes(target: TargetTable, chunks: Iterable[Placed], *, same_rows: bool = False) -> dict[str, Scope]:
+    """Return chunks as scopes of the target, by key; `same_rows` as of a `Scope`."""
     instants, division = target.has_instants, target.chunk_values  # what the model says, once for all of them
     return {
         chunk.key: Scope(
@@ -26,6 +26,7 @@ def chunk_scopes(target: TargetTable, chunks: Iterable[Placed]) -> dict[str, Sco
             HOURS[-1] if chunk.hour is None else chunk.hour,
             division if chunk.part else None,
             (chunk.part,) if chunk.part else (),
+            same_rows=same_rows,
         )
         for chunk in chunks
     }

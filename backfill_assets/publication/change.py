@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_then import held_then
-from backfill_assets.planning.scopes import stretch_scopes
+from backfill_assets.planning.scopes import chunk_scopes, stretch_scopes
 from backfill_assets.run_context import RunContext
 from manifests.lifecycle import PUBLISH, REINSTATE, ROLLBACK, WITHDRAW
 from manifests.model import PublishMode
@@ -58,11 +58,13 @@ class Options:
         version: the name of the version that is published.
         acceptance: when that version becomes what main shows; see `manifests.model.Acceptance`.
         corrections: whether correction events stand for the change or beside it; see `manifests.model.Corrections`.
+        compacts: whether rows are written anew as they are.
     """
 
     version: str | None = None
     acceptance: str | None = None
     corrections: str | None = None
+    compacts: bool = False
 
 
 class PublishStrategy(Protocol):
@@ -104,6 +106,10 @@ class PublishStrategy(Protocol):
 
     def is_derived(self, target: TargetTable, table: str) -> bool:
         """Whether what comes into a table was derived of the computed files; else these themselves come."""
+
+    @property
+    def same_rows(self) -> bool:
+        """Whether readers have the rows that they had, so that files which delete some of them come and go with the others."""
 
     def changes(self, derived: Collection[Any], replaced: Collection[Any]) -> bool:
         """Whether a chunk's days are changed of which these files were derived, and which names these to be replaced."""
@@ -361,8 +367,17 @@ class Change:
         for chunk in self.plan.chunks:
             if chunk.key in wanted:
                 by_base.setdefault(bases[chunk.key], []).append(chunk)
-        found = [(scope, base) for base, chunks in by_base.items() for scope in stretch_scopes(self.target, chunks)]
+        found = [
+            (replace(scope, same_rows=self.strategy.same_rows), base)
+            for base, chunks in by_base.items()
+            for scope in stretch_scopes(self.target, chunks)
+        ]
         return sorted(found, key=lambda one: (one[0].first, one[0].parts))
+
+    @property
+    def chunk_scopes(self) -> dict[str, Scope]:
+        """Each planned chunk as a scope, by key."""
+        return chunk_scopes(self.target, self.plan.chunks, same_rows=self.strategy.same_rows)
 
 
 def held_by_others_since(change: Change) -> dict[str, str]:

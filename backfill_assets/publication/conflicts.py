@@ -126,7 +126,7 @@ def _first_output(change: Change) -> str:
 
 def _differing_files(change: Change, conflicts: list[str], limit: int = 20) -> list[str]:
     """Name files that came and went since the base, chunk by chunk."""
-    scopes = chunk_scopes(change.target, [chunk for chunk in change.plan.chunks if chunk.key in set(conflicts)])
+    scopes = {key: scope for key, scope in change.chunk_scopes.items() if key in set(conflicts)}
     lakehouse, name = change.platform.lakehouse, change.target.name
     listed = partial(lakehouse.paths_by_chunk, name, scopes=scopes, with_others=change.plan.values is None)
     present, bases = listed(None), {change.plans[key].base_snapshot_id for key in scopes}

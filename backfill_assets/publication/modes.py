@@ -29,7 +29,8 @@ STRATEGIES: Strategies = {
 
 def strategy_of(plan: Plan) -> PublishStrategy:
     """Return how a plan's change is published and taken back."""
-    return STRATEGIES[plan.publish_mode](Options(plan.version, plan.acceptance, plan.corrections))
+    options = Options(plan.version, plan.acceptance, plan.corrections, compacts=plan.compaction is not None)
+    return STRATEGIES[plan.publish_mode](options)
 
 
 def strategy_in(plan: Mapping[str, Any]) -> PublishStrategy:
@@ -39,7 +40,8 @@ def strategy_in(plan: Mapping[str, Any]) -> PublishStrategy:
     """
     named = str(plan.get("publish_mode"))
     mode = PublishMode(named) if named in set(PublishMode) else PublishMode.REPLACE_PARTITIONS
-    return STRATEGIES[mode](Options(plan.get("version"), plan.get("acceptance"), plan.get("corrections")))
+    compacts = plan.get("compaction") is not None
+    return STRATEGIES[mode](Options(plan.get("version"), plan.get("acceptance"), plan.get("corrections"), compacts))
 
 
 def stages_of(products: Products, plan: Plan) -> list[Stage]:

@@ -16,7 +16,6 @@ from pyiceberg.table.snapshots import Snapshot
 
 from backfill_assets import faults
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.planning.scopes import chunk_scopes
 from backfill_assets.publication.change import Change, Options, held_by_others_since
 from manifests.chunks import Chunking, time_of
 from manifests.errors import Problem, PublicationRefused
@@ -35,6 +34,7 @@ class TableByTable:
     shows_main = True
     accepted_later = False
     leaves_files = False
+    same_rows = False
 
     @classmethod
     def of(cls, _options: Options) -> TableByTable:
@@ -118,7 +118,7 @@ class TableByTable:
         Also for corrections instead of a change: they say what to do with rows that the target had in those files.
         """
         lakehouse, target, plans = change.platform.lakehouse, change.target, change.plans
-        scopes = chunk_scopes(target, change.plan.chunks)
+        scopes = change.chunk_scopes
         bases = {plan.base_snapshot_id for plan in plans.values()} - {lakehouse.snapshot_of(target.name)}
         if not bases:  # nothing at all has changed
             return []

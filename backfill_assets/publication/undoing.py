@@ -14,6 +14,7 @@ from backfill_assets.evidence.events import REFUSED
 from backfill_assets.evidence.preconditions import require_own_rows, require_unharmed
 from backfill_assets.evidence.record_writing import catch_up
 from backfill_assets.installation import Platform
+from backfill_assets.planning.compacting import compacted
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication.announcements import (
     Published,
@@ -85,6 +86,14 @@ def _roll_back(platform: Platform, run_id: str, lease: Lease, after: int) -> tup
                 f"{len(chunks)} chunk(s) of '{run_id}' are held by later run(s) {', '.join(later)}: {in_words(chunks)}",
                 "a run is rolled back while it holds its whole scope",
                 f"roll back {', '.join(later)} first, or restate the scope with a new run",
+            )
+        )
+    if by := sorted({one.run_id for one in compacted(platform, record.target, held(platform, change)).values()}):
+        raise PublicationRefused(
+            Problem(
+                f"files of '{run_id}' were rewritten by compaction(s) {', '.join(by)}, with the same rows",
+                "a run is rolled back while the table has the files that it has brought",
+                f"roll back {', '.join(by)} first, or restate the scope with a new run",
             )
         )
     return _undo(platform, change, ROLLBACK, lease, after)

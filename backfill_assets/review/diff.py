@@ -169,6 +169,15 @@ def _require_staged(platform: Platform, run_id: str) -> tuple[RunRecord, list[Ch
                 _what_helps(record),
             )
         )
+    if record.plan.compaction is not None and any(one.deletes for one in record.plan.compaction.chunks):
+        raise InputRefused(
+            Problem(
+                f"run '{run_id}' is a compaction, of chunks of which rows are deleted by files of their own",
+                "a diff compares rows of files without deletes; what a compaction has written is held by its gate against every row "
+                "that readers have, with the deletes on them",
+                f"there is no other row to be shown: `backfill status {run_id}` says of each chunk what its gate has found",
+            )
+        )
     return record, chunks
 
 

@@ -24,6 +24,7 @@ from backfill_assets.planning.old_data import concealed
 from backfill_assets.review.diff import diff_here, diff_run, put_diff, unlinked_diff
 from backfill_assets.review.wording import in_short
 from backfill_assets.run_context import RunContext
+from manifests.compaction import COMPACTION
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Mode
@@ -54,7 +55,10 @@ def for_decision(platform: Platform, run_id: str) -> RunDiff | None:
     Rows of a table that a policy erases by subject are counted only. What cannot be compared is said, and stops nothing.
     """
     record = platform.ledger.run(run_id)
-    if not (decided_by_people(platform, record) and record.manifest.evidence.diff):
+    if (
+        not (decided_by_people(platform, record) and record.manifest.evidence.diff)
+        or record.plan.compaction is not None
+    ):
         return None
     try:
         keep = (0, 0) if concealed(RunContext.of(platform, record)).subject else (None, None)
@@ -106,9 +110,9 @@ def keep_diff(platform: Platform, run_id: str) -> RunDiff | None:
 def due(platform: Platform, record: RunRecord) -> str:
     """Return the id of the diff that is to be kept of a publication and is not yet; empty if there is none.
 
-    It is what the bundle names, unless the manifest says that none is kept.
+    It is what the bundle names, unless the manifest says that none is kept. A compaction changes no row: its gate has compared all.
     """
-    if record.state not in WAS_PUBLISHED or not record.manifest.evidence.diff:
+    if record.state not in WAS_PUBLISHED or not record.manifest.evidence.diff or record.kind == COMPACTION:
         return ""
     wanted = str(sealed_changes(platform, record.run_id).get("diff_id", ""))
     return "" if not wanted or _is_kept(platform, record.run_id, wanted) else wanted

@@ -30,12 +30,12 @@ def checked(platform: Platform, plan: Plan) -> Plan:
     """Return a plan whose transform was found to return the declared columns, as it is on record; it starts a Spark session.
 
     The transform is called for the first chunk, on the frames that the plan pins: no row is read, unless it asks for some. A
-    reconciliation computes nothing, and is returned as it is.
+    reconciliation and a compaction have none, and are returned as they are.
 
     Raises:
         PlanRefused: with everything that a run would be refused for before it computes a row.
     """
-    if plan.mode is Mode.RECONCILIATION or not plan.chunks:
+    if plan.mode is Mode.RECONCILIATION or plan.compaction is not None or not plan.chunks:
         return plan
     run = RunContext(platform, platform.products.target(plan.target), plan)
     chunks = plan.chunks[:1]

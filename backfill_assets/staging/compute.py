@@ -29,6 +29,7 @@ from backfill_assets.staging.folders import files_below, parts_of
 from backfill_assets.staging.log_rows import files_of_log, in_log, place_of
 from backfill_assets.staging.map_values import has_map
 from backfill_assets.staging.pinned_rows import read
+from backfill_assets.staging.rewriting import rewritten_rows
 from backfill_assets.staging.rows import (
     computed_rows,
     context_of,
@@ -292,16 +293,19 @@ def compute_batch(
             of it names what is not there, or a value is none of a UUID or a map.
     """
     platform, target, plan = run.platform, run.target, run.plan
-    inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read, whole_as_read))
-    context = transform_context(run, chunks)
     table = platform.lakehouse.table(target.name)
     schema, parts = table.schema(), parts_of(table, target)
-    rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
+    if plan.compaction is None:
+        inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read, whole_as_read))
+        context, folders = transform_context(run, chunks), parts.folders
+        rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
+    else:
+        rows, folders = rewritten_rows(run, chunks, schema, parts, on_read)
     if PURITY_GATE in plan.gates and other_engine(run.spark) is None:  # another shows no plan that Spark has analysed
         require_steady(plan, rows)
     counted = Observation()
     with running(plan):
-        rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*parts.folders).parquet(prefix)
+        rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*folders).parquet(prefix)
     files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
     require_arrived(rows, _written(counted), files, prefix)
     return finished(platform.workers, target, plan, schema, files)

@@ -148,7 +148,12 @@ def inputs_of(
 
 
 def lineage(plan: Plan, model: type[pa.DataFrameModel] = Published) -> dict[str, Any]:
-    """Return the value of each lineage column that a model has of a plan's rows; NULL of those that came after the plan."""
+    """Return the value of each lineage column that a model has of a plan's rows; NULL of those that came after the plan.
+
+    Nothing of a compaction's: its rows keep what they say.
+    """
+    if plan.compaction is not None:
+        return {}
     values: dict[str, Any] = {
         "run_id": plan.run_id,
         "processing_mode": plan.mode.value,
@@ -188,7 +193,7 @@ def computed_rows(
             rows = _frame_of(plan, version.function(_with_every_view(target, version, inputs), context))
         if problems := [*_column_problems(target, plan, rows), *type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)
-        rows = _with_later_columns(_only_these(rows, target, chunks), version.without, schema)
+        rows = _with_later_columns(only_chunks(rows, target, chunks), version.without, schema)
         if not version.clustered:
             rows = _clustered(rows, target, context)
         constants = lineage(plan, target.model)
@@ -422,7 +427,7 @@ def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[P
     ]
 
 
-def _only_these(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
+def only_chunks(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
     """Drop rows of other chunks: whatever a transform returns, only the batch's chunks are written."""
     if not has_plain_chunks(target):
         return in_chunks(rows, target, chunks)

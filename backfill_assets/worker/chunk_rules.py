@@ -17,7 +17,7 @@ import polars as pl
 from pandera.errors import SchemaError, SchemaErrors
 
 from backfill_assets.declarations.pandera_private import is_built_in, tell_any_failure
-from backfill_assets.declarations.schema import is_row_rule
+from backfill_assets.declarations.schema import LATER_LINEAGE_COLUMNS, LINEAGE_COLUMNS, is_row_rule
 from backfill_assets.worker.gate_tasks import GateSpec
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_violation, shown_row
@@ -157,6 +157,9 @@ def _with_run_rules(spec: GateSpec) -> pa.DataFrameSchema:
     schema.columns = dict(schema.columns)
     schema.unique = list(spec.key)  # whether or not the model says so
     schema.strict = True
+    for name in (*LINEAGE_COLUMNS, *LATER_LINEAGE_COLUMNS) if spec.rewritten else ():
+        if name in schema.columns:
+            schema.columns[name] = _column(schema.columns[name], schema.columns[name].checks, nullable=True)
     for name, value in spec.lineage.items():
         # a table without lineage columns: the ledger says whose a chunk is; or a plan of before it had this one
         if name not in schema.columns or value is None:

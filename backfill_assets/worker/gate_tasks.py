@@ -27,7 +27,8 @@ class GateSpec:
     files are read as readers see them: a column that a file has not yet is NULL. Staged files have every column.
     `parts` says by what a chunk has files of several partitions (source column and transform): their keys may interleave, and
     each staged file lies in one partition.
-    `tallies` are what the target's gates have counted. `division` is what the table is divided by beside time.
+    `tallies` are what the target's gates have counted. `division` is what the table is divided by beside time. `rewritten` are rows
+    that other runs, or other programs, have made: what is in their lineage columns, or not, is theirs to say.
     """
 
     model: str
@@ -41,6 +42,7 @@ class GateSpec:
     parts: tuple[tuple[str, str], ...] = ()
     tallies: tuple[Tally, ...] = ()
     division: Division | None = None
+    rewritten: bool = False
 
 
 @dataclass(frozen=True)

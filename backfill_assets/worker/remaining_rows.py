@@ -52,10 +52,18 @@ def remaining_rows(
     """
     with at_work(access):
         for task in tasks_of(ReadTask, batches):
-            gone = pl.concat([pl.Series(dtype=pl.Int64), *(_positions(path, task.file) for path in task.deletes)])
-            rows = scan_file(task.path, table, columns).select(columns).with_row_index(_PLACE)
-            left = rows.filter(~pl.col(_PLACE).cast(pl.Int64).is_in(gone.implode())).drop(_PLACE).collect()
+            left = left_of(task, table, columns)
             yield from left.to_arrow().select(schema.names).cast(schema).to_batches()
+
+
+def left_of(task: ReadTask, table: str, columns: Sequence[str]) -> pl.DataFrame:
+    """Return what deletes have left of a data file, by a table's schema (Iceberg JSON)."""
+    rows = scan_file(task.path, table, columns).select(columns)
+    if not task.deletes:
+        return rows.collect()
+    gone = pl.concat([pl.Series(dtype=pl.Int64), *(_positions(path, task.file) for path in task.deletes)])
+    numbered = rows.with_row_index(_PLACE)
+    return numbered.filter(~pl.col(_PLACE).cast(pl.Int64).is_in(gone.implode())).drop(_PLACE).collect()
 
 
 def _positions(path: str, file: str) -> pl.Series:

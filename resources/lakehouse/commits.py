@@ -11,10 +11,11 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -24,10 +25,10 @@ from resources.lakehouse.catalog import Tables
 from resources.lakehouse.catalog_errors import known_outcome
 from resources.lakehouse.declared_tables import isolation_problems
 from resources.lakehouse.fences import not_fenced, require_unfenced
-from resources.lakehouse.live_files import files_in, require_same_files
+from resources.lakehouse.live_files import files_in, require_same_files, sequence_numbers
 from resources.lakehouse.lookups import changed_by
 from resources.lakehouse.metadata import committable, require_countable
-from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement
+from resources.lakehouse.pyiceberg_private import Append, EmptySnapshot, QuickTransaction, Replacement, Rewriting
 from resources.lakehouse.scopes import Scope, any_of, span_of
 from resources.lakehouse.summaries import ACTION_PROPERTY, RUN_PROPERTY, each_with, snapshot_with
 from resources.logs import traces
@@ -56,8 +57,12 @@ def commit_replacement(
     *,
     branch: str = MAIN_BRANCH,
     token: int | None = None,
+    same_rows: Mapping[str, int] | None = None,
 ) -> int:
     """Commit one snapshot that has `new` in place of `old`, if the lease of `token` is not fenced; return its id.
+
+    With `same_rows` it says that readers have the rows that they had, and files that delete rows may be among those that go and
+    come: it has the data sequence number of each file that comes back, by path.
 
     The scope is given to the commit as its predicate: that is what limits conflict detection to it. Without it, any
     concurrent append anywhere in the table would abort the commit.
@@ -65,12 +70,17 @@ def commit_replacement(
     head = table.snapshot_by_name(branch)
     require_countable(table, head)
     operation = Operation.APPEND if head is None else Operation.OVERWRITE
+    gone, made = list(old), Replacement if same_rows is None else Rewriting
     with QuickTransaction(table) as transaction:
-        replacement = Replacement(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch)
+        replacement = made(operation, transaction, table.io, snapshot_properties=dict(properties), branch=branch)
         replacement.own_requirements = not_fenced(token)
+        if isinstance(replacement, Rewriting):
+            replacement.sequence_numbers = same_rows or {}
+            replacement.deletes_going = frozenset(file for file in gone if file.content != DataFileContent.DATA)
+            gone = [file for file in gone if file.content == DataFileContent.DATA]
         with replacement as update:
             update.delete_by_predicate(scope)
-            for file in old:
+            for file in gone:
                 update.delete_data_file(file)
             for file in new:
                 update.append_data_file(file)
@@ -167,6 +177,17 @@ def landed(
     return snapshot
 
 
+def _require_isolation(table: Table) -> None:
+    if problems := isolation_problems(table):
+        raise EnvironmentRefused(problems)
+
+
+def _numbers_of(table: Table, files: Sequence[DataFile], as_of: Snapshot | None) -> dict[str, int]:
+    """Return the data sequence number of each file that comes back from a snapshot, by path."""
+    had = {} if as_of is None else sequence_numbers(table, as_of)
+    return {file.file_path: had[file.file_path] for file in files if file.file_path in had}
+
+
 def commit_in_scopes(
     tables: Tables,
     table: Table,
@@ -177,34 +198,35 @@ def commit_in_scopes(
     branch: str = MAIN_BRANCH,
     token: int | None = None,
     present: Sequence[DataFile] | None = None,
+    as_of: Snapshot | None = None,
 ) -> Commit:
     """Commit a replacement for a run's action; it is tried again while commits elsewhere in the table come between.
 
-    A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first,
-    and then whether the scopes still hold the same files: only that refuses, whatever PyIceberg said.
-    `present` are the files that the scopes hold, where not all of them go.
+    A commit that failed has changed nothing, unless it landed and was reported otherwise: that is looked up first, and then whether
+    the scopes still hold the same files: only that refuses, whatever PyIceberg said. `present` are the files that the scopes
+    hold, where not all of them go. Of scopes with the `same_rows`, `as_of` is the snapshot whose files come back.
 
     Raises:
         EnvironmentRefused: if the table would let a concurrent append through; and as `retry` does.
         LeaseLost: if the token is fenced.
         ScopeChanged: if the scopes no longer hold those files; nothing has changed then.
     """
-    if problems := isolation_problems(table):
-        raise EnvironmentRefused(problems)
+    _require_isolation(table)
     name = ".".join(table.name())
     anywhere, span = any_of(scopes), span_of(scopes)
     known = {snapshot.snapshot_id for snapshot in table.snapshots()}
     run_id, action = properties[RUN_PROPERTY], properties[ACTION_PROPERTY]
     exchanged = {file.file_path for file in new}, {file.file_path for file in old}
     tried, committed = False, set[int]()
+    back = _numbers_of(table, new, as_of) if scopes[0].same_rows else None
+    commit = partial(commit_replacement, branch=branch, token=token, same_rows=back)
 
     def made(table: Table) -> Snapshot | None:
         """Return the snapshot of this replacement: what else came since may say the same words of itself."""
         said = list(each_with(table, RUN_PROPERTY, run_id, action, branch))
         ours = next((one for one in said if one.snapshot_id in committed), None)
-        return ours or next(
-            (one for one in said if one.snapshot_id not in known and changed_by(table, one) == exchanged), None
-        )
+        others = (one for one in said if one.snapshot_id not in known)
+        return ours or next((one for one in others if changed_by(table, one) == exchanged), None)
 
     def replace_files(table: Table) -> None:
         nonlocal tried
@@ -212,18 +234,17 @@ def commit_in_scopes(
             return  # it has landed, whatever the catalog has said, and whoever has the lease by now
         require_unfenced(table, token)
         if tried:
-            current = table.snapshot_by_name(branch)
-            held = {file.file_path: file for scope in scopes for file in files_in(table, current, scope)}
-            require_same_files(name, span, old if present is None else present, list(held.values()))
+            there = [file for one in scopes for file in files_in(table, table.snapshot_by_name(branch), one)]
+            require_same_files(name, span, old if present is None else present, there)
         tried = True
-        committed.add(commit_replacement(table, anywhere, old, new, properties, branch=branch, token=token))
+        committed.add(commit(table, anywhere, old, new, properties))
 
     with traces.span("commit", table=name, action=action, files_added=len(new), files_removed=len(old)):
         retry(tables, name, replace_files, table)
         snapshot = made(tables.table(name))
         if snapshot is None:
             raise RuntimeError(
-                f"the commit of {action} of '{run_id}' to {name} returned, but its snapshot is not in the history"
+                f"the commit of {action} of '{run_id}' to {name} returned, and no snapshot of it is there"
             )
         traces.note(snapshot_id=str(snapshot.snapshot_id))
     return Commit(snapshot.snapshot_id, len(new), len(old))

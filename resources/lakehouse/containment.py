@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import ResidualEvaluator, residual_evaluator_of
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, TimestamptzType
 
@@ -50,8 +50,8 @@ def reaching_beyond(table: Table, where: BooleanExpression, files: Iterable[Data
 
 
 def reaching_out(table: Table, scope: Scope, files: Iterable[DataFile]) -> list[DataFile]:
-    """Return the files that may hold rows of other days, hours, values or buckets than a scope's."""
-    listed, division = list(files), scope.division
+    """Return the data files that may hold rows of other days, hours, values or buckets than a scope's."""
+    listed, division = [file for file in files if file.content == DataFileContent.DATA], scope.division
     beyond = {id(file) for file in reaching_beyond(table, scope.time_filter, listed)}
     if division is not None and scope.parts:
         beyond |= {id(file) for file in listed if not lies_in(table, division, scope.parts, file)}

@@ -64,7 +64,7 @@ def live_files(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) 
                 Problem(
                     f"{file.file_path} of {'.'.join(table.name())} has {len(deletes)} delete file(s)",
                     "publications work on data files without deletes",
-                    "compact the table first (rewrite its data files)",
+                    "rewrite its data files first: by a run of kind COMPACTION over their days",
                 )
             )
         yield file
@@ -113,10 +113,36 @@ def files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[Data
     """Return the files that may hold rows of a scope; a snapshot of None stands for the table before its first one."""
     if snapshot is None:
         return []
-    found = live_files(table, snapshot, scope.filter)
-    if scope.division is None or not scope.parts:
-        return list(found)
-    return [file for file in found if may_lie_in(table, scope.division, scope.parts, file)]
+    if scope.same_rows:
+        return _with_deletes(table, snapshot, scope)
+    return [file for file in live_files(table, snapshot, scope.filter) if _is_of_parts(table, scope, file)]
+
+
+def data_files_in(table: Table, snapshot: Snapshot | None, scope: Scope) -> list[DataFile]:
+    """Return the files that may hold rows of a scope, without those that delete rows."""
+    return [file for file in files_in(table, snapshot, scope) if file.content == DataFileContent.DATA]
+
+
+def _is_of_parts(table: Table, scope: Scope, file: DataFile) -> bool:
+    return scope.division is None or not scope.parts or may_lie_in(table, scope.division, scope.parts, file)
+
+
+def _with_deletes(table: Table, snapshot: Snapshot, scope: Scope) -> list[DataFile]:
+    """Return the data files that may hold rows of a scope, and after them the files that delete rows of these, each once."""
+    own = [one for one in files_and_deletes(table, snapshot, scope.filter) if _is_of_parts(table, scope, one[0])]
+    deletes = {one.file_path: one for _, of_file in own for one in of_file}
+    return [*(file for file, _ in own), *(deletes[path] for path in sorted(deletes))]
+
+
+def sequence_numbers(table: Table, snapshot: Snapshot) -> dict[str, int]:
+    """Return the data sequence number of each file of a snapshot, by path: what deletes rows does so in files of no later one.
+
+    Raises:
+        UnreadableMetadata: if the snapshot's manifests cannot be read.
+    """
+    with readable_metadata(table, snapshot):
+        entries = [one for manifest in snapshot.manifests(table.io) for one in manifest.fetch_manifest_entry(table.io)]
+    return {one.data_file.file_path: one.sequence_number or 0 for one in entries}
 
 
 def files_at(table: Table, snapshot_id: int | None, scope: Scope) -> list[DataFile]:

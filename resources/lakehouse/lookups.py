@@ -7,7 +7,7 @@ Put here what is answered without opening a data file. What is read of the rows 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.conversions import from_bytes
@@ -23,7 +23,7 @@ from manifests.division import Division
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
 from resources.lakehouse.containment import in_words, instants_of, reaching_out
-from resources.lakehouse.live_files import files_and_deletes, files_at, files_in, live_files, pinned_snapshot
+from resources.lakehouse.live_files import data_files_in, files_and_deletes, files_at, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
 from resources.lakehouse.metadata import (
     column_of,
@@ -35,7 +35,7 @@ from resources.lakehouse.metadata import (
 )
 from resources.lakehouse.parts import NO_PART, part_of_file
 from resources.lakehouse.scopes import Scope, span_of
-from resources.lakehouse.summaries import ACTION_PROPERTY, SPLIT, summary_of
+from resources.lakehouse.summaries import ACTION_PROPERTY, SPLIT, leaves_rows, summary_of
 
 
 def source_state(table: Table, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
@@ -93,7 +93,7 @@ def files_added(table: Table, time_column: str, since: int, until: int) -> list[
         return {(file.file_path, *(one.file_path for one in deletes)): file for file, deletes in found}
 
     known = with_deletes(earlier).keys()
-    parted = _parted(table, {key[0] for key in known}, until)
+    parted = _parted(table, {path for key in known for path in key}, until)
     new = [
         file
         for key, file in with_deletes(pinned_snapshot(table, until)).items()
@@ -104,12 +104,12 @@ def files_added(table: Table, time_column: str, since: int, until: int) -> list[
 
 
 def _parted(table: Table, known: set[str], until: int) -> set[str]:
-    """Return the pieces that splits up to a snapshot have made of some files: their rows are no new ones."""
+    """Return the files that splits and compactions up to a snapshot have made of some files: their rows are no new ones."""
     splits: list[Snapshot] = []
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     snapshot = by_id.pop(until, None)
     while snapshot is not None:
-        if summary_of(snapshot).get(ACTION_PROPERTY) == SPLIT:
+        if summary_of(snapshot).get(ACTION_PROPERTY) == SPLIT or leaves_rows(snapshot):
             splits.append(snapshot)
         snapshot = by_id.pop(snapshot.parent_snapshot_id or 0, None)
     found: set[str] = set()
@@ -171,7 +171,7 @@ def has_version(table: Table, version: str) -> bool:
 
 def rows_in(table: Table, scope: Scope) -> int:
     """Return how many rows the current files of a scope hold."""
-    return sum(file.record_count for file in files_in(table, table.current_snapshot(), scope))
+    return sum(file.record_count for file in data_files_in(table, table.current_snapshot(), scope))
 
 
 def files_beyond(
@@ -195,7 +195,7 @@ def files_across(
     With `chunk_of` (from an instant to the key of its time) also those that hold rows of more than one chunk, by that and by
     the `division` of the table.
     """
-    files = files_in(table, table.current_snapshot(), scope)
+    files = data_files_in(table, table.current_snapshot(), scope)
     beyond = {file.file_path for file in reaching_out(table, scope, files)}
     if chunk_of is not None:
         for file in files:
@@ -279,8 +279,13 @@ def paths_by_chunk(
         return found
     ordered = sorted(scopes.items(), key=lambda item: item[1].first)
     division, parts = ordered[0][1].division, {part for scope in scopes.values() for part in scope.parts}
-    lasts = [scope.last for _, scope in ordered]
-    for file in live_files(table, snapshot, span_of(list(scopes.values())).filter):
+    lasts, whole = [scope.last for _, scope in ordered], span_of(list(scopes.values()))
+    listed: Iterable[tuple[DataFile, Sequence[DataFile]]]
+    if whole.same_rows:
+        listed = files_and_deletes(table, snapshot, whole.filter)
+    else:
+        listed = ((file, ()) for file in live_files(table, snapshot, whole.filter))
+    for file, deletes in listed:
         low, high = _instants(table, file, ordered[0][1].column)
         part = None if division is None else part_of_file(table, division, file)
         if part is not None and part not in parts:
@@ -291,7 +296,7 @@ def paths_by_chunk(
             if scope.first > high:
                 break
             if part is None or part in scope.parts:
-                found[key].add(file.file_path)
+                found[key].update((file.file_path, *(one.file_path for one in deletes)))
     return found
 
 

@@ -7,13 +7,13 @@ commit is made of and when it may be made is `commits`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from http import HTTPStatus
 from threading import Lock, local
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pyarrow as arrow
@@ -24,14 +24,22 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator, _StrictMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor, PyArrowFileIO, PyArrowLocalFileSystem, _dataframe_to_data_files
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table, Transaction
 from pyiceberg.table import metadata as table_metadata
 from pyiceberg.table import update as metadata_updates
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Summary
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties, Record
@@ -133,6 +141,82 @@ class Replacement(_OverwriteFiles):
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()  # again for each retry: what is required is always in it
         return updates, (*requirements, *self.own_requirements)
+
+
+class Rewriting(Replacement):
+    """A replacement after which readers have the rows that they had: its snapshot is one of Iceberg's operation `replace`.
+
+    Files that delete rows by position go with the files whose rows they delete, and come back with them: each file that comes back
+    has the data sequence number that it had, by which readers know which deletes apply to it.
+    """
+
+    sequence_numbers: Mapping[str, int] = MappingProxyType({})
+    """Of the files that come back, by path; what is not among them is new."""
+    deletes_going: frozenset[DataFile] = frozenset()
+    """The files that delete rows and go out."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        going, found = {one.file_path for one in self.deletes_going}, []
+        for manifest in super()._existing_manifests():
+            is_of_deletes = manifest.content == ManifestContent.DELETES
+            entries = self.fetch_manifest_entry(manifest) if going and is_of_deletes else []
+            if not any(entry.data_file.file_path in going for entry in entries):
+                found.append(manifest)
+                continue
+            with self._writer_of_deletes(manifest.partition_spec_id) as writer:
+                for entry in entries:
+                    (writer.delete if entry.data_file.file_path in going else writer.existing)(entry)
+            found.append(writer.to_manifest_file())
+        return found
+
+    def _manifests(self) -> list[ManifestFile]:
+        back = [file for file in self._added_data_files if file.file_path in self.sequence_numbers]
+        with self._adding([file for file in self._added_data_files if file.file_path not in self.sequence_numbers]):
+            manifests = super()._manifests()
+        alike: dict[tuple[int, bool], list[DataFile]] = {}
+        for file in back:
+            alike.setdefault((self._spec_of(file), file.content == DataFileContent.DATA), []).append(file)
+        for (spec_id, is_data), files in alike.items():
+            writer = self.new_manifest_writer(self.spec(spec_id)) if is_data else self._writer_of_deletes(spec_id)
+            with writer:
+                for file in files:
+                    writer.add(
+                        ManifestEntry.from_args(
+                            status=ManifestEntryStatus.ADDED,
+                            snapshot_id=self._snapshot_id,
+                            sequence_number=self.sequence_numbers[file.file_path],
+                            file_sequence_number=None,
+                            data_file=file,
+                        )
+                    )
+            manifests.append(writer.to_manifest_file())
+        return manifests
+
+    def _writer_of_deletes(self, spec_id: int) -> ManifestWriterV2:
+        return WriterOfDeletes(
+            self.spec(spec_id), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
+        )
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        data_files = self._deleted_data_files
+        self._deleted_data_files = data_files | self.deletes_going
+        try:
+            said = super()._summary(snapshot_properties)
+        finally:
+            self._deleted_data_files = data_files
+        return Summary(operation=Operation.REPLACE, **said.additional_properties)
+
+
+class WriterOfDeletes(ManifestWriterV2):
+    """PyIceberg's writer of manifests, for manifests of files that delete rows."""
+
+    def content(self) -> ManifestContent:
+        """Return what its entries are."""
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
 
 
 def _without_partition(file: DataFile) -> DataFile:

@@ -182,7 +182,8 @@ def restore(
     require_unfenced(table, token)
     wanted = restoration(table, scopes, from_snapshot_id, to_snapshot_id)
     old, new, present = (list(files.values()) for files in (wanted.going, wanted.coming, wanted.present))
-    return commit_in_scopes(tables, table, wanted.scopes, old, new, properties, MAIN_BRANCH, token, present)
+    as_of = None if to_snapshot_id is None else pinned_snapshot(table, to_snapshot_id)
+    return commit_in_scopes(tables, table, wanted.scopes, old, new, properties, MAIN_BRANCH, token, present, as_of)
 
 
 def _reach(table: Table, scope: Scope, files: Sequence[DataFile]) -> Scope:

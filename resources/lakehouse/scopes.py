@@ -44,6 +44,8 @@ class Scope:
         end: the last day, up to the end of `to_hour`.
         instants: the column holds instants (timestamptz), whose days are those of UTC, and not dates.
         division: what the table is divided by beside time, where `parts` says in which of its values or buckets the scope is.
+        same_rows: what is committed to it leaves its rows as they are. Files that delete rows of its files belong to it then, and
+            come and go with these; a commit of any other change refuses files of which rows are deleted.
     """
 
     column: str
@@ -54,6 +56,7 @@ class Scope:
     to_hour: int = HOURS[-1]
     division: Division | None = None
     parts: tuple[str, ...] = ()
+    same_rows: bool = False
 
     @property
     def first(self) -> datetime:
@@ -85,7 +88,7 @@ class Scope:
     @property
     def whole(self) -> Scope:
         """The whole days that it has a part of."""
-        return Scope(self.column, self.start, self.end, self.instants)
+        return Scope(self.column, self.start, self.end, self.instants, same_rows=self.same_rows)
 
     def __str__(self) -> str:
         if not self.column:

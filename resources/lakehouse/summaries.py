@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from resources.lakehouse.lineage import ancestors
 
@@ -36,6 +36,12 @@ DIFF_PROPERTY = "backfill.diff-id"
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
     """Return the properties in the summary of a snapshot; none if it has no summary."""
     return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def leaves_rows(snapshot: Snapshot) -> bool:
+    """Return whether a snapshot says that a run has written rows anew as they were: a compaction, or its undoing."""
+    said = snapshot.summary
+    return said is not None and said.operation is Operation.REPLACE and RUN_PROPERTY in said.additional_properties
 
 
 def snapshot_with(

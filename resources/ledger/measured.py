@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from manifests.compaction import COMPACTION, REWRITING_VERSION
 from manifests.costs import Measured, RunCosts
 from manifests.lifecycle import AttemptState, RunState
 from manifests.model import Mode
@@ -58,6 +59,8 @@ def recorded(connection: sa.Connection, target: str, version: str, *, but: str =
             runs.c.state.in_(_DONE),
             runs.c.run_id != but,
             runs.c.mode != Mode.RECONCILIATION.value,  # it has computed nothing
+            # who rewrites files says nothing of how long rows are computed, nor the other way round
+            (runs.c.kind == COMPACTION) if version == REWRITING_VERSION else (runs.c.kind != COMPACTION),
         )
         .order_by(runs.c.updated_at.desc(), runs.c.run_id)
         .limit(5 * _MOST)

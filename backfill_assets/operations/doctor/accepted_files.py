@@ -16,6 +16,7 @@ from pyiceberg.types import DateType, TimestamptzType
 
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, some
 from backfill_assets.operations.doctor.views import TableView
+from backfill_assets.planning.compacting import compacted
 from backfill_assets.publication.modes import strategy_of
 from manifests.chunks import Chunk, Chunking, chunk_named, first_instant, last_instant, part_of
 from manifests.errors import InputRefused
@@ -40,6 +41,8 @@ def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iter
                 derived = run_id in plans and plans[run_id].publish_mode.adds_to_files_that_stay
                 files = chunk.derived if derived else chunk.files
                 expected[chunk.chunk] = {place_of(file.path) for file in files}
+    for key, one in compacted(view.platform, view.target.name, holders).items():
+        expected[key] = {place_of(file.path) for file in one.chunk.files}
     present, deleted_from = _files_by_chunk(view, holders)
     if deleted_from:
         yield Disagreement(
@@ -47,7 +50,7 @@ def accepted_files_that_differ(view: TableView, landed: Collection[str]) -> Iter
             view.target.name,
             f"delete files take rows out of {len(deleted_from)} data file(s): {some(deleted_from)}",
             Confidence.CERTAIN,
-            "no run writes delete files: find out who does, compact the table, and restate the chunks",
+            "no run writes delete files: find out who does, apply them by a run of kind COMPACTION, and restate the chunks",
         )
     at_it = {*view.at_it, *landed}
     changing = {chunk.key for one in view.runs if one.run_id in at_it for chunk in one.plan.chunks}

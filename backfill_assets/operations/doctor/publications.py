@@ -17,9 +17,11 @@ from backfill_assets.evidence.collected import collected_snapshots, collections
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, outcome, some
 from backfill_assets.operations.doctor.views import TableView, properties_of
+from backfill_assets.planning.compacting import outlived
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.recording import close_intent, protect_bases, record_landed
+from manifests.compaction import COMPACTION
 from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, WITHDRAW, RunState
 from resources.lakehouse.exchanges import exchanged
@@ -68,7 +70,7 @@ def publications_off_the_record(views: Mapping[str, TableView], record: RunRecor
     elif landed is not None and is_unrecorded:
         held, begun = view.at_it.get(record.run_id), change.has_begun(landed.action)
         yield _unrecorded(view, record, landed, begun=begun) if held is None else _under_way(view, record, landed, held)
-    elif landed is None and recorded and record.state is RunState.PUBLISHED:
+    elif landed is None and recorded and record.state is RunState.PUBLISHED and not _is_past(view, record):
         yield _not_in_history(view, record, recorded[-1].snapshot)
     for entry in entries:
         healed_first = behind is None and is_unrecorded and landed is not None and landed.action == entry.action
@@ -112,6 +114,11 @@ def _landed(
                 return _Landed(by, len(recorded) + 1, named)
             return _Landed(PUBLISH, 1, named)
     return None
+
+
+def _is_past(view: TableView, record: RunRecord) -> bool:
+    """Whether a run is a compaction whose files nobody gets any more: like a superseded run it needs nothing kept."""
+    return record.kind == COMPACTION and record.run_id in outlived(view.platform, record.target)
 
 
 def _not_in_history(view: TableView, record: RunRecord, snapshot_id: int) -> Disagreement:
@@ -242,7 +249,7 @@ def _close_intent(platform: Platform, run_id: str, entry: int, action: str) -> s
 
 def unprotected_bases(view: TableView, record: RunRecord) -> Iterator[Disagreement]:
     """Find a published run whose base snapshot nothing protects."""
-    if record.state is not RunState.PUBLISHED:
+    if record.state is not RunState.PUBLISHED or _is_past(view, record):
         return
     for tag, base in change_of(view.platform, record, []).base_tags.items():
         reference = view.table.refs().get(tag)
