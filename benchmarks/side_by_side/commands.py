@@ -36,13 +36,23 @@ class Command:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of commands: seconds on the clock and of processors, whether the last succeeded or was killed, what they printed."""
+    """What came of commands: seconds on the clock and of processors, whether the last succeeded or was killed, what they printed.
+
+    Of the last command: how long it took, and after how many seconds it had begun to write, as far as it says so.
+    """
 
     seconds: float
     computed: float
     succeeded: bool
     killed: bool
     printed: str
+    last_seconds: float
+    begun_after: float
+
+
+Begun = Callable[[str], bool]
+KillAt = Callable[[float, float | None], bool]
+"""Called with the seconds of the last command, and those since it had begun to write: whether to kill it now."""
 
 
 class _Processors(threading.Thread):
@@ -68,21 +78,26 @@ class _Processors(threading.Thread):
 
 
 def run(
-    commands: Sequence[Command], log: Path, kill_at: Callable[[float], bool] | None = None, extra: Mapping[str, str] | None = None
+    commands: Sequence[Command],
+    log: Path,
+    *,
+    begun: Begun = bool,
+    kill_at: KillAt | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> Done:
-    """Run commands one after the other until one fails; with `kill_at`, which is asked with the seconds of the last, kill -9 that.
+    """Run commands one after the other until one fails; with `kill_at`, which is asked about the last, kill -9 that.
 
-    A kill takes its whole process group: it is what remains of a machine that went away. All output goes to `log`.
+    A kill takes all its processes: it is what remains of a machine that went away. All output goes to `log`.
     """
-    began, computed = time.monotonic(), 0.0
-    code, killed = 0, False
+    began, computed, code, killed = time.monotonic(), 0.0, 0, False
+    watch = _Watch(log, begun)
     with log.open("ab") as output:
         for number, command in enumerate(commands, 1):
-            environment = {**os.environ, **command.environment, **(extra or {})}
+            watch = _Watch(log, begun)
             process = subprocess.Popen(
                 list(command.words),
                 cwd=command.folder,
-                env=environment,
+                env={**os.environ, **command.environment, **(extra or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -90,34 +105,52 @@ def run(
             )
             processors = _Processors(process.pid)
             processors.start()
-            is_last = number == len(commands)
-            killed = _waited(process, kill_at if is_last else None)
+            killed = _waited(process, watch, kill_at if number == len(commands) else None)
             processors.stop.set()
             processors.join()
             computed += processors.seconds
             code = process.returncode
             if code:
                 break
-    printed = log.read_text(errors="replace")
-    return Done(time.monotonic() - began, computed, code == 0, killed, printed)
+    printed = log.read_text(errors="replace") if log.exists() else ""
+    seconds = time.monotonic()
+    return Done(seconds - began, computed, code == 0, killed, printed, seconds - watch.began, watch.begun_after)
 
 
-def _waited(process: subprocess.Popen[bytes], kill_at: Callable[[float], bool] | None) -> bool:
+class _Watch:
+    """Watches what a command prints for the word that it has begun to write."""
+
+    def __init__(self, log: Path, begun: Begun) -> None:
+        self.log, self.begun, self.began = log, begun, time.monotonic()
+        self.before = log.stat().st_size if log.exists() else 0
+        self.begun_after = 0.0
+        self.has_begun = False
+
+    def since_begun(self) -> float | None:
+        """Return the seconds since it had begun to write; None before."""
+        after = time.monotonic() - self.began
+        if not self.has_begun:
+            with self.log.open("rb") as file:
+                file.seek(self.before)
+                self.has_begun = self.begun(file.read().decode(errors="replace"))
+            self.begun_after = after if self.has_begun else 0.0
+        return after - self.begun_after if self.has_begun else None
+
+
+def _waited(process: subprocess.Popen[bytes], watch: _Watch, kill_at: KillAt | None) -> bool:
     """Wait for a process, or kill it with all that it started; return whether it was killed."""
-    began = time.monotonic()
     while process.poll() is None:
-        waited = time.monotonic() - began
-        if waited > _PATIENCE or (kill_at is not None and kill_at(waited)):
+        waited, since = time.monotonic() - watch.began, watch.since_begun()
+        if waited > _PATIENCE or (kill_at is not None and kill_at(waited, since)):
             started = _descendants(process.pid)
-            os.killpg(process.pid, signal.SIGKILL)
             for pid in started:  # PySpark's daemon has a group of its own
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
             if waited > _PATIENCE:
-                raise SystemExit(f"{' '.join(map(str, process.args[:6]))} has not ended in {_PATIENCE:g} s")  # type: ignore[index]
+                raise SystemExit(f"{process.args!r} has not ended in {_PATIENCE:g} s")
             return True
-        time.sleep(0.05)
+        time.sleep(0.02)
     return False
 
 

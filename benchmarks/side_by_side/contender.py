@@ -19,6 +19,7 @@ class Reader:
 
     kind: str = ""
     place: Path = Path()
+    hertz: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -56,7 +57,7 @@ class Contender(ABC):
         return self.restate(world, bad=False)[-1:]
 
     def begun(self, printed: str) -> bool:
-        """Return whether the last command writes rows by now, by what it has printed: a kill's middle is counted from there."""
+        """Return whether a command writes rows by now, by what it has printed; a kill's middle is counted from there."""
         del printed
         return True
 

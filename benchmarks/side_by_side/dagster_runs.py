@@ -100,7 +100,9 @@ def main() -> int:
         if f"{month}-01" not in done:
             print(f"{STARTED} {month}", flush=True)
             words = [sys.executable, "-m", "benchmarks.side_by_side.dagster_runs", _ONE]
-            failed += subprocess.run([*words, name, files, table, version, calendar, month], check=False).returncode != 0
+            failed += (
+                subprocess.run([*words, name, files, table, version, calendar, month], check=False).returncode != 0
+            )
     return int(failed > 0)
 
 

@@ -1,11 +1,11 @@
 """The files that all contenders read: one set of events, and reference data as it was, as it should be, and as it must not be.
 
-    events.parquet, stops.parquet     as loaded
-    rules.parquet, rules-before.parquet
-                                      `day_zone` is the zone in which the day of an event is taken: its own, or UTC as by 2.4.1
-    calendar.parquet, calendar-bad.parquet
-                                      the bad one lacks the weekends of one month in one jurisdiction: clocks that begin there have
-                                      no deadline, in one chunk
+events.parquet, stops.parquet     as loaded
+rules.parquet, rules-before.parquet
+                                  `day_zone` is the zone in which the day of an event is taken: its own, or UTC as by 2.4.1
+calendar.parquet, calendar-bad.parquet
+                                  the bad one lacks the weekends of one month in one jurisdiction: clocks that begin there have
+                                  no deadline, in one chunk
 """
 
 from __future__ import annotations
@@ -94,3 +94,21 @@ def without_weekends(calendar: pl.DataFrame, month: str) -> pl.DataFrame:
         & (day.dt.weekday() >= _SATURDAY)
     )
     return calendar.filter(~is_left_out)
+
+
+def require_bad(world: World, rows: pl.DataFrame) -> None:
+    """End if no clock begins on a day that the bad calendar lacks: then it would be as good as the other.
+
+    Clocks that begin at a weekend in that jurisdiction are there, and those of its rules that count business days need the calendar.
+    """
+    day = pl.col("started_on")
+    begin = rows.filter(
+        (pl.col("jurisdiction") == BAD_JURISDICTION)
+        & (day.dt.strftime("%Y-%m") == world.bad_month)
+        & (day.dt.weekday() >= _SATURDAY)
+        & pl.col("clock").is_in(["NOTIFICATION", "PAYMENT"])
+    )
+    if begin.is_empty():
+        raise SystemExit(
+            f"no clock of {BAD_JURISDICTION} begins at a weekend of {world.bad_month}: generate more --cases"
+        )

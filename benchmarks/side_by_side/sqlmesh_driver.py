@@ -24,6 +24,7 @@ PROJECT = Path(sys.argv[1])
 TOLD: dict[str, Any] = json.loads((PROJECT / "told.json").read_text())
 VIEW = "silver.case_sla_daily"
 SOURCES = ("events", "rules", "stops", "calendar")
+COMMENT = re.compile(r"^/\*.*?\*/\s*")
 WRITES = re.compile(r"^\s*(INSERT|DELETE|MERGE|CREATE|ALTER|TRUNCATE|DROP|BEGIN|COMMIT|ROLLBACK)\b", re.IGNORECASE)
 _LINE = 110
 
@@ -71,6 +72,8 @@ class OfSpark:
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
+        with suppress(Exception):  # there is no view yet
+            self.session.catalog.refreshTable(VIEW)  # or a session beside the writer's would look for files of before
         return [tuple(row) for row in self.session.sql(query).collect()]
 
     def setup(self) -> None:
@@ -116,7 +119,7 @@ def watch(notes: Path, over: threading.Event) -> None:
 class _Statements(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a statement that writes, cut to a line."""
-        text = record.getMessage().removeprefix("Executing SQL: ")
+        text = COMMENT.sub("", record.getMessage().removeprefix("Executing SQL: "))
         if WRITES.match(text):
             print(f"executes {' '.join(text.split())[:_LINE]}", flush=True)
 
