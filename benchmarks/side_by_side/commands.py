@@ -51,8 +51,8 @@ class Done:
 
 
 Begun = Callable[[str], bool]
-KillAt = Callable[[float, float | None], bool]
-"""Called with the seconds of the last command, and those since it had begun to write: whether to kill it now."""
+KillAt = Callable[[float | None], bool]
+"""Called with the seconds since the last command had begun to write, None before: whether to kill it now."""
 
 
 class _Processors(threading.Thread):
@@ -64,8 +64,8 @@ class _Processors(threading.Thread):
         self.ticks: dict[int, int] = {}
 
     def run(self) -> None:
-        """Sample ten times a second until stopped."""
-        while not self.stop.wait(0.1):
+        """Sample five times a second until stopped."""
+        while not self.stop.wait(0.2):
             for pid in {*_descendants(self.root), *self.ticks}:
                 with suppress(OSError):  # it has just ended
                     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -141,7 +141,7 @@ def _waited(process: subprocess.Popen[bytes], watch: _Watch, kill_at: KillAt | N
     """Wait for a process, or kill it with all that it started; return whether it was killed."""
     while process.poll() is None:
         waited, since = time.monotonic() - watch.began, watch.since_begun()
-        if waited > _PATIENCE or (kill_at is not None and kill_at(waited, since)):
+        if waited > _PATIENCE or (kill_at is not None and kill_at(since)):
             started = _descendants(process.pid)
             for pid in started:  # PySpark's daemon has a group of its own
                 with suppress(ProcessLookupError):

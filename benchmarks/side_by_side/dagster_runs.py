@@ -5,8 +5,7 @@
 The partitions are run one after the other, since each run has a Spark session of its own and takes both cores. As a backfill does that
 is executed again from failure, partitions that have succeeded under NAME are left out. Prints a line for each run.
 """
-
-from __future__ import annotations
+# annotations are not postponed here: Dagster reads them
 
 import subprocess
 import sys

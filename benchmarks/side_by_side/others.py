@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,7 @@ _HERTZ = {"parquet": 50.0, "iceberg": 20.0}
 class Ours(Contender):
     """This project: planned, approved and run by its command, under all gates of the shipped restatement."""
 
-    again_from: datetime = datetime.max.replace(tzinfo=UTC)
+    again_from: datetime = field(default_factory=lambda: datetime.now(UTC), init=False)
 
     def platform(self) -> Platform:
         """Return the installation, opened anew."""

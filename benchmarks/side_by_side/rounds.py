@@ -124,7 +124,7 @@ class Rounds:
             done = require(run(commands, self.beside / "timed.log", begun=self.contender.begun), self.contender.name)
             put_back(self.kept, self.contender.home)
         commands = self.contender.restate(self.world, bad=False)
-        with self.watched("good") as (notes, extra):
+        with self.watched("good") as (_, extra):
             watched = run(commands, self.beside / "good.log", begun=self.contender.begun, extra=extra)
         require(watched, f"{self.contender.name}: restatement")
         done = done or watched
@@ -179,7 +179,7 @@ class _Middle:
         self.notes, self.expected = notes, expected
         self.patience = (good.last_seconds - good.begun_after) / 2
 
-    def __call__(self, seconds: float, since_begun: float | None) -> bool:
+    def __call__(self, since_begun: float | None) -> bool:
         looks = read_looks(self.notes)
         state = self.expected.shown(looks[-1]) if looks else ""
         if state and is_between(state) and (set(state) - set("ab") or state.count("a") * 2 >= len(state)):
