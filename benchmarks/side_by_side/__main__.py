@@ -75,7 +75,7 @@ def prepared(place: Path, options: argparse.Namespace) -> data.World:
     with open_platform(settings) as platform:
         load_delivery(platform, loading.EVENTS, load, settings.quarantine_limit)
         months = data.months_from(*demo._months_of_source(platform), options.months)
-        return data.write(platform, place / "files", months)
+        return data.write(data.events_of(platform), place / "files", months)
 
 
 def contenders(place: Path, sqlmesh: Path | None, console: Console) -> list[Contender]:

@@ -62,13 +62,17 @@ def months_from(first: date, last: date, number: int) -> tuple[str, ...]:
     return tuple(every[skipped : skipped + number])
 
 
-def write(platform: Platform, files: Path, months: tuple[str, ...]) -> World:
-    """Write the files from an installation that has loaded the events."""
+def events_of(platform: Platform) -> pl.DataFrame:
+    """Return the events that an installation has loaded, with the columns that the transform reads."""
+    events = pl.from_arrow(platform.lakehouse.table(loading.EVENTS).scan(selected_fields=LOOK_BACK_COLUMNS).to_arrow())
+    assert isinstance(events, pl.DataFrame)
+    return events
+
+
+def write(events: pl.DataFrame, files: Path, months: tuple[str, ...]) -> World:
+    """Write the files of these events and of the shipped reference tables."""
     files.mkdir()
-    events = platform.lakehouse.table(loading.EVENTS).scan(selected_fields=LOOK_BACK_COLUMNS).to_arrow()
-    frame = pl.from_arrow(events)
-    assert isinstance(frame, pl.DataFrame)
-    frame.write_parquet(files / "events.parquet", row_group_size=100_000)
+    events.write_parquet(files / "events.parquet", row_group_size=100_000)
     references = {name: pl.from_arrow(rows) for name, rows, _ in loading.reference_tables()}
     rules, calendar = references[RULES], references[CALENDAR]
     assert isinstance(rules, pl.DataFrame)

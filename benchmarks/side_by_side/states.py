@@ -93,4 +93,5 @@ def in_words(state: str) -> str:
         "!": "with bad rows",
         "?": "with rows of neither",
     }
-    return ", ".join(f"{state.count(letter)} months {name}" for letter, name in names.items() if letter in state)
+    counts = {letter: state.count(letter) for letter in names if letter in state}
+    return ", ".join(f"{count} month{'s' * (count > 1)} {names[letter]}" for letter, count in counts.items())
