@@ -189,10 +189,12 @@ def test_a_command_is_timed_from_what_it_prints_and_killed_with_what_it_started(
     notes = tmp_path / "notes"
     log = tmp_path / "log"
     good = run(
-        [Command([sys.executable, "-c", "print('begins')"])], tmp_path / "good", begun=lambda text: "begins" in text
+        [Command([sys.executable, "-c", "print('begins')"])],
+        tmp_path / "good",
+        writes=lambda text: ("begins" in text, False),
     )
     assert good.succeeded
-    assert good.last_seconds >= good.begun_after >= 0
+    assert 0 <= good.written <= good.seconds
     middle = _Middle(notes, EXPECTED, good)
 
     def half_seen(since: float | None) -> bool:

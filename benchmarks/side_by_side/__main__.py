@@ -30,6 +30,7 @@ from backfill_assets.operations.initialise import initialise
 from backfill_assets.products.enforcement import loading
 from benchmarks.installation import log_options
 from benchmarks.side_by_side import data
+from benchmarks.side_by_side.commands import RoundError
 from benchmarks.side_by_side.contender import Contender
 from benchmarks.side_by_side.others import DagsterRuns, Ours, Script
 from benchmarks.side_by_side.rounds import Reference, Result, Rounds
@@ -62,8 +63,8 @@ def main() -> None:
             "results": [one.plain() for one in results],
         }
         options.json.write_text(json.dumps(told, indent=1))
-    if not all(one.equal for one in results):
-        sys.exit("rows differ: what was measured is not the same work")
+    if failed := [one for one in results if one.failure or not one.equal]:
+        sys.exit("; ".join(f"{one.name}: {one.failure or 'its rows are others'}" for one in failed))
 
 
 def prepared(place: Path, options: argparse.Namespace) -> data.World:
@@ -81,15 +82,15 @@ def prepared(place: Path, options: argparse.Namespace) -> data.World:
 def contenders(place: Path, sqlmesh: Path | None, console: Console) -> list[Contender]:
     """Return all contenders that can run here, the plain script first: the rows of the others are held against its rows."""
     pyspark, dagster = version("pyspark"), version("dagster")
+    runs = DagsterRuns("a Dagster run a partition", f"dagster {dagster}, pyspark {pyspark}", place / "dagster")
     found: list[Contender] = [
         Script("plain script", f"pyspark {pyspark}", place / "script"),
         Ours("this project", f"pyspark {pyspark}, pyiceberg {version('pyiceberg')}", place / "ours"),
-        DagsterRuns("a Dagster run a partition", f"dagster {dagster}, pyspark {pyspark}", place / "dagster"),
     ]
     there = versions(sqlmesh) if sqlmesh else "no --sqlmesh was given"
     if isinstance(there, str) or sqlmesh is None:
         console.print(f"SQLMesh is left out: {there}. {HOW}")
-        return found
+        return [*found, runs]
     for engine, batch, is_version in (
         ("duckdb", 0, False),
         ("duckdb", 1, False),
@@ -106,37 +107,40 @@ def contenders(place: Path, sqlmesh: Path | None, console: Console) -> list[Cont
         home = place / f"sqlmesh-{len(found)}"
         said = f"sqlmesh {there['sqlmesh']}, {package} {there[package]}"
         found.append(SQLMesh(name, said, home, python=sqlmesh, engine=engine, batch=batch, is_version=is_version))
-    return found
+    return [*found, runs]
 
 
 def compared(found: list[Contender], world: data.World, only: list[str], console: Console) -> list[Result]:
-    """Take each contender through its rounds."""
+    """Take each contender through its rounds; one that fails does not end those of the others."""
     results: list[Result] = []
     reference: Reference | None = None
     for contender in found:
         is_wanted = not only or any(word in contender.name for word in only)
         if not is_wanted and reference is not None:
             continue
-        contender.home.mkdir(exist_ok=True)
-        result = Result(contender.name, contender.versions)
 
         def tell(what: str, name: str = contender.name) -> None:
             console.print(f"{datetime.now(UTC):%H:%M:%S} {name}: {what}")
 
+        contender.home.mkdir(exist_ok=True)
         rounds = Rounds(contender, world, tell)
-        before = rounds.history()
-        after, good = rounds.good(result, reference)
-        if reference is None:
-            reference = Reference(before, after)
-            data.require_bad(world, after)
-        if not before.equals(reference.before):
-            sys.exit(f"{contender.name} has made another history: {before.height} rows, not {reference.before.height}")
+        result = Result(contender.name, contender.versions)
+        try:
+            before = rounds.history()
+            after, good = rounds.good(result, reference)
+            if reference is None:
+                reference = Reference(before, after)
+                data.require_bad(world, after)
+            result.equal = result.equal and before.equals(reference.before)
+            if is_wanted:
+                rounds.judged(result, reference, good)
+        except RoundError as error:
+            result.failure = str(error)
         if is_wanted:
-            rounds.seen(result, reference.expected)
-            rounds.bad(result, reference.expected)
-            rounds.kill(result, reference, good)
             results.append(result)
             console.print_json(json.dumps(result.plain()))
+        if reference is None:
+            sys.exit(result.failure)
     return results
 
 

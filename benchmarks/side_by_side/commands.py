@@ -25,6 +25,10 @@ _PATIENCE = 1800.0
 _LINES = 30
 
 
+class RoundError(Exception):
+    """A round of a contender could not be done; it says why."""
+
+
 @dataclass(frozen=True)
 class Command:
     """A command line, with its environment and working folder."""
@@ -38,7 +42,7 @@ class Command:
 class Done:
     """What came of commands: seconds on the clock and of processors, whether the last succeeded or was killed, what they printed.
 
-    Of the last command: how long it took, and after how many seconds it had begun to write, as far as it says so.
+    `written` are the seconds in which the last one wrote, as far as it says so.
     """
 
     seconds: float
@@ -46,11 +50,11 @@ class Done:
     succeeded: bool
     killed: bool
     printed: str
-    last_seconds: float
-    begun_after: float
+    written: float
 
 
-Begun = Callable[[str], bool]
+Writes = Callable[[str], tuple[bool, bool]]
+"""Called with what a command has printed: whether it has begun to write by now, and whether it has written all."""
 KillAt = Callable[[float | None], bool]
 """Called with the seconds since the last command had begun to write, None before: whether to kill it now."""
 
@@ -81,7 +85,7 @@ def run(
     commands: Sequence[Command],
     log: Path,
     *,
-    begun: Begun = bool,
+    writes: Writes = lambda _: (True, False),
     kill_at: KillAt | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> Done:
@@ -90,10 +94,10 @@ def run(
     A kill takes all its processes: it is what remains of a machine that went away. All output goes to `log`.
     """
     began, computed, code, killed = time.monotonic(), 0.0, 0, False
-    watch = _Watch(log, begun)
+    watch = _Watch(log, writes)
     with log.open("ab") as output:
         for number, command in enumerate(commands, 1):
-            watch = _Watch(log, begun)
+            watch = _Watch(log, writes)
             process = subprocess.Popen(
                 list(command.words),
                 cwd=command.folder,
@@ -113,28 +117,34 @@ def run(
             if code:
                 break
     printed = log.read_text(errors="replace") if log.exists() else ""
-    seconds = time.monotonic()
-    return Done(seconds - began, computed, code == 0, killed, printed, seconds - watch.began, watch.begun_after)
+    return Done(time.monotonic() - began, computed, code == 0, killed, printed, watch.written())
 
 
 class _Watch:
-    """Watches what a command prints for the word that it has begun to write."""
+    """Watches what a command prints for the words that it has begun to write, and has written."""
 
-    def __init__(self, log: Path, begun: Begun) -> None:
-        self.log, self.begun, self.began = log, begun, time.monotonic()
+    def __init__(self, log: Path, writes: Writes) -> None:
+        self.log, self.writes, self.began = log, writes, time.monotonic()
         self.before = log.stat().st_size if log.exists() else 0
-        self.begun_after = 0.0
-        self.has_begun = False
+        self.begun_at: float | None = None
+        self.written_at: float | None = None
 
     def since_begun(self) -> float | None:
         """Return the seconds since it had begun to write; None before."""
-        after = time.monotonic() - self.began
-        if not self.has_begun:
+        now = time.monotonic()
+        if self.written_at is None:
             with self.log.open("rb") as file:
                 file.seek(self.before)
-                self.has_begun = self.begun(file.read().decode(errors="replace"))
-            self.begun_after = after if self.has_begun else 0.0
-        return after - self.begun_after if self.has_begun else None
+                has_begun, has_written = self.writes(file.read().decode(errors="replace"))
+            if has_begun and self.begun_at is None:
+                self.begun_at = now
+            if has_written:
+                self.written_at = now
+        return None if self.begun_at is None else now - self.begun_at
+
+    def written(self) -> float:
+        """Return the seconds in which it wrote: to its end, where it does not say that it has written all."""
+        return (self.written_at or time.monotonic()) - (self.begun_at or self.began)
 
 
 def _waited(process: subprocess.Popen[bytes], watch: _Watch, kill_at: KillAt | None) -> bool:
@@ -148,17 +158,17 @@ def _waited(process: subprocess.Popen[bytes], watch: _Watch, kill_at: KillAt | N
                     os.kill(pid, signal.SIGKILL)
             process.wait()
             if waited > _PATIENCE:
-                raise SystemExit(f"{process.args!r} has not ended in {_PATIENCE:g} s")
+                raise RoundError(f"{process.args!r} has not ended in {_PATIENCE:g} s")
             return True
         time.sleep(0.02)
     return False
 
 
 def require(done: Done, what: str) -> Done:
-    """Return what came of commands that have to succeed, or end with what they printed."""
+    """Return what came of commands that have to succeed; raise with what they printed."""
     if not done.succeeded:
         lines = "\n".join(done.printed.splitlines()[-_LINES:])
-        raise SystemExit(f"{what} has failed:\n{lines}")
+        raise RoundError(f"{what} has failed:\n{lines}")
     return done
 
 
@@ -171,7 +181,7 @@ def reader(kind: str, place: Path, notes: Path, hertz: float) -> Iterator[None]:
     try:
         while not read_looks(notes):
             if process.poll() is not None:
-                raise SystemExit(f"the reader of {place} has ended with {process.returncode}")
+                raise RoundError(f"the reader of {place} has ended with {process.returncode}")
             time.sleep(0.05)
         yield
     finally:

@@ -56,10 +56,10 @@ class Contender(ABC):
         """Return the commands that are given again after a kill: by default the last one."""
         return self.restate(world, bad=False)[-1:]
 
-    def begun(self, printed: str) -> bool:
-        """Return whether a command writes rows by now, by what it has printed; a kill's middle is counted from there."""
+    def writes(self, printed: str) -> tuple[bool, bool]:
+        """Return whether a command has begun to write rows by now, and has written all, by what it has printed; a kill comes between."""
         del printed
-        return True
+        return True, False
 
     def look(self, notes: Path) -> Sequence[Command]:
         """Return commands that look once more; none where the reader has a process of its own."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.side_by_side.commands import Done, last_look, reader, require, run
+from benchmarks.side_by_side.commands import Done, RoundError, last_look, reader, require, run
 from benchmarks.side_by_side.contender import Contender
 from benchmarks.side_by_side.data import World
 from benchmarks.side_by_side.model import COLUMNS
@@ -52,6 +52,7 @@ class Result:
     again_computed: str = ""
     again_after: str = ""
     again_equal: bool = False
+    failure: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -121,11 +122,11 @@ class Rounds:
         done = None
         if not asked.kind:
             commands = self.contender.restate(self.world, bad=False)
-            done = require(run(commands, self.beside / "timed.log", begun=self.contender.begun), self.contender.name)
+            done = require(run(commands, self.beside / "timed.log", writes=self.contender.writes), self.contender.name)
             put_back(self.kept, self.contender.home)
         commands = self.contender.restate(self.world, bad=False)
         with self.watched("good") as (_, extra):
-            watched = run(commands, self.beside / "good.log", begun=self.contender.begun, extra=extra)
+            watched = run(commands, self.beside / "good.log", writes=self.contender.writes, extra=extra)
         require(watched, f"{self.contender.name}: restatement")
         done = done or watched
         result.seconds, result.computed = done.seconds, done.computed
@@ -134,10 +135,12 @@ class Rounds:
         result.equal = reference is None or rows.equals(reference.after)
         return rows, watched
 
-    def seen(self, result: Result, expected: Expected) -> None:
-        """Say what a reader saw in the good restatement."""
-        result.shown = distinct(read_looks(self.beside / "good.jsonl"), expected)
+    def judged(self, result: Result, reference: Reference, good: Done) -> None:
+        """Say what a reader saw in the good restatement, then restate with a bad chunk, and with a kill."""
+        result.shown = distinct(read_looks(self.beside / "good.jsonl"), reference.expected)
         result.states = [in_words(state) for state in result.shown]
+        self.bad(result, reference.expected)
+        self.kill(result, reference, good)
 
     def bad(self, result: Result, expected: Expected) -> None:
         """Restate with a bad chunk; say what readers saw, and what they see afterwards."""
@@ -158,9 +161,9 @@ class Rounds:
         commands = self.contender.restate(self.world, bad=False)
         with self.watched("kill") as (notes, extra):
             middle = _Middle(notes, expected, good)
-            done = run(commands, self.beside / "kill.log", begun=self.contender.begun, kill_at=middle, extra=extra)
+            done = run(commands, self.beside / "kill.log", writes=self.contender.writes, kill_at=middle, extra=extra)
         if not done.killed:
-            raise SystemExit(f"{self.contender.name} ended before it was killed: run again")
+            raise RoundError(f"{self.contender.name} ended before it was killed: run again")
         result.kill_seen = distinct(read_looks(notes), expected)
         result.kill_after = in_words(expected.shown(last_look(notes)))
         self.tell("the same command again")
@@ -177,7 +180,7 @@ class _Middle:
 
     def __init__(self, notes: Path, expected: Expected, good: Done) -> None:
         self.notes, self.expected = notes, expected
-        self.patience = (good.last_seconds - good.begun_after) / 2
+        self.patience = good.written / 2
 
     def __call__(self, since_begun: float | None) -> bool:
         looks = read_looks(self.notes)

@@ -166,9 +166,9 @@ class SQLMesh(Contender):
         options = ("--restate-model", "silver.case_sla_daily", "--start", world.start, "--end", world.end)
         return [self._plan(world, *options)]
 
-    def begun(self, printed: str) -> bool:
-        """Return whether rows are being written."""
-        return "executes INSERT" in printed and "sqlmesh__silver" in printed
+    def writes(self, printed: str) -> tuple[bool, bool]:
+        """Return whether rows are being written, and all are."""
+        return "executes INSERT" in printed and "sqlmesh__silver" in printed, "Model batches executed" in printed
 
     def reader(self, notes: Path) -> Reader:
         """Have the driver look."""
@@ -188,6 +188,6 @@ class SQLMesh(Contender):
 
     def computed_again(self, printed: str, world: World) -> str:
         """Return what a second command computed, by the statements that it executed."""
-        inserts = printed.count("executes INSERT")
+        inserts = sum("sqlmesh__silver" in line for line in printed.splitlines() if line.startswith("executes INSERT"))
         each = self.batch or len(world.months)
         return f"{min(inserts * each, len(world.months))} of {len(world.months)} months"
