@@ -33,7 +33,7 @@ class OfDuckDB:
     """Looks at the DuckDB file of the project."""
 
     def __init__(self) -> None:
-        import duckdb
+        import duckdb  # type: ignore[import-not-found]  # of the other environment
 
         self.connection = duckdb.connect(TOLD["database"])
         self.connection.execute("SET TimeZone = 'UTC'")
@@ -126,7 +126,7 @@ class _Statements(logging.Handler):
 
 def sqlmesh(arguments: list[str]) -> int:
     """Run SQLMesh's command, with a reader beside it if one is asked for."""
-    from sqlmesh.cli.main import cli
+    from sqlmesh.cli.main import cli  # type: ignore[import-not-found]  # of the other environment
 
     logger = logging.getLogger("sqlmesh.core.engine_adapter.base")
     logger.setLevel(logging.DEBUG)
