@@ -34,7 +34,7 @@ class Restatement(dg.Config):
     partitions_def=PARTITIONS,
     check_specs=[dg.AssetCheckSpec("rows_are_good", asset="case_sla_daily", blocking=True)],
 )
-def case_sla_daily(context: dg.AssetExecutionContext, config: Restatement) -> dg.MaterializeResult[None]:
+def case_sla_daily(context: dg.AssetExecutionContext, config: Restatement) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with an argument Dagster takes it for several outputs
     """Overwrite a partition, then read it back and check it, as an asset check does."""
     month = context.partition_key[:7]
     restate(Path(config.files), Path(config.table), config.version, config.calendar, [month])
