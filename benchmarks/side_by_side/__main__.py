@@ -37,7 +37,8 @@ from benchmarks.side_by_side.rounds import Reference, Result, Rounds
 from benchmarks.side_by_side.sqlmesh_project import HOW, SQLMesh, versions
 from resources.settings import load_settings
 
-ENGINES = ("duckdb", "spark")
+_WIDTH = 180
+"""Of the table, where it is printed to a file."""
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
         world = prepared(place, options)
         console.print(f"{world.months[0]} to {world.months[-1]}, bad month {world.bad_month}; {_versions()}")
         results = compared(contenders(place, options.sqlmesh, console), world, options.only or [], console)
-    console.print(table(results))
+    Console(width=max(console.width, _WIDTH)).print(table(results))
     if options.json:
         told = {
             "at": datetime.now(UTC).isoformat(),
