@@ -68,22 +68,27 @@ def packages() -> Path:
     return kept
 
 
+def in_duckdb(script: str, asked: Mapping[str, Any], seconds: float = 300) -> Any:
+    """Run a script where DuckDB is installed, with what it is asked as JSON on its input; return the JSON that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=json.dumps(asked),
+        env={"PYTHONPATH": str(packages()), "HOME": str(packages())},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
 def by_duckdb(
     endpoint: str, statements: Sequence[str] = (), queries: Mapping[str, str] | None = None
 ) -> dict[str, list[list[Any]]]:
     """Run SQL by DuckDB, with the catalog `ice` at an endpoint, then queries; return the rows of each by its name, as JSON has them."""
     asked = {"endpoint": endpoint, "statements": list(statements), "queries": dict(queries or {})}
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        input=json.dumps(asked),
-        env={"PYTHONPATH": str(packages()), "HOME": str(packages())},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, list[list[Any]]] = json.loads(done.stdout)
+    found: dict[str, list[list[Any]]] = in_duckdb(_SCRIPT, asked)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -356,16 +357,17 @@ def test_a_timeline_whose_snapshot_was_taken_back_goes_on_when_that_is_landed_ag
     assert accounts.ranges()[-1].range.until == bank.lsn + 1
 
 
+def read_late(snapshot: Sequence[Message], hours: int) -> list[Message]:
+    """Return the messages of a snapshot of which the later half was read so many hours later."""
+    half, late = len(snapshot) // 2, hours * 3_600 * 10**6
+    moved = [Message(one.key, one.value | {"source": later(one.value["source"], late)}) for one in snapshot[half:]]
+    return [*snapshot[:half], *moved]
+
+
 def test_what_a_snapshot_read_late_says_nothing_of_the_changes_before_a_break(accounts: Accounts) -> None:
     bank = a_bank(44)
     snapshot, *rest = whole(tail_of(bank))
-    late = 30 * 3_600 * 10**6  # microseconds: the later half of the rows was read on the day after the next
-    read = [
-        one
-        if number < len(snapshot) // 2
-        else Message(one.key, one.value | {"source": later(one.value["source"], late)})
-        for number, one in enumerate(snapshot)
-    ]
+    read = read_late(snapshot, 30)
     accounts.land([*read, *(m for one in rest for m in one)], "first")
     (landed,) = accounts.ranges()
     assert landed.last_time == bank.commits[-1][1]
@@ -381,13 +383,7 @@ def test_a_snapshot_that_is_read_for_days_is_of_the_day_on_which_it_was_begun(ac
     bank.snapshot()
     bank.work(900)
     snapshot, *rest = whole(tail_of(bank))
-    late = 40 * 3_600 * 10**6  # microseconds: the later half of the rows was read on the day after the next
-    read = [
-        one
-        if number < len(snapshot) // 2
-        else Message(one.key, one.value | {"source": later(one.value["source"], late)})
-        for number, one in enumerate(snapshot)
-    ]
+    read = read_late(snapshot, 40)
     accounts.land([*read, *(m for one in rest for m in one)], "first")
     begun, ends = bank.commits[-len(rest) - 1][1].date(), bank.commits[-1][1].date()
     assert begun + 2 * DAY < ends, "the last day is over"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from datetime import date
@@ -12,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from clocks_by_hand import clocks_by_hand
-from duckdb_engine import packages
+from duckdb_engine import in_duckdb
 from worlds import END, START, generated
 
 from backfill_assets.products.enforcement import loading
@@ -63,17 +62,8 @@ def by_duckdb(world: data.World, to: Path, **files: str) -> tuple[pl.DataFrame, 
         "audits": checks,
         **files,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        input=json.dumps(asked),
-        env={"PYTHONPATH": str(packages()), "HOME": str(packages())},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return pl.read_parquet(to), json.loads(done.stdout)
+    broken = in_duckdb(_SCRIPT, asked, 120)
+    return pl.read_parquet(to), broken
 
 
 def test_the_model_in_sql_has_the_rows_of_the_transform_and_a_bad_calendar_breaks_one_rule_in_one_month(

@@ -50,11 +50,9 @@ def versions(python: Path) -> dict[str, str] | str:
     """Return the versions of what an environment has, or why it cannot be used."""
     names = ("sqlmesh", "duckdb", "pyspark")
     script = (
-        "import json; from importlib import metadata as m; found = {}\n"
-        f"for name in {names!r}:\n"
-        "    try: found[name] = m.version(name)\n"
-        "    except m.PackageNotFoundError: pass\n"
-        "print(json.dumps(found))"
+        "import json; from importlib import metadata as m\n"
+        "there = {one.metadata['Name'].lower(): one.version for one in m.distributions()}\n"
+        f"print(json.dumps({{name: there[name] for name in {names!r} if name in there}}))"
     )
     try:
         done = subprocess.run([str(python), "-c", script], capture_output=True, text=True, check=True)
