@@ -127,7 +127,7 @@ def test_history_and_tail_hand_over_in_either_order_under_kills(
 ) -> None:
     sender, random, kills = Sender(broker.bootstrap_servers), Random(len(first)), 0
     sender.send(records(6_000, 3, 1, days=3.5))
-    groups = sorted(one.group_id for one in broker.admin().list_consumer_groups().result(120).valid)
+    groups = broker.groups()
     tail.run("land", "parcels", "--new")
     if first == "history":
         tail.history(tmp_path)
@@ -149,7 +149,7 @@ def test_history_and_tail_hand_over_in_either_order_under_kills(
     if first == "live":
         tail.history(tmp_path)
     _require_whole(tail, broker, sender, FIRST)
-    assert groups == sorted(one.group_id for one in broker.admin().list_consumer_groups().result(120).valid)
+    assert groups == broker.groups()
     print(
         f"{kills} kills, {len(sender.committed):,} records and {sender.aborted:,} of aborted transactions in "
         f"{len(tail.platform.lakehouse.landed_loads(LANDED))} landings: {len(tail.published()):,} scans, {time.monotonic() - began:.0f} s"

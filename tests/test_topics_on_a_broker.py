@@ -286,10 +286,10 @@ def test_nobody_who_reads_live_notices(broker: Broker, at: TopicSite, name: str)
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"live-{name}", "enable.auto.commit": False}
     )
     live.commit(offsets=[TopicPartition(name, 0, 20), TopicPartition(name, 1, 7)], asynchronous=False)
-    before = _groups(broker)
+    before = broker.groups()
     assert before[f"live-{name}"] == {(name, 0): 20, (name, 1): 7}
     at.land()
-    assert _groups(broker) == before
+    assert broker.groups() == before
     live.close()
 
 
@@ -333,19 +333,6 @@ def _low(admin: Any, name: str) -> int:
 
     place = TopicPartition(name, 0)
     return int(admin.list_offsets({place: OffsetSpec.earliest()})[place].result(30).offset)
-
-
-def _groups(broker: Broker) -> dict[str, dict[tuple[str, int], int]]:
-    """Return the committed offsets of every group there is."""
-    from confluent_kafka import ConsumerGroupTopicPartitions
-
-    admin = broker.admin()
-    found = {}
-    for group in admin.list_consumer_groups().result(30).valid:
-        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group.group_id)])
-        places = asked[group.group_id].result(30).topic_partitions
-        found[group.group_id] = {(one.topic, one.partition): one.offset for one in places}
-    return found
 
 
 def archived(at: TopicSite, folder: Path, *ranges: tuple[int, int, int], change: Any = None) -> Path:

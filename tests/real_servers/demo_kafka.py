@@ -100,7 +100,9 @@ def _shown(demo: Demo) -> None:
     out.print(Rule("3. A run reads the offsets that its plan pins, and its rows go to a topic of its own"))
     demo.publish("history", "BACKFILL", "The days that are complete.", "1", 100, until, tell=True)
     out.print(Rule("4. The broker forgets the records; a replay in other chunks has the same digests"))
-    broker.admin().delete_records([TopicPartition(TOPIC, one, -1) for one in range(PARTITIONS)])
+    admin = broker.admin()  # kept until it is answered
+    for answer in admin.delete_records([TopicPartition(TOPIC, one, -1) for one in range(PARTITIONS)]).values():
+        answer.result(30)
     demo.publish("replay", "REPLAY", "The same offsets once more, a day at a time.", "1", 1, until, tell=False)
     same = demo.digests("history") == demo.digests("replay")
     out.print(f"digests of {len(demo.digests('replay'))} chunks: {'equal' if same else 'DIFFERENT'}", style="bold")

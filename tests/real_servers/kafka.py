@@ -182,6 +182,20 @@ class Broker:
 
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
+    def groups(self) -> dict[str, dict[tuple[str, int], int]]:
+        """Return the offsets that every consumer group has committed, by topic and partition."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        admin = self.admin()  # kept until it is answered: a client that nobody holds gives up what it has asked for
+        listed = admin.list_consumer_groups().result(120)
+        assert not listed.errors, listed.errors
+        found = {}
+        for group in listed.valid:
+            asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group.group_id)])
+            places = asked[group.group_id].result(30).topic_partitions
+            found[group.group_id] = {(one.topic, one.partition): one.offset for one in places}
+        return found
+
     def create(self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
         """Create a topic, with settings of its own, and wait until its partitions are led."""
         from confluent_kafka.admin import NewTopic
