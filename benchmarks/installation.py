@@ -108,17 +108,44 @@ def _computed() -> float:
 
 
 class PeakMemory(threading.Thread):
-    """Samples the proportional memory of this process and all its descendants (MiB)."""
+    """Samples the proportional memory of this process and all its descendants (MiB).
+
+    Attributes:
+        peak: the most that all of them had at one time.
+        peaks: the most of each kind: "driver" is this process, "java" Spark's, "workers" the other ones of Python together.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak = 0.0
+        self.peaks: dict[str, float] = {}
         self.stop = threading.Event()
 
     def run(self) -> None:
         """Sample twice a second until stopped."""
         while not self.stop.wait(0.5):
-            self.peak = max(self.peak, sum(map(_pss, _descendants(os.getpid()))) / 1024)
+            by_kind: dict[str, float] = {}
+            for pid in _descendants(os.getpid()):
+                kind = _kind_of(pid)
+                by_kind[kind] = by_kind.get(kind, 0.0) + _pss(pid) / 1024
+            self.peak = max(self.peak, sum(by_kind.values()))
+            for kind, size in by_kind.items():
+                self.peaks[kind] = max(self.peaks.get(kind, 0.0), size)
+
+    def in_words(self) -> str:
+        """Return the peaks, in words."""
+        by_kind = ", ".join(f"{kind} {size:,.0f}" for kind, size in sorted(self.peaks.items()))
+        return f"peak memory of all processes: {self.peak:,.0f} MiB (proportional set size); of each kind: {by_kind}"
+
+
+def _kind_of(pid: int) -> str:
+    if pid == os.getpid():
+        return "driver"
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        name = ""  # it has just ended
+    return "java" if name == "java" else "workers"
 
 
 def _descendants(root: int) -> list[int]:

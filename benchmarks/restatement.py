@@ -1,6 +1,6 @@
 """What a restatement costs: plan to published, as a ratio against the bare Spark job, in one warm process.
 
-    python -m benchmarks.restatement [--events LOG] [--cases N] [--rounds 3] [--warm-up 2]
+    python -m benchmarks.restatement [--events LOG] [--cases N] [--rounds 3] [--warm-up 2] [--duckdb]
 
 The bare job is the best we can write: the same pinned files, the same transform, one sorted zstd file a chunk; no plan,
 ledger, gate, Dagster or publication. Both run in the same Spark session on the same data, in turn, the bare job first and
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
@@ -32,9 +33,13 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging import executor
 from backfill_assets.staging.compute import pinned_inputs, transform_context
 from backfill_assets.staging.rows import lineage
-from benchmarks.installation import PeakMemory, installed, log_options, seconds_of, timed
+from benchmarks import duckdb_job
+from benchmarks.installation import Installation, PeakMemory, installed, log_options, seconds_of, timed
 from manifests.plan import Plan
 from resources.ledger.transactions import system_clock as now
+
+_HEADINGS = ("bare job before", "and after", "to published", "ratio", "of it gates", "publication", "later")
+_GATES = ("run_gates", "_run_verdicts")
 
 
 def bare(platform: Platform, plan: Plan) -> None:
@@ -50,72 +55,121 @@ def bare(platform: Platform, plan: Plan) -> None:
     )
 
 
+class Rounds:
+    """The measured rounds: each restatement stands between two bare jobs, and beside DuckDB's where it is asked for."""
+
+    def __init__(self, world: Installation, *, with_duckdb: bool) -> None:
+        self._world = world
+        self._with_duckdb = with_duckdb
+        self.bares: list[list[float]] = []
+        self.wholes: list[list[float]] = []
+        self.gates: list[float] = []
+        self.duckdb: list[duckdb_job.Job] = []
+        self.table = Table("round", *_HEADINGS, caption="seconds")
+
+    def bare(self, number: int) -> list[float]:
+        """Time the bare job of a restatement as it would be planned now: a new run id, a new run clock."""
+        world = self._world
+        plan = preview(world.platform, world.manifest(demo.RESTATEMENT, f"bare-{number}"))
+        with timed() as seconds:
+            bare(world.platform, plan)
+        shutil.rmtree(world.folder / "warehouse" / "bare")
+        if self._with_duckdb and number >= 0:
+            self.duckdb.append(by_duckdb(world, plan))
+        return seconds
+
+    def warm_up(self, number: int) -> None:
+        """Run both once, unmeasured."""
+        self.bare(-1)
+        self._world.run(self._world.manifest(demo.RESTATEMENT, f"warm-up-{number}"))
+
+    def measure(self, number: int, before: list[float]) -> list[float]:
+        """Measure a restatement and the bare job after it, which is returned."""
+        began = now()
+        with timed() as whole, _parts() as parts:
+            self._world.run(self._world.manifest(demo.RESTATEMENT, f"restatement-{number}"))
+        (entry,) = self._world.platform.ledger.publications(f"restatement-{number}")
+        commit = seconds_of(entry)
+        published = commit + (entry.started_at - began).total_seconds()
+        after = self.bare(number)
+        beside = [(first + second) / 2 for first, second in zip(before, after, strict=True)]
+        gated = sum(parts[name] for name in _GATES)
+        row = (before[0], after[0], published, published / beside[0], gated, commit, whole[0] - published)
+        self.table.add_row(str(number), *(f"{value:.2f}" for value in row))
+        self.bares.append(beside)
+        self.wholes.append([published, whole[1]])
+        self.gates.append(gated)
+        return after
+
+    def told(self) -> Iterator[str]:
+        """Yield what all rounds together say."""
+        (bares, bares_computed), (wholes, wholes_computed) = (_sums(one) for one in (self.bares, self.wholes))
+        ratios = [mine[0] / theirs[0] for mine, theirs in zip(self.wholes, self.bares, strict=True)]
+        yield f"all rounds together: {wholes / bares:.2f}; median of the rounds: {median(ratios):.2f}"
+        yield f"gates: {sum(self.gates) / wholes:.1%} of the time to published"
+        computed = [mine[1] / theirs[1] for mine, theirs in zip(self.wholes, self.bares, strict=True)]
+        yield (
+            f"processor seconds: {wholes_computed / bares_computed:.2f} all rounds together; "
+            f"{', '.join(f'{ratio:.2f}' for ratio in computed)}; bare {bares_computed / len(ratios):.1f}"
+        )
+        if self.duckdb:
+            mean = sum(job.seconds for job in self.duckdb) / len(self.duckdb)
+            bare_mean = bares / len(self.bares)
+            each = ", ".join(f"{job.seconds:.2f}" for job in self.duckdb)
+            yield (
+                f"DuckDB, same files and rows: {mean:.2f} s ({each}), {self.duckdb[-1].memory:,.0f} MiB; "
+                f"the bare job of Spark takes {bare_mean / mean:.2f} times that"
+            )
+
+
+def _sums(rounds: list[list[float]]) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*rounds, strict=True)))
+
+
+def by_duckdb(world: Installation, plan: Plan) -> duckdb_job.Job:
+    """Have DuckDB compute a plan's rows from the files that the bare job reads; end if they are not as many as Spark's."""
+    target = world.platform.products.target(plan.target)
+    inputs = pinned_inputs(RunContext(world.platform, target, plan), plan.chunks)
+    files = inputs.source.inputFiles()
+    job = duckdb_job.run(plan, files, lineage(plan), world.folder / "duckdb")
+    found = world.platform.lakehouse.table(plan.target).scan(selected_fields=("days_open", "breach_at")).to_arrow()
+    published = (found.num_rows, pc.sum(found["days_open"]).as_py(), found.num_rows - found["breach_at"].null_count)
+    if job.written != published:
+        raise SystemExit(
+            f"DuckDB has written {job.written}, published are {published}: the two computed different rows"
+        )
+    return job
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = log_options(__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=2, help="rounds before those that are measured")
-    parser.add_argument("--parts", action="store_true", help="print what each part of a restatement took")
+    parser.add_argument("--duckdb", action="store_true", help="have DuckDB compute the same (with PYTHONPATH=tests)")
     options = parser.parse_args()
     with installed(options) as world:
-
-        def run_bare(number: int) -> list[float]:
-            """Time the bare job of a restatement as it would be planned now: a new run id, a new run clock."""
-            plan = preview(world.platform, world.manifest(demo.RESTATEMENT, f"bare-{number}"))
-            with timed() as seconds:
-                bare(world.platform, plan)
-            shutil.rmtree(world.folder / "warehouse" / "bare")
-            return seconds
-
+        rounds = Rounds(world, with_duckdb=options.duckdb)
         record = world.run(world.manifest(demo.HISTORY, "history"))
         for number in range(options.warm_up):
-            run_bare(-number)
-            world.run(world.manifest(demo.RESTATEMENT, f"warm-up-{number}"))
+            rounds.warm_up(number)
         memory = PeakMemory()
         memory.start()
-        headings = ("bare job before", "and after", "to published", "ratio", "publication", "later")
-        table = Table("round", *headings, caption="seconds")
-        bares, wholes = [], []
-        before, bare_computed = run_bare(0)
-        bares_computed, wholes_computed = [], []
+        before = rounds.bare(0)
         for number in range(1, options.rounds + 1):
-            began = now()
-            with timed() as whole, _parts(options.parts):
-                world.run(world.manifest(demo.RESTATEMENT, f"restatement-{number}"))
-            (entry,) = world.platform.ledger.publications(f"restatement-{number}")
-            commit = seconds_of(entry)
-            published = commit + (entry.started_at - began).total_seconds()
-            after, computed = run_bare(number)
-            beside = (before + after) / 2
-            seconds = (before, after, published, published / beside, commit, whole[0] - published)
-            table.add_row(str(number), *(f"{value:.2f}" for value in seconds))
-            bares.append(beside)
-            wholes.append(published)
-            bares_computed.append((bare_computed + computed) / 2)
-            wholes_computed.append(whole[1])
-            before, bare_computed = after, computed
-        ratios = [mine / theirs for mine, theirs in zip(wholes, bares, strict=True)]
+            before = rounds.measure(number, before)
         memory.stop.set()
         rows = sum(chunk.rows or 0 for chunk in world.platform.ledger.chunks("restatement-1"))
         chunks = len(record.plan.chunks)
     Console().print(f"{world.load.source_file}: {rows:,} rows in {chunks} chunks")
-    Console().print(table)
-    Console().print(f"all rounds together: {sum(wholes) / sum(bares):.2f}; median of the rounds: {median(ratios):.2f}")
-    ratios = [mine / theirs for mine, theirs in zip(wholes_computed, bares_computed, strict=True)]
-    together = sum(wholes_computed) / sum(bares_computed)
-    rounds_ = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    Console().print(
-        f"processor seconds: {together:.2f} all rounds together; {rounds_}; bare {sum(bares_computed) / len(ratios):.1f}"
-    )
-    Console().print(f"peak memory of all processes: {memory.peak:,.0f} MiB (proportional set size)")
+    Console().print(rounds.table)
+    for line in (*rounds.told(), memory.in_words()):
+        Console().print(line)
 
 
 @contextmanager
-def _parts(wanted: bool) -> Iterator[None]:
-    """Print what each part took, by wrapping the functions the assets call."""
-    if not wanted:
-        yield
-        return
+def _parts() -> Iterator[dict[str, float]]:
+    """Yield what each part took, by wrapping the functions the assets call."""
     named = [
         (executor, "compute_batch"),
         (judging, "run_gates"),
@@ -123,12 +177,13 @@ def _parts(wanted: bool) -> Iterator[None]:
         (publication, "bundle_files"),
     ]
     kept = [getattr(module, name) for module, name in named]
+    took = {name: 0.0 for _, name in named}
 
     def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            with timed() as took:
+            with timed() as seconds:
                 result = function(*arguments, **options)
-            print(f"  {name}: {took[0]:.1f} s", flush=True)
+            took[name] += seconds[0]
             return result
 
         return call
@@ -136,7 +191,7 @@ def _parts(wanted: bool) -> Iterator[None]:
     for (module, name), function in zip(named, kept, strict=True):
         setattr(module, name, telling(name, function))
     try:
-        yield
+        yield took
     finally:
         for (module, name), function in zip(named, kept, strict=True):
             setattr(module, name, function)

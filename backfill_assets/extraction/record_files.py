@@ -66,7 +66,9 @@ class RecordFiles:
         filesystem, name = stores.opened(path)
         stores.require_folder(path)
         stream = self._open.enter_context(filesystem.open_output_stream(name))
-        writer = pq.ParquetWriter(stream, self._kinds, compression="zstd", use_dictionary=_REPEATED)
+        writer = pq.ParquetWriter(
+            stream, self._kinds, compression="zstd", use_dictionary=_REPEATED, write_page_index=True
+        )
         self._open.callback(writer.close)
         self.paths.append(path)
         return writer

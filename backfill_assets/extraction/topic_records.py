@@ -32,7 +32,8 @@ from resources.sinks.message_headers import headers_of
 _BATCH_BYTES = 16 << 20
 _MOST_RECORDS, _FIRST_RECORDS = 20_000, 16
 """How many records are taken from librdkafka at once: at most, and before it is known how large they are."""
-_WAIT_SECONDS = 0.25
+_WAIT_SECONDS = 0.05
+"""How long a batch that is not full is waited for: at the end of a range, where offsets without a record leave it short, in vain."""
 _TIME_TYPES = {1: "CREATE_TIME", 2: "LOG_APPEND_TIME"}
 _LAST_MILLISECOND = 253_402_300_799_999
 """Of the year 9999."""

@@ -73,6 +73,14 @@ def write(events: pl.DataFrame, files: Path, months: tuple[str, ...]) -> World:
     """Write the files of these events and of the shipped reference tables."""
     files.mkdir()
     events.write_parquet(files / "events.parquet", row_group_size=100_000)
+    calendar = write_references(files)
+    bad_month = months[len(months) // 2]
+    without_weekends(calendar, bad_month).write_parquet(files / "calendar-bad.parquet")
+    return World(months, files, bad_month)
+
+
+def write_references(files: Path) -> pl.DataFrame:
+    """Write the shipped reference tables, as the model in SQL reads them; return the calendar."""
     references = {name: pl.from_arrow(rows) for name, rows, _ in loading.reference_tables()}
     rules, calendar = references[RULES], references[CALENDAR]
     assert isinstance(rules, pl.DataFrame)
@@ -84,9 +92,7 @@ def write(events: pl.DataFrame, files: Path, months: tuple[str, ...]) -> World:
     rules.with_columns(day_zone="time_zone").write_parquet(files / "rules.parquet")
     rules.with_columns(day_zone=pl.lit("UTC")).write_parquet(files / "rules-before.parquet")
     calendar.write_parquet(files / "calendar.parquet")
-    bad_month = months[len(months) // 2]
-    without_weekends(calendar, bad_month).write_parquet(files / "calendar-bad.parquet")
-    return World(months, files, bad_month)
+    return calendar
 
 
 def without_weekends(calendar: pl.DataFrame, month: str) -> pl.DataFrame:
