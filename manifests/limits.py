@@ -201,8 +201,14 @@ class Pace(Part):
     budget: Budget | None = None
 
 
-class Limits(Pace):
-    """How much may run at once, how fast, and when."""
+CHUNKS_PER_JOB_BEFORE = 240
+"""The chunks of a Spark job in a manifest that says nothing of them, as earlier versions had it, and wrote it into its text."""
 
-    max_chunks_per_job: Annotated[int, whole_number(1, 100_000, "how many chunks one Spark job computes")] = 240
+
+class Limits(Pace):
+    """How much may run at once, how fast, and when; without `max_chunks_per_job`, a job takes as many as the plan finds right."""
+
+    _later = Pace._later | {"max_chunks_per_job"}  # noqa: SLF001 - its base's
+
+    max_chunks_per_job: Annotated[int, whole_number(1, 100_000, "how many chunks one Spark job computes")] | None = None
     max_runs_in_parallel: Annotated[int, whole_number(1, 1_000, "how many batches are computed at once")] = 1

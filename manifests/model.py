@@ -18,7 +18,7 @@ from manifests.chunks import EVER
 from manifests.compaction import FILE_SIZES, REWRITING, REWRITING_VERSION, compaction_problem
 from manifests.division import MOST_VALUES
 from manifests.fields import Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
-from manifests.limits import Limits, Safety
+from manifests.limits import CHUNKS_PER_JOB_BEFORE, Limits, Safety
 from manifests.merge_policy import StricterPolicy
 from manifests.run_terms import Evidence, Freeze, Validation, WarmUp
 from manifests.source_pins import ChangedSource, FurtherPin, SourceLog, StartFrom
@@ -473,3 +473,11 @@ class RunManifest(Part):
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical text."""
         return sha256_of(self.model_dump(mode="json", by_alias=True))
+
+    @property
+    def hashes(self) -> frozenset[str]:
+        """Its hash, and the one that the same contract had before: a default that is none any more was in its text."""
+        if self.limits.max_chunks_per_job is not None:
+            return frozenset({self.hash})
+        limits = self.limits.model_copy(update={"max_chunks_per_job": CHUNKS_PER_JOB_BEFORE})
+        return frozenset({self.hash, self.model_copy(update={"limits": limits}).hash})

@@ -135,6 +135,16 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         with self.engine.connect() as connection:
             return measured.recorded(connection, target, version, but=but)
 
+    def written(self, target: str, version: str, *, but: str = "") -> Written | None:
+        """Return what the newest runs of a target have written; see `measured.written`."""
+        with self.engine.connect() as connection:
+            return measured.written(connection, target, version, but=but)
+
+    def rows_held(self, target: str) -> dict[str, int]:
+        """Return how many rows each chunk of a target has that a run holds today; see `measured.rows_held`."""
+        with self.engine.connect() as connection:
+            return measured.rows_held(connection, target)
+
     def costs(self, run_ids: Sequence[str]) -> dict[str, RunCosts]:
         """Return what the plans of runs have estimated; of those that have."""
         with self.engine.connect() as connection:
