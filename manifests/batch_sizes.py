@@ -53,7 +53,9 @@ class BatchSizes:
         """Say in words how many rows a job takes, and why."""
         chunks = ""
         if self.rows_a_chunk:
-            chunks = f"; a chunk has {self.rows_a_chunk:,} rows on the average of {len(self.learned_from):,} recorded run(s)"
+            chunks = (
+                f"; a chunk has {self.rows_a_chunk:,} rows on the average of {len(self.learned_from):,} recorded run(s)"
+            )
         return (
             f"at most {self.rows:,} rows each, which is {TIMES_MEMORY} times what fits into {in_bytes(self.memory_bytes)} "
             f"({self.said_by}) at {self.row_bytes:,} bytes a row{chunks}"

@@ -29,22 +29,25 @@ class FileSizes:
 
     Attributes:
         file_size_bytes: how large a file becomes, about; `said_by` is who says so.
-        row_bytes: how many bytes a row takes in a file, by `learned_from`, in words.
+        row_bytes: how many bytes a row takes in a file, by `learned_from`, in words; `own_bytes` are those of a file besides, whatever
+            rows it has: its footer and its dictionaries.
         rows_per_file: the most rows of a file: what a chunk has besides is in another file.
     """
 
     file_size_bytes: int
     said_by: str
     row_bytes: float
+    own_bytes: int
     learned_from: str
     rows_per_file: int
 
     def describe(self) -> str:
         """Say in words how large files become, and why."""
         rows = "1 row" if self.rows_per_file == 1 else f"at most {self.rows_per_file:,} rows"
+        own = f" beside {in_bytes(self.own_bytes)} of a file's own" if self.own_bytes else ""
         return (
             f"of about {in_bytes(self.file_size_bytes)} ({self.said_by}), {rows} each: a row takes about {self.row_bytes:,.4g} "
-            f"bytes, by {self.learned_from}"
+            f"bytes{own}, by {self.learned_from}"
         )
 
 
@@ -58,9 +61,12 @@ def in_bytes(size: int) -> str:
     return f"{value:,.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
 
 
-def rows_that_fill(file_size: int, row_bytes: float) -> int:
-    """Return how many rows of so many bytes fill a file of a size: one at least."""
-    return max(1, int(file_size / row_bytes))
+def rows_that_fill(file_size: int, row_bytes: float, own_bytes: int = 0) -> int:
+    """Return how many rows of so many bytes fill a file of a size, which has some bytes of its own: one row at least.
+
+    Rows are given half of it at least: a file with few of them has smaller dictionaries than one with many.
+    """
+    return max(1, int((file_size - min(own_bytes, file_size // 2)) / row_bytes))
 
 
 def even_rows(full: int, chunks: Sequence[int], most: int | None = None) -> int:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from unittest import mock
 import pyarrow as arrow
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 from test_compaction import streamed
 from test_pages import page
 from test_taking_back import dying_at
@@ -35,11 +37,11 @@ from resources.lakehouse.facade import local_path
 from resources.settings import load_settings
 from resources.spark.memory import memory_of
 
-SIZE = 20_000
+SIZE = 40_000
 _KIB = 1 << 10
 
 
-def filled(tmp_path: Path, target: TargetTable = orders.TARGET, lines: int = 48_000) -> World:
+def filled(tmp_path: Path, target: TargetTable = orders.TARGET, lines: int = 160_000) -> World:
     platform = opened(tmp_path / "home", target, spark=SPARK)
     orders.fill(platform, lines)
     return World(platform, tmp_path / "home")
@@ -62,7 +64,7 @@ def require_cut(platform: Platform, run_id: str, size: int, *, but_the_last: boo
         for own in keys:
             assert own.to_pylist() == sorted(own.to_pylist()), chunk
         keys.sort(key=lambda own: own[0].as_py())
-        assert all(one[-1].as_py() < after[0].as_py() for one, after in zip(keys, keys[1:], strict=False)), chunk
+        assert all(one[-1].as_py() < after[0].as_py() for one, after in pairwise(keys)), chunk
         sizes = [Path(path).stat().st_size for path in paths]
         assert len(sizes) > 2, chunk
         found += sizes
@@ -137,9 +139,11 @@ def test_what_another_program_has_written_says_how_large_a_row_is(tmp_path: Path
 
 def test_a_transform_that_is_clustered_by_itself_has_its_chunks_cut_alike(tmp_path: Path) -> None:
     def clustered(inputs: Any, context: Any) -> Any:
-        found = orders.orders(inputs, context).repartitionById(1, orders.F.lit(0)).sortWithinPartitions("order_id")
-        assert set(context.slots) == {0}
-        return found
+        starts = [(chunk.start, slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)]
+        slots = inputs.source.sparkSession.createDataFrame(starts, "start date, slot int")
+        found = orders.orders(inputs, context).join(slots, F.trunc("ordered_on", "MM") == F.col("start"))
+        placed = found.repartitionById(context.slots[-1] + 1, F.col("slot"))
+        return placed.sortWithinPartitions("order_id").drop("start", "slot")
 
     versions = {**orders.TARGET.versions, "3.0.0": TransformVersion(clustered, clustered=True)}
     world = filled(tmp_path, replace(orders.TARGET, versions=versions))
@@ -175,7 +179,7 @@ def computing_in(memory: int) -> Iterator[None]:
 
 
 def batches(platform: Platform, run_id: str) -> list[list[str]]:
-    return [list(one.chunks) for one in platform.ledger.attempts(run_id)]
+    return [one.keys for one in platform.ledger.attempts(run_id)]
 
 
 def test_large_chunks_are_computed_in_small_batches_and_a_killed_run_goes_on_with_those(tmp_path: Path) -> None:
@@ -183,10 +187,10 @@ def test_large_chunks_are_computed_in_small_batches_and_a_killed_run_goes_on_wit
     platform = world.platform
     world.published(contract("together"))
     assert [len(one) for one in batches(platform, "together")] == [4]
-    with computing_in(700 * _KIB):
+    with computing_in(2_900 * _KIB):
         record = world.approved(contract("apart"))
     assert record.plan.batch_sizes is not None
-    assert 12_400 < record.plan.batch_sizes.rows < 24_000, "for one chunk, and not for two"
+    assert 41_000 < record.plan.batch_sizes.rows < 76_000, "for one chunk, and not for two"
     assert record.plan.batch_sizes.learned_from == ("together",)
     assert [len(batch) for batch in record.plan.batches()] == [1] * 4
     with dying_at(platform, "staging.recorded"):
@@ -199,7 +203,7 @@ def test_large_chunks_are_computed_in_small_batches_and_a_killed_run_goes_on_wit
 
 def test_a_manifest_that_says_how_many_chunks_has_just_as_many(tmp_path: Path) -> None:
     platform = filled(tmp_path).platform
-    with computing_in(700 * _KIB):
+    with computing_in(2_900 * _KIB):
         plan = plan_run(platform, contract("three", limits={"maxChunksPerJob": 3})).plan
     assert plan.batch_sizes is None
     assert [len(batch) for batch in plan.batches()] == [3, 1]
@@ -211,8 +215,8 @@ def test_the_run_page_and_the_terminal_say_how_large_batches_and_files_are(tmp_p
     said = dict(planned.of_sizes())
     assert said["batches"].startswith("1 Spark job(s) of 4 chunk(s): at most ")
     assert "16 times what fits into " in said["batches"]
-    assert said["files"].startswith("of about 19.5 KiB (target.fileSizeBytes), at most ")
-    on_page, facts = page(world.platform, "/runs/shown"), dict(takes(planned))
+    assert said["files"].startswith("of about 39.1 KiB (target.fileSizeBytes), at most ")
+    on_page, facts = page(world.platform, "/backfill/shown"), dict(takes(planned))
     for name, words in said.items():
         assert escape(words) in on_page
         assert facts[name] == words

@@ -18,7 +18,11 @@ def takes(planned: Plan) -> list[tuple[str, object]]:
     costs = [] if planned.costs is None else planned.costs.describe()
     breaker = () if planned.breaker is None else planned.breaker.describe()
     costs += [("circuit breaker", one) for one in breaker]
-    return [*planned.of_sizes(), *costs, *(("limits", one) for one in (() if planned.pace is None else planned.pace.describe()))]
+    return [
+        *planned.of_sizes(),
+        *costs,
+        *(("limits", one) for one in (() if planned.pace is None else planned.pace.describe())),
+    ]
 
 
 def took(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:

@@ -13,9 +13,11 @@ from pyiceberg.types import BinaryType, DecimalType, FixedType, PrimitiveType, S
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.file_sizes import with_file_sizes
 from manifests.batch_sizes import MOST_CHUNKS, BatchSizes, rows_for
 from manifests.model import Mode, RunManifest
 from manifests.plan import Plan
+from resources.ledger.measured import Written
 from resources.spark.memory import memory_of
 
 _WORD, _A_WORD_OF_NULLS = 8, 64
@@ -25,21 +27,40 @@ _OF_SORTING = 24
 """Bytes that a row takes besides while it is sorted."""
 
 
-def with_batch_sizes(platform: Platform, target: TargetTable, plan: Plan, manifest: RunManifest) -> Plan:
-    """Return a plan with how many rows one Spark job takes; as it is where its manifest says how many chunks, or nothing is computed.
+def with_sizes(platform: Platform, target: TargetTable, plan: Plan, manifest: RunManifest) -> Plan:
+    """Return a plan with how large its batches and files are; as it is where nothing is computed.
 
     Raises:
-        PlanRefused: if a setting of Spark's memory is no size.
+        PlanRefused: if the table has a size of files that is none, or Spark's settings a memory that is none.
     """
-    if plan.mode is Mode.RECONCILIATION or manifest.limits.max_chunks_per_job is not None:
+    if plan.mode is Mode.RECONCILIATION:
+        return plan
+    table, written = platform.lakehouse.table(target.name), None
+    if plan.merge is None and plan.compaction is None:  # which compute some rows, and those that they read
+        written = platform.ledger.written(target.name, plan.transform_version, but=plan.run_id)
+        plan = _with_known_rows(platform, plan)
+    plan = with_file_sizes(platform, target, table, plan, manifest, written)
+    return _with_batch_sizes(platform, table.schema(), plan, manifest, written)
+
+
+def _with_known_rows(platform: Platform, plan: Plan) -> Plan:
+    """Return a plan with the rows of its chunks that runs hold today, as those runs have written them."""
+    held = platform.ledger.rows_held(plan.target)
+    if held.keys().isdisjoint(chunk.key for chunk in plan.chunks):
+        return plan
+    chunks = (replace(one, writes=held[one.key]) if one.key in held else one for one in plan.chunks)
+    return replace(plan, chunks=tuple(chunks))
+
+
+def _with_batch_sizes(
+    platform: Platform, schema: Schema, plan: Plan, manifest: RunManifest, written: Written | None
+) -> Plan:
+    """Return a plan with how many rows one Spark job takes; as it is where its manifest says how many chunks."""
+    if manifest.limits.max_chunks_per_job is not None:
         return plan
     memory, said_by = memory_of(platform.settings, plan.mode)
-    row_bytes = _bytes_in_memory(platform.lakehouse.table(target.name).schema())
-    usual, learned_from = 0, tuple[str, ...]()
-    # a merge computes some of the rows, and a compaction those that it reads
-    is_whole = plan.merge is None and plan.compaction is None
-    if is_whole and (found := platform.ledger.written(target.name, plan.transform_version, but=plan.run_id)) is not None:
-        usual, learned_from = found.rows_a_chunk, found.run_ids
+    row_bytes = _bytes_in_memory(schema)
+    usual, learned_from = (0, ()) if written is None else (written.rows_a_chunk, written.run_ids)
     sizes = BatchSizes(rows_for(memory, row_bytes), memory, said_by, row_bytes, usual, learned_from)
     return replace(plan, batch_sizes=sizes, max_chunks_per_job=MOST_CHUNKS)
 

@@ -1,6 +1,6 @@
 """How large the files of a run become: who declares it, and what earlier files of the table say of the bytes that a row takes.
 
-Put here what is looked up for a plan, from the ledger and metadata alone: no file is opened. How rows a file follow from it is
+Put here what is looked up for a plan, from metadata, of one file its footer. What runs have on record is handed in (`batch_sizes`). How rows a file follow from it is
 `manifests.file_sizes`'; how they are counted out, `staging.compute`'s.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as arrow
+import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
@@ -31,11 +33,14 @@ from backfill_assets.installation import Platform
 from manifests.compaction import DEFAULT_FILE_SIZE, FILE_SIZES
 from manifests.errors import PlanRefused, Problem
 from manifests.file_sizes import FileSizes, even_rows, rows_that_fill
-from manifests.model import Corrections, Mode, RunManifest
+from manifests.model import Corrections, RunManifest
 from manifests.plan import Plan
+from manifests.staged_file import StagedFile
 from resources.lakehouse.compactable import FILE_SIZE_PROPERTY
 from resources.lakehouse.partitions import parts_of_chunks
+from resources.lakehouse.storage import filesystem_of
 from resources.lakehouse.summaries import summary_of
+from resources.ledger.measured import Written
 from resources.settings import DEFAULT_ROWS_PER_FILE, ROWS_PER_FILE_KEY
 from resources.spark.memory import of_mode
 
@@ -73,17 +78,12 @@ def declared_file_size(target: TargetTable, properties: Mapping[str, str], manif
     return int(said), FILE_SIZE_PROPERTY
 
 
-def with_known_rows(platform: Platform, plan: Plan) -> Plan:
-    """Return a plan with the rows of its chunks that runs hold today, as those runs have written them."""
-    held = {} if plan.mode is Mode.RECONCILIATION or plan.merge is not None else platform.ledger.rows_held(plan.target)
-    if held.keys().isdisjoint(chunk.key for chunk in plan.chunks):
-        return plan
-    chunks = (replace(one, writes=held[one.key]) if one.key in held else one for one in plan.chunks)
-    return replace(plan, chunks=tuple(chunks))
-
-
-def with_file_sizes(platform: Platform, target: TargetTable, plan: Plan, manifest: RunManifest) -> Plan:
+def with_file_sizes(
+    platform: Platform, target: TargetTable, table: Table, plan: Plan, manifest: RunManifest, written: Written | None
+) -> Plan:
     """Return a plan with how large its files become; as it is where none of the files that it writes are published as they are.
+
+    `table` is the target as it is, `written` what earlier runs have on record.
 
     Those are a merge's, and of correction events alone, which are written anew from those that readers have; and a compaction's, whose
     every chunk has a number of files of its own.
@@ -92,18 +92,17 @@ def with_file_sizes(platform: Platform, target: TargetTable, plan: Plan, manifes
         PlanRefused: if the table has a size of files that is none.
     """
     derived = plan.merge is not None or plan.corrections is Corrections.INSTEAD
-    if plan.mode is Mode.RECONCILIATION or plan.compaction is not None or derived:
+    if plan.compaction is not None or derived:
         return plan
-    table = platform.lakehouse.table(target.name)
     size, said_by = declared_file_size(target, table.properties, manifest)
-    row_bytes, learned_from = _bytes_of_row(platform, target, plan, table)
-    full = rows_that_fill(size, row_bytes)
+    row_bytes, own_bytes, learned_from = _bytes_of_rows(platform, target, plan, table, written)
+    full = rows_that_fill(size, row_bytes, own_bytes)
     most = rows_of_settings(of_mode(platform.settings, plan.mode))
     # of a chunk with several partitions nobody knows how many rows are in each
     divided = parts_of_chunks(table, target.day_column, target.chunking, target.chunk_values)
     known = [] if divided else [one.writes for one in plan.chunks if one.writes is not None]
     rows = even_rows(full, known, most)
-    return replace(plan, file_sizes=FileSizes(size, said_by, row_bytes, learned_from, rows))
+    return replace(plan, file_sizes=FileSizes(size, said_by, row_bytes, own_bytes, learned_from, rows))
 
 
 def rows_of_settings(spark: Mapping[str, str]) -> int | None:
@@ -112,25 +111,48 @@ def rows_of_settings(spark: Mapping[str, str]) -> int | None:
     return int(said) if said.isdecimal() and int(said) else None
 
 
-def _bytes_of_row(platform: Platform, target: TargetTable, plan: Plan, table: Table) -> tuple[float, str]:
-    """Return how many bytes a row takes in a file of the table, and from what that is known, in words."""
-    found = platform.ledger.written(target.name, plan.transform_version, but=plan.run_id)
-    if found is not None:
-        named = ", ".join(f"'{one}'" for one in found.run_ids[:_SHOWN])
-        more = f" and {len(found.run_ids) - _SHOWN:,} more" if len(found.run_ids) > _SHOWN else ""
-        return _rounded(found.bytes / found.rows), f"the largest chunks of run {named}{more}"
+def _bytes_of_rows(
+    platform: Platform, target: TargetTable, plan: Plan, table: Table, written: Written | None
+) -> tuple[float, int, str]:
+    """Return how many bytes a row takes in a file of the table, those of a file besides, and from what that is known, in words."""
+    if written is not None:
+        named = ", ".join(f"'{one}'" for one in written.run_ids[:_SHOWN])
+        more = f" and {len(written.run_ids) - _SHOWN:,} more" if len(written.run_ids) > _SHOWN else ""
+        found = _parts_of_file(table, max(written.files, key=lambda one: one.rows)) if written.files else None
+        row_bytes, own_bytes = found or (written.bytes / written.rows, 0)
+        return _rounded(row_bytes), own_bytes, f"the largest chunks of run {named}{more}"
     snapshot = None if plan.base_snapshot_id is None else table.snapshot_by_id(plan.base_snapshot_id)
     if snapshot is not None:
         said = summary_of(snapshot)
         rows, size = (said.get(name, "") for name in ("total-records", "total-files-size"))
         if rows.isdecimal() and size.isdecimal() and int(rows) and int(size):
-            return _rounded(int(size) / int(rows)), f"the files of snapshot {snapshot.snapshot_id}"
+            return _rounded(int(size) / int(rows)), 0, f"the files of snapshot {snapshot.snapshot_id}"
     own = _width_of_row(table.schema(), lineage_columns(target.model))
     if plan.reads.rows < _FEW or not plan.reads.bytes:
-        return _rounded(own * _PACKED), "the types of its columns"
+        return _rounded(own * _PACKED), 0, "the types of its columns"
     of_source = _width_of_row(platform.lakehouse.table(plan.source).schema(), _LINEAGE)
     packed = min(1.0, plan.reads.bytes / plan.reads.rows / of_source)
-    return _rounded(own * packed), f"the types of its columns, packed as the files of {plan.source} are"
+    return _rounded(own * packed), 0, f"the types of its columns, packed as the files of {plan.source} are"
+
+
+def _parts_of_file(table: Table, file: StagedFile) -> tuple[float, int] | None:
+    """Return how many bytes a row takes in a file, and how many the file has besides; None where it cannot be asked any more.
+
+    A file that is gone, or damaged, says nothing of rows, and refuses no plan: whoever needs it says so.
+    """
+    try:
+        filesystem, place, _ = filesystem_of(table, file.path)
+        with filesystem.open_input_file(place) as stream:
+            footer = pq.read_metadata(stream)
+    except (OSError, arrow.ArrowException):
+        return None
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    dictionaries = sum(one.data_page_offset - one.dictionary_page_offset for one in columns if one.has_dictionary_page)
+    rows = sum(one.total_compressed_size for one in columns) - dictionaries
+    if rows <= 0 or not footer.num_rows:
+        return None
+    return rows / footer.num_rows, max(0, file.bytes - rows)
 
 
 def _rounded(row_bytes: float) -> float:

@@ -35,7 +35,7 @@ from resources.ledger.journaling import Journal
 from resources.ledger.launches import Launches
 from resources.ledger.leases import Leases
 from resources.ledger.locks import lock_target, require_lease
-from resources.ledger.measured import Taken
+from resources.ledger.measured import Taken, Written
 from resources.ledger.migration_steps import MigrationSteps
 from resources.ledger.moments import Moment
 from resources.ledger.pauses import Pauses

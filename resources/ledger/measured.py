@@ -18,7 +18,9 @@ from manifests.compaction import COMPACTION, REWRITING_VERSION
 from manifests.costs import Measured, RunCosts
 from manifests.lifecycle import AttemptState, RunState
 from manifests.model import Mode
-from resources.ledger.cells import IllegibleRow, illegible, parsed
+from manifests.staged_file import StagedFile
+from resources.ledger.cells import IllegibleRow, illegible, legible, parsed
+from resources.ledger.chunks import staged_files
 from resources.ledger.plans import said
 from resources.ledger.tables import accepted_versions, attempts, chunks, runs
 from resources.processes import has_ended
@@ -51,12 +53,16 @@ class Taken:
 
 @dataclass(frozen=True)
 class Written:
-    """What recorded runs have written: rows and bytes of their largest chunks, and the rows that their chunks have on the average."""
+    """What recorded runs have written: rows and bytes of their largest chunks, and the rows that their chunks have on the average.
+
+    `files` are those of the largest chunk of all.
+    """
 
     run_ids: tuple[str, ...]
     rows: int
     bytes: int
     rows_a_chunk: int
+    files: tuple[StagedFile, ...]
 
 
 def recorded(connection: sa.Connection, target: str, version: str, *, but: str = "") -> list[Measured]:
@@ -88,18 +94,20 @@ def _done(target: str, but: str) -> sa.Select[tuple[str]]:
 def written(connection: sa.Connection, target: str, version: str, *, but: str = "") -> Written | None:
     """Return what the newest runs of a target have written: of a transform's version, if there are any; None where none are on record.
 
-    `but` is a run that is left out.
+    `but` is a run that is left out. So are merges: what those compute of a chunk is a part of its rows.
     """
-    # what a merge computes of a chunk is a part of its rows
-    done = _done(target, but).where(said(runs.c.plan, "merge").is_(None)).limit(_MOST)
-    same = done.where(said(runs.c.plan, "transform_version") == version)
+    newest = _done(target, but).add_columns(runs.c.plan, runs.c.updated_at).limit(5 * _MOST).subquery()
+    done = sa.select(newest.c.run_id).where(said(newest.c.plan, "merge").is_(None))
+    done = done.order_by(newest.c.updated_at.desc(), newest.c.run_id).limit(_MOST)
+    same = done.where(said(newest.c.plan, "transform_version") == version)
     return _written(connection, same) or _written(connection, done)
 
 
 def _written(connection: sa.Connection, query: sa.Select[tuple[str]]) -> Written | None:
     """Return what runs have written; None where that is not on record, or nobody can read it: another run is not refused for that."""
     try:
-        return _written_by(connection, query)
+        with legible("ledger chunks"):
+            return _written_by(connection, query)
     except IllegibleRow:
         return None
 
@@ -111,7 +119,7 @@ def _written_by(connection: sa.Connection, query: sa.Select[tuple[str]]) -> Writ
     if not number:
         return None
     largest = (
-        sa.select(chunks.c.run_id, chunks.c.rows, chunks.c.bytes)
+        sa.select(chunks.c.run_id, chunks.c.chunk, chunks.c.rows, chunks.c.bytes)
         .where(of_runs, chunks.c.rows > 0, chunks.c.bytes > 0)
         .order_by(chunks.c.rows.desc(), chunks.c.run_id, chunks.c.chunk)
         .limit(_LARGEST)
@@ -119,8 +127,11 @@ def _written_by(connection: sa.Connection, query: sa.Select[tuple[str]]) -> Writ
     found = connection.execute(largest).all()
     if not found:
         return None
+    first = sa.and_(chunks.c.run_id == found[0].run_id, chunks.c.chunk == found[0].chunk)
+    files = staged_files(chunks.c.files, connection.execute(sa.select(chunks.c.files).where(first)).scalar_one())
     named = tuple(dict.fromkeys(row.run_id for row in found))
-    return Written(named, sum(row.rows for row in found), sum(row.bytes for row in found), round(int(rows) / number))
+    total, size = sum(row.rows for row in found), sum(row.bytes for row in found)
+    return Written(named, total, size, round(int(rows) / number), files)
 
 
 def rows_held(connection: sa.Connection, target: str) -> dict[str, int]:
@@ -129,12 +140,13 @@ def rows_held(connection: sa.Connection, target: str) -> dict[str, int]:
     Nothing of a chunk that was merged into, of whose rows a run has computed a part; and of none where nobody can read the figures.
     """
     holds = accepted_versions.c
+    today = sa.and_(holds.target == target, holds.ended_at.is_(None))
+    holders = sa.select(holds.run_id).where(today).distinct()
+    merges = sa.select(runs.c.run_id).where(runs.c.run_id.in_(holders), said(runs.c.plan, "merge").is_not(None))
     query = (
         sa.select(holds.chunk, chunks.c.rows)
         .join(chunks, sa.and_(chunks.c.run_id == holds.run_id, chunks.c.chunk == holds.chunk))
-        .join(runs, runs.c.run_id == holds.run_id)
-        .where(holds.target == target, holds.ended_at.is_(None), chunks.c.rows.is_not(None))
-        .where(said(runs.c.plan, "merge").is_(None))
+        .where(today, chunks.c.rows.is_not(None), holds.run_id.not_in(connection.execute(merges).scalars().all()))
     )
     try:
         return {row.chunk: row.rows for row in connection.execute(query)}
