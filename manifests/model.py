@@ -18,7 +18,7 @@ from manifests.chunks import EVER
 from manifests.compaction import FILE_SIZES, REWRITING, REWRITING_VERSION, compaction_problem
 from manifests.division import MOST_VALUES
 from manifests.fields import Day, Name, Part, PartName, SnapshotId, TableName, Version, whole_number
-from manifests.limits import CHUNKS_PER_JOB_BEFORE, Limits, Safety
+from manifests.limits import Limits, Safety
 from manifests.merge_policy import StricterPolicy
 from manifests.run_terms import Evidence, Freeze, Validation, WarmUp
 from manifests.source_pins import ChangedSource, FurtherPin, SourceLog, StartFrom
@@ -465,6 +465,13 @@ class RunManifest(Part):
         """The mode the run executes in."""
         return self.mode or mode_of(self.kind)
 
+    def as_data(self) -> dict[str, Any]:
+        """Return it as data that reads back as the same contract: what it leaves to the plan is not in it, though it is in its text."""
+        data: dict[str, Any] = self.model_dump(mode="json", by_alias=True)
+        if self.limits.leaves_batches_to_the_plan:
+            del data["limits"]["maxChunksPerJob"]
+        return data
+
     def canonical(self) -> str:
         """Return the canonical JSON text: equal contracts give equal texts, whatever their layout was."""
         return canonical_json(self.model_dump(mode="json", by_alias=True))
@@ -473,11 +480,3 @@ class RunManifest(Part):
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical text."""
         return sha256_of(self.model_dump(mode="json", by_alias=True))
-
-    @property
-    def hashes(self) -> frozenset[str]:
-        """Its hash, and the one that the same contract had before: a default that is none any more was in its text."""
-        if self.limits.max_chunks_per_job is not None:
-            return frozenset({self.hash})
-        limits = self.limits.model_copy(update={"max_chunks_per_job": CHUNKS_PER_JOB_BEFORE})
-        return frozenset({self.hash, self.model_copy(update={"limits": limits}).hash})

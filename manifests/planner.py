@@ -26,7 +26,6 @@ from manifests.facts import BaseState, ReferenceState, SourceState, TargetContra
 from manifests.further_sources import FoundSource, PinnedSource, pin_sources
 from manifests.kinds import kind_problems
 from manifests.limit_problems import breaker_of, limit_problems, pace_of, pace_problems, row_limit_problems
-from manifests.limits import CHUNKS_PER_JOB_BEFORE
 from manifests.live_problems import live_problems
 from manifests.log_breaks import InheritedBreaks
 from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs
@@ -337,7 +336,7 @@ def _limits(given: _Given) -> dict[str, Any]:
     """Return the fields of a plan that say how fast it goes, and how much it takes at most."""
     manifest = given.manifest
     return {
-        "max_chunks_per_job": manifest.limits.max_chunks_per_job or CHUNKS_PER_JOB_BEFORE,
+        "max_chunks_per_job": manifest.limits.max_chunks_per_job,
         "max_runs_in_parallel": manifest.limits.max_runs_in_parallel,
         "max_rows_expected": manifest.safety.max_rows_expected,
         "pace": pace_of(manifest, given.policy),

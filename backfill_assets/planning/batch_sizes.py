@@ -56,7 +56,7 @@ def _with_batch_sizes(
     platform: Platform, schema: Schema, plan: Plan, manifest: RunManifest, written: Written | None
 ) -> Plan:
     """Return a plan with how many rows one Spark job takes; as it is where its manifest says how many chunks."""
-    if manifest.limits.max_chunks_per_job is not None:
+    if not manifest.limits.leaves_batches_to_the_plan:
         return plan
     memory, said_by = memory_of(platform.settings, plan.mode)
     row_bytes = _bytes_in_memory(schema)

@@ -140,7 +140,7 @@ class Runs(Part):
                 )
                 move_run(connection, plan.run_id, RunState.DRAFT, RunState.PLANNED, actor, "planned")
             elif RunState(row.state) in APPROVED_OR_LATER:
-                _require_same_text(plan.run_id, row.state, row.manifest_hash, manifest)
+                _require_same_text(plan.run_id, row.state, row.manifest_hash, manifest.hash)
                 return run_of(connection, plan.run_id)
             else:
                 connection.execute(runs.update().where(runs.c.run_id == plan.run_id).values(**values))
@@ -161,7 +161,7 @@ class Runs(Part):
         record = self.find(manifest.run_id)
         if record is None or record.state not in APPROVED_OR_LATER:
             return None
-        _require_same_text(manifest.run_id, record.state, record.manifest_hash, manifest)
+        _require_same_text(manifest.run_id, record.state, record.manifest_hash, manifest.hash)
         return record
 
     def find(self, run_id: str) -> RunRecord | None:
@@ -421,11 +421,11 @@ def require_plan(record: RunRecord, plan_hash: str) -> None:
         )
 
 
-def _require_same_text(run_id: str, state: str, recorded: str, given: RunManifest) -> None:
-    if recorded not in given.hashes:
+def _require_same_text(run_id: str, state: str, recorded: str, given: str) -> None:
+    if recorded != given:
         raise TransitionRefused(
             Problem(
-                f"run '{run_id}' is {state} with manifest {recorded}; this text is {given.hash}",
+                f"run '{run_id}' is {state} with manifest {recorded}; this text is {given}",
                 "after approval a manifest cannot change",
                 "give the changed manifest a run id of its own",
             )

@@ -128,23 +128,25 @@ def test_the_same_contract_in_yaml_and_in_json_has_the_same_hash() -> None:
 
 def test_a_manifest_that_states_a_default_is_the_one_that_leaves_it_out() -> None:
     stated = manifest_data(
-        apiVersion="backfill/v1", development=False, safety={"sinks": []}, limits={"maxRunsInParallel": 1}
+        apiVersion="backfill/v1", development=False, safety={"sinks": []}, limits={"maxChunksPerJob": 240}
     )
 
     assert manifest_from(stated).hash == manifest_from(manifest_data()).hash
 
 
-def test_a_manifest_without_a_number_of_chunks_is_the_one_that_an_earlier_version_wrote_one_into() -> None:
-    """240 was the default, and in the text of every manifest that said nothing of it."""
-    silent = manifest_from(manifest_data())
-    before = stored_manifest(silent.canonical().replace('"limits":{', '"limits":{"maxChunksPerJob":240,'))
+def test_a_manifest_that_leaves_batches_to_the_plan_does_so_also_in_its_steps_and_as_it_is_stored() -> None:
+    silent, said = manifest_from(manifest_data()), manifest_from(manifest_data(limits={"maxChunksPerJob": 240}))
 
-    assert "maxChunksPerJob" not in silent.canonical()
-    assert before.limits.max_chunks_per_job == 240
-    assert stored_manifest(before.canonical()).hash == before.hash
-    assert silent.hashes == {silent.hash, before.hash}
-    assert before.hashes == {before.hash}
-    assert manifest_from(manifest_data(limits={"maxChunksPerJob": 12})).hash not in silent.hashes
+    assert (silent.hash, silent.canonical()) == (said.hash, said.canonical())
+    assert (silent.limits.leaves_batches_to_the_plan, said.limits.leaves_batches_to_the_plan) == (True, False)
+    for one in (silent, said):
+        again = manifest_from(one.as_data())
+        assert again.limits.leaves_batches_to_the_plan == one.limits.leaves_batches_to_the_plan
+        assert again.hash == one.hash
+        assert stored_manifest(one.canonical()).hash == one.hash
+    twelve = manifest_from(manifest_data(limits={"maxChunksPerJob": 12}))
+    assert stored_manifest(silent.canonical()).limits.leaves_batches_to_the_plan
+    assert not stored_manifest(twelve.canonical()).limits.leaves_batches_to_the_plan
 
 
 def test_a_manifest_says_that_no_diff_is_kept_and_one_that_says_nothing_is_as_it_was() -> None:
