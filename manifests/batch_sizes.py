@@ -1,7 +1,7 @@
 """How many chunks one Spark job takes: from the rows that chunks are known to have, and the memory that Spark computes in.
 
 Plain arithmetic only. What a chunk has, and what memory there is, is looked up in `backfill_assets.planning.batch_sizes`; a manifest that
-says `limits.maxChunksPerJob` has just as many, whatever they are.
+says how many has just as many, whatever they are.
 
 A job works on few chunks at a time, a task on each, and writes what does not fit into memory to disk between its steps. So a batch may have
 several times the rows that fit into memory at once, and no more: what is lost with a job that fails, and the disk that it takes meanwhile, stay
