@@ -84,11 +84,10 @@ def files_wanted(rows: int, size: int, file_size: int) -> int:
 
 
 def compaction_problem(manifest: RunManifest) -> str:
-    """Say what in a manifest does not go with a compaction, or with anything else; empty if nothing."""
+    """Say what in a manifest does not go with a compaction, or what of one goes with no other run; empty if nothing."""
     target = manifest.target
     if manifest.kind != COMPACTION:
-        size = target.file_size_bytes
-        return "" if size is None else f"target.fileSizeBytes belongs to kind {COMPACTION}, not {manifest.kind}"
+        return _file_size_problem(manifest)
     if manifest.source.table != target.table:
         return f"a {COMPACTION} reads its own target, {target.table}: leave source out, or name source.table so"
     if (manifest.transform.name, manifest.transform.version) != (REWRITING, REWRITING_VERSION):
@@ -99,6 +98,21 @@ def compaction_problem(manifest: RunManifest) -> str:
         return f"a {COMPACTION} whose files have changed is planned under a new run id: onConflict is REFUSE or WAIT"
     if named := ", ".join(_of_computing(manifest)):
         return f"a {COMPACTION} does not go with {named}: {_COMPUTES}"
+    return ""
+
+
+def _file_size_problem(manifest: RunManifest) -> str:
+    """Say that a run which writes no file of a size of its own is given one; empty if it is given none, or does."""
+    target = manifest.target
+    if target.file_size_bytes is None:
+        return ""
+    if manifest.kind == "RECONCILIATION":
+        return "target.fileSizeBytes is for runs that write files; a reconciliation writes none"
+    if target.publish_mode == "MERGE_BY_KEY" or target.correction_events == "INSTEAD":
+        return (
+            f"target.fileSizeBytes does not go with publishMode {target.publish_mode}: its files are those that readers have, with some rows "
+            "changed, or events about them"
+        )
     return ""
 
 

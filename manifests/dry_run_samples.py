@@ -72,7 +72,7 @@ def dry_run_manifest(
         run_id: of the dry run.
         requested_by: who asks for it.
     """
-    plan, data = plans[0], manifest.model_dump(mode="json", by_alias=True)
+    plan, data = plans[0], manifest.as_data()
     for name in ("freeze", "series", "progressive", "conflict"):
         data.pop(name, None)
     left_out = {"canary", "requiresManualPublish"} | (_OF_A_STEP if len(plans) > 1 else set())

@@ -201,8 +201,19 @@ class Pace(Part):
     budget: Budget | None = None
 
 
+CHUNKS_PER_JOB = 240
+"""The chunks of a Spark job where neither a manifest nor what is known of the table says how many; in the text of a manifest that says nothing."""
+
+
 class Limits(Pace):
     """How much may run at once, how fast, and when."""
 
-    max_chunks_per_job: Annotated[int, whole_number(1, 100_000, "how many chunks one Spark job computes")] = 240
+    max_chunks_per_job: Annotated[int, whole_number(1, 100_000, "how many chunks one Spark job computes")] = (
+        CHUNKS_PER_JOB
+    )
     max_runs_in_parallel: Annotated[int, whole_number(1, 1_000, "how many batches are computed at once")] = 1
+
+    @property
+    def leaves_batches_to_the_plan(self) -> bool:
+        """Whether it does not say how many chunks a job computes: then as many as their rows and Spark's memory let."""
+        return "max_chunks_per_job" not in self.model_fields_set

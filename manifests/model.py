@@ -465,6 +465,13 @@ class RunManifest(Part):
         """The mode the run executes in."""
         return self.mode or mode_of(self.kind)
 
+    def as_data(self) -> dict[str, Any]:
+        """Return it as data that reads back as the same contract: what it leaves to the plan is not in it, though it is in its text."""
+        data: dict[str, Any] = self.model_dump(mode="json", by_alias=True)
+        if self.limits.leaves_batches_to_the_plan:
+            del data["limits"]["maxChunksPerJob"]
+        return data
+
     def canonical(self) -> str:
         """Return the canonical JSON text: equal contracts give equal texts, whatever their layout was."""
         return canonical_json(self.model_dump(mode="json", by_alias=True))

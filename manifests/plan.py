@@ -6,13 +6,13 @@ Put here what a plan says, and what can be asked of it alone. How it is made is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
+from manifests.batch_sizes import BatchSizes, cut, rows_of_chunks
 from manifests.breaker import PlannedBreaker
 from manifests.canonical import LATER, canonical_pieces, reader_of, sha256_of_text
 from manifests.chunks import Chunking
@@ -23,6 +23,7 @@ from manifests.data_terms import DataTerms
 from manifests.division import Division
 from manifests.dry_runs import DryRunTerms
 from manifests.estimates import Estimate
+from manifests.file_sizes import FileSizes
 from manifests.further_sources import PinnedSource, UpstreamRun
 from manifests.log_breaks import InheritedBreaks
 from manifests.log_pins import PinnedLog
@@ -55,6 +56,8 @@ class PlannedChunk:
     hour: int | None = field(default=None, metadata=LATER)
     """Its hour, of a table of hours; `part` is its value or bucket, of a table that is divided beside time."""
     part: str = field(default="", metadata=LATER)
+    writes: int | None = field(default=None, metadata=LATER)
+    """The rows that the run has written of it that holds it today: about as many are written again; None where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,10 @@ class Plan:
     """Of a compaction, what is rewritten into what; None where rows are computed."""
     dry_run: DryRunTerms | None = field(default=None, metadata=LATER)
     """Why nobody approves it without a dry run of some of its chunks, by the policy; None: anybody does who may."""
+    file_sizes: FileSizes | None = field(default=None, metadata=LATER)
+    """How large its files become; None where none of those that it writes is published as it is, and in plans of an earlier version."""
+    batch_sizes: BatchSizes | None = field(default=None, metadata=LATER)
+    """How many rows a batch has; None where its manifest says how many chunks, nothing is computed, and in plans of an earlier version."""
 
     @cached_property
     def hash(self) -> str:
@@ -328,13 +335,33 @@ class Plan:
 
     def batches(self, keys: frozenset[str] | None = None) -> list[tuple[PlannedChunk, ...]]:
         """Return the chunks (only those of `keys`, if given) as batches of one Spark job each, in order."""
-        wanted = iter([chunk for chunk in self.chunks if keys is None or chunk.key in keys])
+        wanted = [chunk for chunk in self.chunks if keys is None or chunk.key in keys]
         places = None if self.pace is None else self.pace.chunks_in_parallel
-        most = self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job)
-        batches = []
-        while batch := tuple(islice(wanted, most)):
-            batches.append(batch)
-        return batches
+        return self.cut(wanted, self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job))
+
+    def cut(self, chunks: Sequence[PlannedChunk], most: int) -> list[tuple[PlannedChunk, ...]]:
+        """Return chunks of it in batches of so many at most, and of no more rows than a batch has."""
+        sizes = self.batch_sizes
+        rows = [0 if sizes is None else self._rows_by_key[one.key] for one in chunks]
+        return [tuple(chunks[own]) for own in cut(rows, most, None if sizes is None else sizes.rows)]
+
+    @cached_property
+    def _rows_by_key(self) -> dict[str, int]:
+        assert self.batch_sizes is not None
+        rows = rows_of_chunks(self.chunks, self.reads.rows, self.batch_sizes.rows_a_chunk)
+        return {chunk.key: own for chunk, own in zip(self.chunks, rows, strict=True)}
+
+    def of_sizes(self) -> list[tuple[str, str]]:
+        """Say in words how large its batches and files are, and why; nothing of a run that computes nothing."""
+        if self.mode is Mode.RECONCILIATION:
+            return []
+        batches = self.batches()
+        sizes = sorted({len(batch) for batch in batches})
+        of_chunks = f"{sizes[0]:,} chunk(s)" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} chunks"
+        why = f"at most {self.max_chunks_per_job:,} (limits.maxChunksPerJob)"
+        why = why if self.batch_sizes is None else self.batch_sizes.describe()
+        said = [("batches", f"{len(batches):,} Spark job(s) of {of_chunks}: {why}")]
+        return said if self.file_sizes is None else [*said, ("files", self.file_sizes.describe())]
 
 
 def read_until(plan: Plan, source: PinnedSource) -> date:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from manifests.errors import ManifestRefused, Problem
+from manifests.limits import CHUNKS_PER_JOB
 from manifests.model import SHORTEST_REASON, RunManifest
 from manifests.rules import problems_of, type_of
 from manifests.text import NAME_RULE, TEXT_RULE, not_a_name, not_text, read_text, seen
@@ -150,5 +151,12 @@ def load_manifest(path: Path) -> RunManifest:
 
 
 def stored_manifest(text: str) -> RunManifest:
-    """Return the manifest that the ledger stored as canonical JSON."""
-    return RunManifest.model_validate(json.loads(text))
+    """Return the manifest that the ledger stored as canonical JSON.
+
+    Its text has the number of chunks of a job also where its author left that to the plan, which has the batches of the run in any case.
+    """
+    data = json.loads(text)
+    limits = data.get("limits") if isinstance(data, dict) else None
+    if isinstance(limits, dict) and limits.get("maxChunksPerJob") == CHUNKS_PER_JOB:
+        del limits["maxChunksPerJob"]
+    return RunManifest.model_validate(data)

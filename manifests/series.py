@@ -23,7 +23,7 @@ def series_of(manifest: RunManifest, chunking: Chunking, names: Sequence[str] = 
     """
     if manifest.progressive is None:
         return (manifest,)
-    data = manifest.model_dump(mode="json", by_alias=True)
+    data = manifest.as_data()
     if chunking is Chunking.WHOLE:
         parts = [(EVER, values) for values in _groups(manifest, names)]
     else:

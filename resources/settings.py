@@ -38,6 +38,10 @@ DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
 DEFAULT_CONFIG_FILE = "backfill.toml"
 DEFAULT_MASTER = "local[2]"
 """What Spark's sessions connect to, unless the settings say otherwise."""
+DRIVER_MEMORY_KEY, DEFAULT_MEMORY = "spark.driver.memory", "2g"
+"""The Spark setting of what a local session computes in, and what that has unless the settings say otherwise."""
+ROWS_PER_FILE_KEY, DEFAULT_ROWS_PER_FILE = "spark.sql.files.maxRecordsPerFile", 4_000_000
+"""The Spark setting of the most rows of a file, which a gate takes into memory whole, and what that is unless the settings say otherwise."""
 _POSTGRES_PORT = 5432
 _MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
 """A thousand years, and a month: more is a slip of the pen, and no calendar has it."""

@@ -487,13 +487,6 @@ def test_a_manifest_says_nothing_that_a_compaction_has_no_use_for(changes: dict[
         compaction(**changes)
 
 
-def test_a_size_of_files_is_for_compactions(tmp_path: Path) -> None:
-    del tmp_path
-    days = {"start": orders.FIRST, "end": orders.LAST}
-    with pytest.raises(ManifestRefused, match=r"target\.fileSizeBytes belongs to kind COMPACTION, not RESTATEMENT"):
-        orders.manifest("restated", *FEBRUARY, target={"table": ORDERS, "publishRange": days, "fileSizeBytes": 5_000})
-
-
 def test_what_cannot_be_compacted_is_refused_by_name(tmp_path: Path) -> None:
     platform = streamed(tmp_path, ("region", "identity"), lots=2).platform
     with pytest.raises(PlanRefused, match="may hold days of 2024-02-01 to 2024-02-29 and others") as refused:

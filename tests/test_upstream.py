@@ -647,6 +647,26 @@ def test_spark_keeps_the_order_of_a_partition_that_it_writes_by_folder(spark: Sp
         assert keys.is_sorted()
 
 
+def test_spark_cuts_a_folder_into_files_by_an_option_that_goes_before_its_setting(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """Rows are counted for each folder, whatever others are written beside it, and files follow one another in the order of the rows."""
+    assert spark.conf.get("spark.sql.files.maxRecordsPerFile") == "4000000"
+    frame = (
+        spark.range(8_000)
+        .withColumn("chunk", F.when(F.col("id") % 4 == 0, "small").otherwise("large"))
+        .repartition(1)
+        .sortWithinPartitions("id")
+    )
+    folder = warehouse / "cut"
+    frame.write.partitionBy("chunk").option("maxRecordsPerFile", "2500").parquet(folder.as_uri())
+    files = {chunk: sorted(folder.glob(f"chunk={chunk}/*.parquet")) for chunk in ("small", "large")}
+    keys = {chunk: [pl.read_parquet(file)["id"] for file in own] for chunk, own in files.items()}
+    assert [len(one) for one in keys["small"]] == [2_000]
+    assert [len(one) for one in keys["large"]] == [2_500, 2_500, 1_000]
+    assert pl.concat(keys["large"]).is_sorted()
+
+
 def test_spark_has_the_jvm_of_a_classic_session_in_its_gateway(spark: SparkSession) -> None:
     assert gateway_of(spark).proc.poll() is None
 

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 
 def takes(planned: Plan) -> list[tuple[str, object]]:
-    """Say what a run is estimated to take and to cost, and which limits it keeps to."""
+    """Say how large its batches and files are, what a run is estimated to take and to cost, and which limits it keeps to."""
     costs = [] if planned.costs is None else planned.costs.describe()
     breaker = () if planned.breaker is None else planned.breaker.describe()
     costs += [("circuit breaker", one) for one in breaker]
-    return [*costs, *(("limits", one) for one in (() if planned.pace is None else planned.pace.describe()))]
+    return [
+        *planned.of_sizes(),
+        *costs,
+        *(("limits", one) for one in (() if planned.pace is None else planned.pace.describe())),
+    ]
 
 
 def took(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:

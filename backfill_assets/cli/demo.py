@@ -200,7 +200,7 @@ def _manifest(platform: Platform, name: str, scope: tuple[date, date]) -> RunMan
     The demo may run on uncommitted code; it is then marked as development, and the record says so.
     """
     shipped = load_manifest((OF_CASE_AGE if name == FILL else MANIFESTS) / f"{name}.yaml")
-    text: dict[str, Any] = plain(shipped.model_dump(mode="json", by_alias=True))
+    text: dict[str, Any] = plain(shipped.as_data())
     text["runId"] = _run_id(name, scope)
     text["target"]["publishRange"] = {"start": scope[0], "end": scope[1]}
     recorded = platform.ledger.find(text["runId"])

@@ -319,6 +319,7 @@ class TargetTable:
         reconciled: how its published rows are held against the source on a schedule; None for no schedule.
         restated: what is proposed when the source has newer versions of days that are published; None: nothing is.
         starts_from: the states that its runs may start from; None: each begins with the first row.
+        file_size_bytes: how large the files of its runs become, about, unless a manifest says; None: as large as the table's property says.
     """
 
     name: str
@@ -357,6 +358,7 @@ class TargetTable:
     restated: RestatementPolicy | None = None
     merge_policy: MergePolicy | None = None
     starts_from: StartsFrom | None = None
+    file_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Fill in what follows from the other fields."""

@@ -45,8 +45,8 @@ def portions(plan: Plan, keys: Sequence[str], passed: Collection[str]) -> Iterat
         if rest:
             yield rest
         return
-    for start in range(0, len(rest), plan.max_chunks_per_job):
-        yield rest[start : start + plan.max_chunks_per_job]
+    for batch in plan.cut([plan.chunk(key) for key in rest], plan.max_chunks_per_job):
+        yield [chunk.key for chunk in batch]
 
 
 def look(run: RunContext) -> None:

@@ -9,7 +9,7 @@ now follows from the ledger's publications, as `compacted` has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -24,11 +24,10 @@ from backfill_assets.declarations.target import (
     no_warm_up,
 )
 from backfill_assets.installation import Platform
+from backfill_assets.planning.file_sizes import declared_file_size
 from backfill_assets.planning.scopes import chunk_scopes
 from manifests.compaction import (
     COMPACTION,
-    DEFAULT_FILE_SIZE,
-    FILE_SIZES,
     REWRITING,
     REWRITING_VERSION,
     CompactedChunk,
@@ -36,12 +35,12 @@ from manifests.compaction import (
     files_wanted,
     nothing_to_compact,
 )
-from manifests.errors import PlanRefused, Problem
+from manifests.errors import PlanRefused
 from manifests.lifecycle import RunState
 from manifests.model import RunManifest
 from manifests.plan import Plan
 from manifests.timeliness import AS_OTHERS
-from resources.lakehouse.compactable import FILE_SIZE_PROPERTY, ChunkFiles, chunk_files, deletes_beyond
+from resources.lakehouse.compactable import ChunkFiles, chunk_files, deletes_beyond
 from resources.ledger.accepted_versions import AcceptedVersion
 from resources.ledger.facade import ChunkRecord, RunRecord
 
@@ -99,7 +98,7 @@ def with_compaction(platform: Platform, target: TargetTable, plan: Plan, manifes
     if manifest.kind != COMPACTION:
         return plan
     table, base = platform.lakehouse.table(target.name), plan.base_snapshot_id
-    size, said_by = _file_size(target.name, table.properties, manifest)
+    size, said_by = declared_file_size(target, table.properties, manifest)
     found: dict[str, ChunkFiles] = {}
     if base is not None:
         found = chunk_files(table, base, chunk_scopes(target, plan.chunks, same_rows=True))
@@ -129,28 +128,6 @@ def _compacted(key: str, files: ChunkFiles, size: int) -> CompactedChunk | None:
     most = max((-(-rows // files_wanted(rows, of_group, size)) for rows, of_group in files.groups if rows), default=1)
     total = sum(of_group for _, of_group in files.groups)
     return CompactedChunk(key, len(files.paths), len(files.deletes), files.rows, total, into, most)
-
-
-def _file_size(table: str, properties: Mapping[str, str], manifest: RunManifest) -> tuple[int, str]:
-    """Return how large files become, and who says so: the manifest, else the table, else nobody.
-
-    Raises:
-        PlanRefused: if what the table says is no such size.
-    """
-    if manifest.target.file_size_bytes is not None:
-        return manifest.target.file_size_bytes, "target.fileSizeBytes"
-    said, (least, most) = properties.get(FILE_SIZE_PROPERTY), FILE_SIZES
-    if said is None:
-        return DEFAULT_FILE_SIZE, "the default"
-    if not said.isdecimal() or not least <= int(said) <= most:
-        raise PlanRefused(
-            Problem(
-                f"{FILE_SIZE_PROPERTY} of {table} is {said!r}",
-                f"a file has a size of {least:,} to {most:,} bytes",
-                "correct the table's property, or name target.fileSizeBytes",
-            )
-        )
-    return int(said), FILE_SIZE_PROPERTY
 
 
 @dataclass(frozen=True)

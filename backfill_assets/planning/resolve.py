@@ -20,6 +20,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning import pinned_snapshots
 from backfill_assets.planning.accepted_base import base_state
+from backfill_assets.planning.batch_sizes import with_sizes
 from backfill_assets.planning.compacting import reading_itself, snapshots_of, with_compaction
 from backfill_assets.planning.contracts import contract_of
 from backfill_assets.planning.dry_runs import with_dry_run_terms
@@ -116,6 +117,7 @@ def preview(platform: Platform, manifest: RunManifest, *, keep: bool = False, wh
             topics=topics_of(platform, manifest),
         )
         plan = with_compaction(platform, target, plan, manifest)
+        plan = with_sizes(platform, target, plan, manifest)
         plan = with_costs(platform, with_dry_run_terms(platform, plan, manifest, policy, source, whole))
     if refused.number:
         raise refused.as_one()

@@ -50,10 +50,13 @@ from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import PinnedRead, before, between, local_path
 from resources.lakehouse.storage import filesystem_of
 from resources.ledger.facade import ChunkRecord
+from resources.settings import ROWS_PER_FILE_KEY
 from resources.spark.cores import tasks_at_once
 from resources.spark.engines import other_engine
 
 _WRITTEN = "written"
+_ROWS_PER_FILE = "maxRecordsPerFile"
+"""The option of a write that goes before the setting of its session."""
 _PATIENCE_SECONDS = 30.0
 
 
@@ -305,10 +308,21 @@ def compute_batch(
         require_steady(plan, rows)
     counted = Observation()
     with running(plan):
-        rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*folders).parquet(prefix)
+        writer = rows.observe(counted, F.count(F.lit(1)).alias(_WRITTEN)).write.partitionBy(*folders)
+        writer.options(**_cut_into_files(run)).parquet(prefix)
     files = staged_files(platform, target, prefix, plan.chunking, [chunk.key for chunk in chunks])
     require_arrived(rows, _written(counted), files, prefix)
     return finished(platform.workers, target, plan, schema, files)
+
+
+def _cut_into_files(run: RunContext) -> dict[str, str]:
+    """Return the options by which a chunk's rows are cut into files while they are written; none where Spark's settings alone say it."""
+    sizes = run.plan.file_sizes
+    if sizes is None or other_engine(run.spark) is not None:  # which writes files as it sees fit
+        return {}
+    most = run.spark.conf.get(ROWS_PER_FILE_KEY) or ""
+    rows = min(sizes.rows_per_file, int(most)) if most.isdecimal() and int(most) else sizes.rows_per_file
+    return {_ROWS_PER_FILE: str(rows)}
 
 
 def _written(counted: Observation) -> int | None:

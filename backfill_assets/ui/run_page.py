@@ -116,6 +116,7 @@ def _plan_parts(
             if plan.schemas
             else []
         ),
+        *((name, escape(said)) for name, said in plan.of_sizes()),
         *(() if plan.costs is None else ((name, escape(said)) for name, said in plan.costs.describe())),
         *(() if took is None else (("took", escape(str(took))),)),
         *(

@@ -70,16 +70,22 @@ def _chunk_record(row: Any) -> ChunkRecord:
         row.attempt,
         row.rows,
         row.bytes,
-        _staged_files(chunks.c.files, row.files),
+        staged_files(chunks.c.files, row.files),
         row.digest,
         parsed(chunks.c.measures, row.measures, dict),
         row.error,
-        _staged_files(chunks.c.derived, row.derived),
+        staged_files(chunks.c.derived, row.derived),
         tuple(parsed(chunks.c.replaced, row.replaced, list)),
     )
 
 
-def _staged_files(column: sa.Column[Any], text: str) -> tuple[StagedFile, ...]:
+def staged_files(column: sa.Column[Any], text: str) -> tuple[StagedFile, ...]:
+    """Return the files that a cell of a column says.
+
+    Raises:
+        IllegibleCell: if it says none, or of one something else than this project writes.
+        TypeError: likewise.
+    """
     found = tuple(StagedFile(**file) for file in parsed(column, text, list))
     for file in found:
         if type(file.rows) is not int or type(file.bytes) is not int:

@@ -35,7 +35,7 @@ from resources.ledger.journaling import Journal
 from resources.ledger.launches import Launches
 from resources.ledger.leases import Leases
 from resources.ledger.locks import lock_target, require_lease
-from resources.ledger.measured import Taken
+from resources.ledger.measured import Taken, Written
 from resources.ledger.migration_steps import MigrationSteps
 from resources.ledger.moments import Moment
 from resources.ledger.pauses import Pauses
@@ -134,6 +134,16 @@ class Ledger(Runs, Approvals, Acceptances, Chunks, Attempts, Amendments, Verdict
         """Return what the newest runs of a target have taken, to learn from; see `measured.recorded`."""
         with self.engine.connect() as connection:
             return measured.recorded(connection, target, version, but=but)
+
+    def written(self, target: str, version: str, *, but: str = "") -> Written | None:
+        """Return what the newest runs of a target have written; see `measured.written`."""
+        with self.engine.connect() as connection:
+            return measured.written(connection, target, version, but=but)
+
+    def rows_held(self, target: str) -> dict[str, int]:
+        """Return how many rows each chunk of a target has that a run holds today; see `measured.rows_held`."""
+        with self.engine.connect() as connection:
+            return measured.rows_held(connection, target)
 
     def costs(self, run_ids: Sequence[str]) -> dict[str, RunCosts]:
         """Return what the plans of runs have estimated; of those that have."""

@@ -18,13 +18,17 @@ from manifests.compaction import COMPACTION, REWRITING_VERSION
 from manifests.costs import Measured, RunCosts
 from manifests.lifecycle import AttemptState, RunState
 from manifests.model import Mode
-from resources.ledger.cells import IllegibleRow, illegible, parsed
+from manifests.staged_file import StagedFile
+from resources.ledger.cells import IllegibleRow, illegible, legible, parsed
+from resources.ledger.chunks import staged_files
 from resources.ledger.plans import said
-from resources.ledger.tables import attempts, chunks, runs
+from resources.ledger.tables import accepted_versions, attempts, chunks, runs
 from resources.processes import has_ended
 
 _MOST = 20
 """Recorded runs that are learned from, the newest ones."""
+_LARGEST = 16
+"""Chunks of these runs whose files say how many bytes a row takes, those with the most rows: small files are half footer."""
 _COSTS = TypeAdapter(RunCosts)
 LOST = "its process ended"
 """What the error of an attempt begins with whose process was no more when somebody looked: for how long it computed, nobody knows."""
@@ -47,26 +51,107 @@ class Taken:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Written:
+    """What recorded runs have written: rows and bytes of their largest chunks, and the rows that their chunks have on the average.
+
+    `files` are those of the largest chunk of all.
+    """
+
+    run_ids: tuple[str, ...]
+    rows: int
+    bytes: int
+    rows_a_chunk: int
+    files: tuple[StagedFile, ...]
+
+
 def recorded(connection: sa.Connection, target: str, version: str, *, but: str = "") -> list[Measured]:
     """Return what the newest runs of a target have taken whose every chunk was staged: of a transform's version, if there are any.
 
     `but` is a run that is left out. Runs of which it is not on record what they were given to read are, too.
     """
-    done = (
+    # who rewrites files says nothing of how long rows are computed, nor the other way round
+    alike = (runs.c.kind == COMPACTION) if version == REWRITING_VERSION else (runs.c.kind != COMPACTION)
+    done = _done(target, but).where(alike).limit(5 * _MOST)
+    same = done.where(said(runs.c.plan, "transform_version") == version)
+    return _learned(connection, same) or _learned(connection, done)
+
+
+def _done(target: str, but: str) -> sa.Select[tuple[str]]:
+    """Return the query of the runs of a target whose every chunk was staged, the newest first; `but` is left out."""
+    return (
         sa.select(runs.c.run_id)
         .where(
             runs.c.target == target,
             runs.c.state.in_(_DONE),
             runs.c.run_id != but,
             runs.c.mode != Mode.RECONCILIATION.value,  # it has computed nothing
-            # who rewrites files says nothing of how long rows are computed, nor the other way round
-            (runs.c.kind == COMPACTION) if version == REWRITING_VERSION else (runs.c.kind != COMPACTION),
         )
         .order_by(runs.c.updated_at.desc(), runs.c.run_id)
-        .limit(5 * _MOST)
     )
-    same = done.where(said(runs.c.plan, "transform_version") == version)
-    return _learned(connection, same) or _learned(connection, done)
+
+
+def written(connection: sa.Connection, target: str, version: str, *, but: str = "") -> Written | None:
+    """Return what the newest runs of a target have written: of a transform's version, if there are any; None where none are on record.
+
+    `but` is a run that is left out. So are merges: what those compute of a chunk is a part of its rows.
+    """
+    newest = _done(target, but).add_columns(runs.c.plan, runs.c.updated_at).limit(5 * _MOST).subquery()
+    done = sa.select(newest.c.run_id).where(said(newest.c.plan, "merge").is_(None))
+    done = done.order_by(newest.c.updated_at.desc(), newest.c.run_id).limit(_MOST)
+    same = done.where(said(newest.c.plan, "transform_version") == version)
+    return _written(connection, same) or _written(connection, done)
+
+
+def _written(connection: sa.Connection, query: sa.Select[tuple[str]]) -> Written | None:
+    """Return what runs have written; None where that is not on record, or nobody can read it: another run is not refused for that."""
+    try:
+        with legible("ledger chunks"):
+            return _written_by(connection, query)
+    except IllegibleRow:
+        return None
+
+
+def _written_by(connection: sa.Connection, query: sa.Select[tuple[str]]) -> Written | None:
+    of_runs = chunks.c.run_id.in_(connection.execute(query).scalars().all())
+    of_all = sa.select(sa.func.count(), sa.func.sum(chunks.c.rows)).where(of_runs, chunks.c.rows > 0)
+    number, rows = connection.execute(of_all).one()
+    if not number:
+        return None
+    largest = (
+        sa.select(chunks.c.run_id, chunks.c.chunk, chunks.c.rows, chunks.c.bytes)
+        .where(of_runs, chunks.c.rows > 0, chunks.c.bytes > 0)
+        .order_by(chunks.c.rows.desc(), chunks.c.run_id, chunks.c.chunk)
+        .limit(_LARGEST)
+    )
+    found = connection.execute(largest).all()
+    if not found:
+        return None
+    first = sa.and_(chunks.c.run_id == found[0].run_id, chunks.c.chunk == found[0].chunk)
+    files = staged_files(chunks.c.files, connection.execute(sa.select(chunks.c.files).where(first)).scalar_one())
+    named = tuple(dict.fromkeys(row.run_id for row in found))
+    total, size = sum(row.rows for row in found), sum(row.bytes for row in found)
+    return Written(named, total, size, round(int(rows) / number), files)
+
+
+def rows_held(connection: sa.Connection, target: str) -> dict[str, int]:
+    """Return how many rows each chunk of a target has that a run holds today, as that run has computed it.
+
+    Nothing of a chunk that was merged into, of whose rows a run has computed a part; and of none where nobody can read the figures.
+    """
+    holds = accepted_versions.c
+    today = sa.and_(holds.target == target, holds.ended_at.is_(None))
+    holders = sa.select(holds.run_id).where(today).distinct()
+    merges = sa.select(runs.c.run_id).where(runs.c.run_id.in_(holders), said(runs.c.plan, "merge").is_not(None))
+    query = (
+        sa.select(holds.chunk, chunks.c.rows)
+        .join(chunks, sa.and_(chunks.c.run_id == holds.run_id, chunks.c.chunk == holds.chunk))
+        .where(today, chunks.c.rows.is_not(None), holds.run_id.not_in(connection.execute(merges).scalars().all()))
+    )
+    try:
+        return {row.chunk: row.rows for row in connection.execute(query)}
+    except IllegibleRow:
+        return {}
 
 
 def _learned(connection: sa.Connection, query: sa.Select[tuple[str]]) -> list[Measured]:

@@ -13,7 +13,15 @@ from pathlib import Path
 
 from manifests.model import Mode
 from resources.code.sources import INSTALLED
-from resources.settings import DEFAULT_MASTER, SERVER_KEY, Settings
+from resources.settings import (
+    DEFAULT_MASTER,
+    DEFAULT_MEMORY,
+    DEFAULT_ROWS_PER_FILE,
+    DRIVER_MEMORY_KEY,
+    ROWS_PER_FILE_KEY,
+    SERVER_KEY,
+    Settings,
+)
 from resources.spark import class_archive, object_store
 from resources.spark.connected import JDBC_KEY
 
@@ -29,7 +37,7 @@ JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 # Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
 _STATIC = {
     "spark.master": DEFAULT_MASTER,
-    "spark.driver.memory": "2g",
+    DRIVER_MEMORY_KEY: DEFAULT_MEMORY,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     JAVA_OPTIONS: class_archive.LOGGING,
@@ -51,7 +59,7 @@ _RUNTIME = {
     # Spark has times of day, and asks to be told so
     "spark.sql.timeType.enabled": "true",
     "spark.sql.shuffle.partitions": "8",
-    "spark.sql.files.maxRecordsPerFile": "4000000",
+    ROWS_PER_FILE_KEY: str(DEFAULT_ROWS_PER_FILE),
     # the chunks of a partition are sorted by key already: this spares the writer's own sort, by folder
     "spark.sql.maxConcurrentOutputFileWriters": str(OPEN_FILES),
     # files are named to Spark one by one: on a local disk the driver looks them up faster than a job would

@@ -134,6 +134,21 @@ def test_a_manifest_that_states_a_default_is_the_one_that_leaves_it_out() -> Non
     assert manifest_from(stated).hash == manifest_from(manifest_data()).hash
 
 
+def test_a_manifest_that_leaves_batches_to_the_plan_does_so_also_in_its_steps_and_as_it_is_stored() -> None:
+    silent, said = manifest_from(manifest_data()), manifest_from(manifest_data(limits={"maxChunksPerJob": 240}))
+
+    assert (silent.hash, silent.canonical()) == (said.hash, said.canonical())
+    assert (silent.limits.leaves_batches_to_the_plan, said.limits.leaves_batches_to_the_plan) == (True, False)
+    for one in (silent, said):
+        again = manifest_from(one.as_data())
+        assert again.limits.leaves_batches_to_the_plan == one.limits.leaves_batches_to_the_plan
+        assert again.hash == one.hash
+        assert stored_manifest(one.canonical()).hash == one.hash
+    twelve = manifest_from(manifest_data(limits={"maxChunksPerJob": 12}))
+    assert stored_manifest(silent.canonical()).limits.leaves_batches_to_the_plan
+    assert not stored_manifest(twelve.canonical()).limits.leaves_batches_to_the_plan
+
+
 def test_a_manifest_says_that_no_diff_is_kept_and_one_that_says_nothing_is_as_it_was() -> None:
     without, stated = manifest_data(evidence={"diff": False}), manifest_data(evidence={"diff": True})
 

@@ -17,6 +17,7 @@ from backfill_assets.declarations.schedules import LivePolicy, ReconciliationPol
 from backfill_assets.declarations.source_tables import Readers, StartsFrom
 from backfill_assets.declarations.target import CorrectionsTable, Outline, TargetTable
 from manifests.chunks import Chunking
+from manifests.compaction import FILE_SIZES
 from manifests.errors import Problem
 from manifests.fields import MOST_DAYS
 from manifests.merge_policy import MergePolicy, OnAmbiguous, OnCollision, OnRepeated, OnStale
@@ -128,6 +129,11 @@ def _are_days(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_DAYS
 
 
+def _is_file_size_or_nothing(value: Any) -> bool:
+    least, most = FILE_SIZES
+    return value is None or (_is_count(value) and least <= value <= most)
+
+
 def _are_days_or_nothing(value: Any) -> bool:
     return value is None or (_are_days(value) and value > 0)
 
@@ -160,6 +166,7 @@ _KINDS: tuple[_Kind, ...] = (
     ("column_origins", _are_by_name, "a mapping of tuples by name"),
     ("chunking", _is_chunking, f"one of {', '.join(f'Chunking.{one.name}' for one in Chunking)}"),
     ("chunks_per_run", _is_count, "a whole number, 1 or more"),
+    ("file_size_bytes", _is_file_size_or_nothing, "a whole number of bytes, {:,} to {:,}, or None".format(*FILE_SIZES)),
     ("is_reference", _is_truth, "True or False"),
     ("quarantine_limits", _are_shares, "a mapping from rules (texts) to shares, numbers from 0 to 1"),
     ("quarantine_age_days", _are_days_or_nothing, f"a whole number of days, 1 to {MOST_DAYS}, or None"),
