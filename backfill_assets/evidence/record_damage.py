@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from backfill_assets.evidence.bundles import bundle_in_use, tables_in
@@ -31,6 +30,7 @@ from manifests.errors import EnvironmentRefused, LedgerLocked, Problem, Refused
 from manifests.lifecycle import WAS_PUBLISHED
 from resources.evidence.store import INDEX, SEALED, examine, hash_or_kind
 from resources.files.kept_files import read_kept
+from resources.files.places import Place
 from resources.ledger.moments import Moment
 from resources.ledger.rows import MOVING, Rows, is_id, tables_of_runs
 
@@ -46,7 +46,7 @@ class Harmed:
 
     run_id: str
     name: str
-    file: Path
+    file: Place
     expected: str
     found: str
     wrong: str = ""
@@ -169,7 +169,7 @@ def _without_link(platform: Platform, run_id: str) -> set[str]:
 
 
 def unharmed_rows(
-    platform: Platform, run_id: str, bundle: Path, records: Sequence[Record], damaged: Sequence[str]
+    platform: Platform, run_id: str, bundle: Place, records: Sequence[Record], damaged: Sequence[str]
 ) -> Rows | None:
     """Return what the ledger's rows of a run are to be today, as `kept_rows`; the ledger's own where damaged evidence would say it.
 
