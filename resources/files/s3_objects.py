@@ -353,17 +353,22 @@ def _is_botocore(error: Exception) -> bool:
     return isinstance(error, BotoCoreError | ClientError)
 
 
+def _answer_of(error: Exception) -> Mapping[str, Any]:
+    """Return what a store has answered instead; of an error of the connection nothing."""
+    return getattr(error, "response", None) or {}
+
+
 def _code(error: Exception) -> str:
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    return str(_answer_of(error).get("Error", {}).get("Code", ""))
 
 
 def _status(error: Exception) -> int:
-    return int(getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(_answer_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _said(error: Exception) -> str:
     """Say in words why a store has not answered, or what it has answered."""
-    said = getattr(error, "response", {}).get("Error", {})
+    said = _answer_of(error).get("Error", {})
     if not said:
         return f"{error}".rstrip(".")
     return f"{said.get('Code')} ({_status(error)}): {said.get('Message')}".rstrip(".")
