@@ -160,6 +160,13 @@ class _Handler(BaseHTTPRequestHandler):
             own = {f"{_META}{name}": value for name, value in found.metadata.items()}
             self._say(200, found.raw, ETag=found.etag, **own)
 
+    def do_DELETE(self) -> None:
+        """Remove an object, for tests that tamper: the evidence never asks for it."""
+        key, _ = self._asked()
+        self.server.asked.append((self.command, key))
+        self.server.objects.pop(key, None)
+        self._say(204)
+
     def _list(self, query: dict[str, str]) -> None:
         answer = self._before(query["prefix"])
         if answer == LOST:

@@ -26,7 +26,7 @@ from backfill_assets.audit.report_values import cell, figure, instant, number, p
 from backfill_assets.evidence.bundle_contents import accepted_before
 from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.links import of_no_form
-from backfill_assets.evidence.record_damage import damaged_files, unharmed_rows
+from backfill_assets.evidence.record_damage import chain_about, damaged_files, unharmed_rows
 from backfill_assets.evidence.records import Record, last_diff, records_of
 from backfill_assets.evidence.refusals import in_words, refused
 from backfill_assets.installation import Platform
@@ -308,7 +308,7 @@ def _chunk(chunk: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
 def _evidence(
     platform: Platform, run_id: str, bundle: Place | None, records: Sequence[Record], damaged: Sequence[str]
 ) -> dict[str, Any]:
-    chain = platform.evidence.chain.read()
+    chain = chain_about(platform, run_id)
     mine = (link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content)
     links = [link for link in mine if not of_no_form(link.content)]  # the others are among what is damaged
     return {

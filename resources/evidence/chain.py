@@ -162,10 +162,14 @@ class Chain:
 
     def read(self) -> ReadChain:
         """Read every link and hold each against itself and the one before it; what cannot be read is a damage."""
+        return self._read(0, START)
+
+    def _read(self, since: int, before: str | None) -> ReadChain:
+        """Read the links after a number, and hold the first one against a hash, if there is one to hold it against."""
         links: list[Link] = []
         damages: list[Damage] = []
         try:
-            names = self._names()
+            names = self._names(since)
         except EnvironmentRefused as refusal:
             what = refusal.problems[0].what
             return ReadChain((), (Damage(self.folder.name, f"cannot be read: {what}", "a folder of links", "nothing"),))
@@ -176,8 +180,8 @@ class Chain:
             for name in names
             if name not in known and not self._is_begun(name)
         ]
-        previous: str | None = START  # None: nobody can say
-        follows = 1
+        previous = before  # None: nobody can say
+        follows = since + 1
         read = read_each([self._file(number) for number in sorted(numbers)], MOST_OF_A_LINK)
         for number, (file, raw) in zip(sorted(numbers), read, strict=True):
             name = file.name
@@ -217,7 +221,7 @@ class Chain:
         except (FileExistsError, NotADirectoryError) as error:
             raise self._no_folder(error) from error
 
-    def _names(self) -> list[str]:
+    def _names(self, since: int = 0) -> list[str]:  # noqa: ARG002 - what a folder has is had at once
         assert not isinstance(self.folder, ObjectPlace)
         try:
             return sorted(os.listdir(self.folder))  # noqa: PTH208 - names, many

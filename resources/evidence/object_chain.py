@@ -7,12 +7,13 @@ kept by the ETag that the store lists at each look; `read`, by which links are v
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from typing import cast
 
 from manifests.errors import EnvironmentRefused
-from resources.evidence.chain import Chain
+from resources.evidence.chain import START, Chain, ReadChain
 from resources.files.kept_files import MOST_OF_A_LINK, read_each
 from resources.files.places import ObjectPlace, Place
 from resources.files.s3_objects import Listed
@@ -82,8 +83,19 @@ class ObjectChain(Chain):
     def _make_folder(self) -> None:
         """A bucket has no folders."""
 
-    def _names(self) -> list[str]:
-        return sorted(self._prefix.below())
+    def read_since(self, since: int) -> ReadChain:
+        """Read the links after a number as `read` does, from the store and nowhere else."""
+        before: str | None
+        try:
+            before = START if since == 0 else hashlib.sha256(super()._raw(since)).hexdigest()
+        except (FileNotFoundError, EnvironmentRefused):
+            before = None
+        return self._read(since, before)
+
+    def _names(self, since: int = 0) -> list[str]:
+        after = cast("ObjectPlace", self._file(since)).key if since else ""
+        found = self._prefix.bucket.listed(f"{self._prefix.key}/", after=after)
+        return [one.key.removeprefix(f"{self._prefix.key}/") for one in found]
 
     def _listed(self, since: int) -> dict[int, Listed]:
         """Return the links after a number that the store has now."""

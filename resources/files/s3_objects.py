@@ -252,6 +252,8 @@ class Bucket:
         if isinstance(error, ClientError):
             if _code(error) == "RequestTimeTooSkewed" and self._clock is not None:
                 return self._clock.learn(error.response["ResponseMetadata"].get("HTTPHeaders", {}))
+            if _code(error).isdigit():  # no code of a store's: a proxy has answered
+                return True
             return _code(error) in _BUSY or _status(error) == _TOO_MANY or _status(error) >= _SERVER_ERROR
         return isinstance(error, UnwholeError | HTTPClientError | IncompleteReadError)
 
