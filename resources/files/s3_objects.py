@@ -21,7 +21,7 @@ from uuid import uuid4
 from manifests.errors import EnvironmentRefused, Problem, StoreRefused
 
 if TYPE_CHECKING:
-    from resources.files.s3_signing import StoreClock
+    from resources.files.botocore_private import StoreClock
 
 SCHEME = "s3://"
 TOGETHER = 32
@@ -269,7 +269,7 @@ class Bucket:
             from botocore.config import Config  # noqa: PLC0415
             from botocore.session import Session  # noqa: PLC0415
 
-            from resources.files.s3_signing import StoreClock  # noqa: PLC0415
+            from resources.files.botocore_private import StoreClock  # noqa: PLC0415
         except ImportError as error:
             raise StoreRefused(
                 Problem(

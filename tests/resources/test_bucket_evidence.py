@@ -30,10 +30,10 @@ from resources.evidence.object_chain import ObjectChain, chain_in
 from resources.evidence.probing import require_fit
 from resources.evidence.store import INDEX, PROBE, SEALED, EvidenceStore, examine
 from resources.files import s3_objects
+from resources.files.botocore_private import StoreClock
 from resources.files.kept_files import read_kept
 from resources.files.places import ObjectPlace, object_place
 from resources.files.s3_objects import Bucket
-from resources.files.s3_signing import StoreClock
 
 RUN = "restate-2012"
 FILES: dict[str, Any] = {"chunks.json": [{"chunk": "2012-01", "rows": 3}], "plan.json": {"run": RUN}}

@@ -1,6 +1,6 @@
 """Requests to S3, signed by the clock of the store: a host whose own clock is wrong is answered all the same.
 
-Put here nothing else. A store refuses what was signed at another time than its own (15 minutes apart, at AWS), and says what time
+Put here what is private of botocore, and nothing else. A store refuses what was signed at another time than its own (15 minutes apart, at AWS), and says what time
 it has; PyArrow's client and Hadoop's go by that from then on, and botocore does not. Imported once a bucket is asked.
 """
 
