@@ -260,7 +260,10 @@ class Bucket:
     def _opened(self) -> Any:
         """Return the client of this process: a connection is no child's."""
         if self._client is None or self._client[0] != os.getpid():
-            self._client = (os.getpid(), self._connected())
+            try:
+                self._client = (os.getpid(), self._connected())
+            except ValueError as error:  # an endpoint, or a number of seconds, that is none
+                raise self._refused("asked", "", f"a property of the catalog cannot be used: {error}") from error
         return self._client[1]
 
     def _connected(self) -> Any:

@@ -529,6 +529,15 @@ def test_a_host_whose_clock_is_wrong_signs_by_the_clock_of_the_store(disk_store:
     assert abs(place.bucket._clock.off) < timedelta(minutes=1)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"s3.endpoint": "nowhere"}, {"s3.connect-timeout": "soon"}, {"s3.profile-name": "nobody"}]
+)
+def test_a_property_that_cannot_be_used_is_a_refusal(small: SmallStore, wrong: dict[str, str]) -> None:
+    store = EvidenceStore(object_place("s3://tests/evidence", small.properties() | wrong))
+    with pytest.raises(StoreRefused, match=r"s3://tests"):
+        store.verify(RUN)
+
+
 def test_credentials_are_never_shown(small: SmallStore) -> None:
     store = EvidenceStore(object_place("s3://tests/evidence", small.properties()))
     assert "secret-of-tests" not in f"{store.folder!r} {store.folder.bucket!r} {vars(store)!r}"
