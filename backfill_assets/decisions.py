@@ -36,7 +36,7 @@ from backfill_assets.who_decides import (
     who_decides,
     whole_hash,
 )
-from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, TransitionRefused
+from manifests.errors import EnvironmentRefused, InputRefused, Problem, Refused, StoreRefused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, check_transition
 from manifests.model import SHORTEST_REASON, Mode
 from manifests.policy import Policy, Role, Rule, same_name
@@ -350,7 +350,7 @@ def _decided(
         yield
     except Refused as refusal:
         # where the evidence is damaged, which may be why it is refused, nothing is added to it
-        with suppress(OSError, ValueError, KeyError, EnvironmentRefused):
+        with suppress(OSError, ValueError, KeyError, EnvironmentRefused, StoreRefused):
             why = "; ".join(problem.what for problem in refusal.problems)
             catch_up(platform, run_id, REFUSED, {"action": decision.lower(), "why": why})
         raise

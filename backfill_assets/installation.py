@@ -61,7 +61,7 @@ class Platform:
 
             handed_in = finding.check_products(products)
         ledger = Ledger(settings.ledger_url)
-        evidence = EvidenceStore(settings.evidence_folder)
+        evidence = EvidenceStore.at(settings.evidence_place, settings.catalog)
         ledger.journal.chain = evidence.chain
         return cls(settings, ledger, evidence, _products=handed_in)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from backfill_assets.audit.findings import Problem
 from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
-from resources.evidence.chain import Chain
+from resources.files.places import local
 from resources.ledger.rows import tables_of_runs
 
 KINDS = ("bundle", "records", "chain", "manifest", "ledger", "ledger")
@@ -59,10 +59,12 @@ class Tamperer:
                 pass
             return done
         files = {
-            "bundle": [file for run in self.sealed for folder in self.store.bundles(run) for file in folder.iterdir()],
-            "records": [file for run in self.sealed for file in self.store.records(run).glob("*.json")],
-            "chain": list(Chain(self.store.chain.folder).folder.glob("*.json")),
-            "manifest": [folder / "manifest.json" for run in self.sealed for folder in self.store.bundles(run)],
+            "bundle": [
+                file for run in self.sealed for folder in self.store.bundles(run) for file in local(folder).iterdir()
+            ],
+            "records": [file for run in self.sealed for file in local(self.store.records(run)).glob("*.json")],
+            "chain": list(local(self.store.chain.folder).glob("*.json")),
+            "manifest": [local(folder / "manifest.json") for run in self.sealed for folder in self.store.bundles(run)],
         }[kind]
         return self._file(kind, self.random.choice(sorted(files)))
 
@@ -71,7 +73,7 @@ class Tamperer:
         place = self.random.randrange(len(raw))
         other = raw[place] ^ (1 << self.random.randrange(8))
         overwrite(file, raw[:place] + bytes([other]) + raw[place + 1 :])
-        name = str(file.relative_to(self.store.folder))
+        name = str(file.relative_to(local(self.store.folder)))
         names = f"chain {file.name}" if kind == "chain" else name
         runs = () if kind == "chain" else (name.split("/", maxsplit=1)[0],)
         return Tampered(kind, f"{name} byte {place}", names, runs, lambda: overwrite(file, raw))

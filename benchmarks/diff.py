@@ -44,6 +44,7 @@ from backfill_assets.staging.pinned_rows import read
 from manifests.canonical import plain
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
+from resources.files.places import local
 from resources.lakehouse.facade import PinnedRead
 from resources.settings import load_settings
 
@@ -234,7 +235,7 @@ def _said(what: str) -> Iterator[None]:
 def _forget(platform: Platform, *, table: bool = False) -> None:
     """Remove the records of earlier diffs, which would be shown instead of made, and of the changes table."""
     for run_id in (RUN, FEW):
-        for file in (platform.evidence.folder / run_id / "records").glob("diff*.json"):
+        for file in local(platform.evidence.records(run_id)).glob("diff*.json"):
             file.unlink()
     name = f"{platform.ledger.run(RUN).target}_changes"
     if table and platform.lakehouse.catalog.table_exists(name):

@@ -24,8 +24,9 @@ from backfill_assets.publication.undoing import rollback
 from benchmarks.forgeries import Forged
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import Refused
-from resources.evidence.chain import create
 from resources.evidence.store import INDEX, KEPT, SEALED, EvidenceStore
+from resources.files.kept_files import create
+from resources.files.places import local
 from resources.ledger.rows import tables_of_runs
 
 
@@ -151,7 +152,7 @@ def entries_cut_off(hand: Hand) -> Forged:
 def links_cut_off(hand: Hand) -> Forged:
     """Cut links off the chain's end."""
     first = hand.random.randint(2, hand.chain.length())
-    for file in hand.chain.folder.glob("*.json"):
+    for file in local(hand.chain.folder).glob("*.json"):
         if int(file.stem) >= first:
             file.unlink()
     return Forged(f"links from {first} on cut off", ("ledger journal ", "/records/", "/bundle", "chain "))
@@ -160,7 +161,7 @@ def links_cut_off(hand: Hand) -> Forged:
 def a_link_removed(hand: Hand) -> Forged:
     """Remove a link from the middle."""
     number = hand.random.randint(1, hand.chain.length() - 1)
-    (hand.chain.folder / f"{number:08}.json").unlink()
+    local(hand.chain.folder / f"{number:08}.json").unlink()
     return Forged(f"link {number} removed", (f"chain {number:08}.json",))
 
 
@@ -188,23 +189,23 @@ def a_bundle_planted(hand: Hand) -> Forged:
     elsewhere = EvidenceStore(hand.platform.settings.home / "elsewhere")
     edition = len(hand.store.bundles(run_id))
     elsewhere.seal(run_id, {"approvals.json": [{"decided_by": "eve"}]}, edition=edition)
-    planted = elsewhere.path(run_id, edition)
-    shutil.copytree(planted, hand.store.folder / run_id / planted.name)
-    shutil.rmtree(elsewhere.folder)
+    planted = local(elsewhere.path(run_id, edition))
+    shutil.copytree(planted, local(hand.store.folder) / run_id / planted.name)
+    shutil.rmtree(local(elsewhere.folder))
     return Forged(f"{run_id}/{planted.name} planted", (f"{run_id}/{planted.name}",))
 
 
 def a_bundle_removed(hand: Hand) -> Forged:
     """Remove a bundle."""
     run_id = hand.sealed()
-    shutil.rmtree(hand.random.choice(hand.store.bundles(run_id)))
+    shutil.rmtree(local(hand.random.choice(hand.store.bundles(run_id))))
     return Forged(f"a bundle of {run_id} removed", (f"{run_id}/bundle",))
 
 
 def a_bundle_hidden(hand: Hand) -> Forged:
     """Have a bundle of a published run look like one that a process could not put in its place."""
     run_id = hand.random.choice([run for run in hand.store.run_ids() if hand.platform.ledger.publications(run)])
-    bundle = hand.random.choice(hand.store.bundles(run_id))
+    bundle = local(hand.random.choice(hand.store.bundles(run_id)))
     hidden = bundle.with_name(f"{bundle.name}.partial-{hand.random.choice(['1', '0' * 32])}")
     if hand.random.random() < 0.5:
         bundle.rename(hidden)
@@ -221,7 +222,7 @@ def a_file_planted(hand: Hand) -> Forged:
     name = hand.random.choice(
         ["approved.html", "bundle-x/approvals.json", "records/approval.txt", "records/deep/publish.json", ".approved"]
     )
-    file = hand.store.folder / run_id / name
+    file = local(hand.store.folder) / run_id / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("approved")
     return Forged(f"{run_id}/{name} planted", (f"{run_id}/{name}",))
@@ -248,7 +249,7 @@ def a_record_planted_before_an_event(hand: Hand) -> Forged:
 def a_record_planted(hand: Hand) -> Forged:
     """Put a record beside a bundle: a diff, or one that changes rows."""
     run_id, name = hand.sealed(), hand.random.choice(["diff.json", "diff-9.json", "note.json", "told-9.json"])
-    file = hand.store.records(run_id) / name
+    file = local(hand.store.records(run_id)) / name
     if file.exists():
         file.unlink()
     text = '{"number":9,"event":"told","follows":0,"rows":{}}' if name.startswith("told") else '{"rows":0}'
@@ -258,7 +259,8 @@ def a_record_planted(hand: Hand) -> Forged:
 
 def a_record_removed(hand: Hand) -> Forged:
     """Remove a record."""
-    file = hand.random.choice([file for run in hand.store.run_ids() for file in hand.store.records(run).glob("*.json")])
+    folders = [local(hand.store.records(run)) for run in hand.store.run_ids()]
+    file = hand.random.choice([file for folder in folders for file in folder.glob("*.json")])
     file.unlink()
     return Forged(f"{file} removed", (f"{file.parent.parent.name}/records/{file.name}",))
 

@@ -63,6 +63,7 @@ from benchmarks.small_table import (
 from manifests.canonical import plain
 from manifests.errors import Refused
 from resources.code.identity import code_identity
+from resources.files.places import local
 from resources.lakehouse.facade import ACTION_PROPERTY, EVIDENCE_PROPERTY, RUN_PROPERTY
 from resources.ledger.tables import leases
 
@@ -296,7 +297,7 @@ def outcome(platform: Platform, case: Case) -> dict[str, Any]:
     keys = [row[:2] for row in main]
     committed = [one for one in ledger.publications(run_id) if one.state == "COMMITTED"]
     root = platform.evidence.verify(run_id)
-    folder = platform.evidence.folder / run_id
+    folder = local(platform.evidence.folder / run_id)
     with ledger.engine.connect() as connection:
         open_leases = connection.execute(
             sa.select(sa.func.count()).select_from(leases).where(leases.c.ended_at.is_(None))

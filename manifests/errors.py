@@ -157,6 +157,15 @@ class LedgerLocked(EnvironmentRefused):
     """Another process keeps the ledger to itself for longer than anybody waits: nothing is known of it just now."""
 
 
+class StoreRefused(Refused):
+    """The bucket of the evidence cannot be asked, or does not do what it is asked: nothing is known of the evidence just now.
+
+    No `EnvironmentRefused`: where that is raised by a file of the evidence, the file is damaged.
+    """
+
+    headline = "the store of the evidence does not answer as it has to"
+
+
 class ChunkFailed(Exception):  # noqa: N818 - named for what happened to the chunk
     """Computing one or more chunks failed; the others of the batch stay staged."""
 

@@ -31,7 +31,12 @@ from manifests.server_address import require_addresses, shown_address
 from manifests.text import TEXT_RULE, not_text
 from manifests.trace_settings import Traces
 from resources.files.head_places import is_place, shown
-from resources.files.setting_places import folders_of_tables, require_one_line, require_whole_in_uris
+from resources.files.setting_places import (
+    folders_of_tables,
+    require_evidence_place,
+    require_one_line,
+    require_whole_in_uris,
+)
 
 CONFIG_FILE_VARIABLE = "BACKFILL_CONFIG"
 DAGSTER_STORAGE_VARIABLE = "BACKFILL_DAGSTER_STORAGE_URL"
@@ -153,6 +158,10 @@ class Settings(BaseSettings):
         description="Local folders beside the warehouse that runs read and write, where tables of others lie. Each is an "
         "absolute path; none lies in another, or in the warehouse.",
     )
+    evidence: str = Field(
+        "",
+        description="Where evidence, its chain and the reports are kept, as s3://bucket/prefix; default: under the home folder.",
+    )
     head_places: list[str] = Field(
         default_factory=list,
         description="Where the chain's head is kept: folders on another disk, git:/path of a repository, https:// addresses.",
@@ -211,6 +220,8 @@ class Settings(BaseSettings):
         if self.log_file is not None:
             object.__setattr__(self, "log_file", _regular("log_file", _absolute("log_file", self.log_file)))
         _require_places(self.head_places)
+        if self.evidence:
+            require_evidence_place(self.evidence, self.catalog.get("warehouse", ""))
         require_addresses(SERVER_KEY, self.spark, *self.spark_by_mode.values())
         if not self.catalog:
             object.__setattr__(
@@ -249,8 +260,13 @@ class Settings(BaseSettings):
 
     @property
     def evidence_folder(self) -> Path:
-        """Where evidence bundles are kept."""
+        """Where evidence bundles are kept, unless `evidence` names another place."""
         return self.home / "evidence"
+
+    @property
+    def evidence_place(self) -> str:
+        """Where evidence bundles are kept: a local folder, or a prefix of a bucket."""
+        return self.evidence.rstrip("/") or str(self.evidence_folder)
 
     @property
     def reachable_folders(self) -> list[str]:
@@ -288,7 +304,7 @@ class Settings(BaseSettings):
         """Return the resolved settings as JSON-ready data, without secrets."""
         shown: dict[str, Any] = _redacted(self.model_dump(mode="json"))
         shown["dagster_home"] = str(self.dagster_home)
-        shown["evidence_folder"] = str(self.evidence_folder)
+        shown["evidence_folder"] = self.evidence_place
         return shown
 
 

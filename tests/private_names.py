@@ -17,6 +17,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY_OF = {
     "pyiceberg": "pyiceberg",
+    "botocore": "botocore",
     "pandera": "pandera",
     "pyspark": "pyspark",
     "dagster": "dagster",

@@ -31,7 +31,7 @@ from benchmarks.changed_bytes import overwrite
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Refused, TransitionRefused
 from manifests.lifecycle import RunState
-from resources.evidence.store import _index_text
+from resources.evidence.bundle_files import index_text
 from resources.files import kept_files
 from resources.files.kept_files import read_kept
 
@@ -62,7 +62,7 @@ def rebuilt(bundle: Path) -> None:
     files = {
         one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in bundle.iterdir() if one.name != "index.json"
     }
-    overwrite(bundle / "index.json", _index_text("fixed", files).encode())
+    overwrite(bundle / "index.json", index_text("fixed", files).encode())
 
 
 def with_another_requester(world: World) -> str:

@@ -1,7 +1,8 @@
 """One installation on several hosts whose clocks are wrong: planned on one, computed on another, published from a third.
 
-Ledger and Dagster's storage are in PostgreSQL, tables in S3 by a REST catalog, evidence in a folder that all hosts have. A host is a
-namespace of its own (`real_servers.hosts`): it neither sees the others' processes nor has their clock.
+Ledger and Dagster's storage are in PostgreSQL, tables in S3 by a REST catalog. Evidence is in a home folder that all hosts have, or in S3 as
+well: then each host has a home of its own, and nothing of it is another's. A host is a namespace of its own (`real_servers.hosts`): it
+neither sees the others' processes nor has their clock.
 """
 
 from __future__ import annotations
@@ -22,35 +23,48 @@ from real_servers.processes import MissingServerError
 from real_servers.spark import environment_of
 
 pytestmark = pytest.mark.servers
+COMMAND = [sys.executable, "-m", "backfill_assets.cli.command"]
 AHEAD, JUMPING, BEHIND = "3600", "5400/7", "-3600"
 
 
 @dataclass(frozen=True)
 class Site:
-    """The hosts of an installation, and the environment that a process of it has on each."""
+    """The hosts of an installation, and the environment that a process of it has on each.
+
+    Where evidence `is_in_s3`, hosts have no folder in common.
+    """
 
     folder: Path
     library: Path
     environment: dict[str, str]
+    is_in_s3: bool
 
     def host(self, name: str, clock: str) -> Host:
         return Host(name, clock, self.library)
 
     def core(self, host: Host, action: str, run: str) -> dict[str, Any]:
         """Return what `elsewhere_core.py` finds on a host."""
-        return found_by(
-            host.run([sys.executable, CORE, action], self.environment | {"ELSEWHERE_RUN": run}, self.folder)
-        )
+        environment = self.environment_on(host, is_made=action != "approved")
+        return found_by(host.run([sys.executable, CORE, action], environment | {"ELSEWHERE_RUN": run}, self.folder))
 
     def backfill(self, host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the project on a host."""
-        return host.run(
-            [sys.executable, "-m", "backfill_assets.cli.command", *arguments], self.environment, self.folder
-        )
+        return host.run([*COMMAND, *arguments], self.environment_on(host), self.folder)
+
+    def environment_on(self, host: Host, *, is_made: bool = True) -> dict[str, str]:
+        """Return the environment of a process on a host; a home of its own is made there first, unless the process makes it."""
+        if not self.is_in_s3:
+            return self.environment
+        home = self.folder / f"of-{host.name}" / "home"
+        environment = self.environment | {"BACKFILL_HOME": str(home)}
+        if is_made and not home.exists():
+            done = host.run([*COMMAND, "init"], environment, self.folder)
+            assert done.returncode == 0, done.stderr
+        return environment
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["a home in common", "evidence in S3"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("hosts")
     with ExitStack() as stack:
         try:
@@ -58,7 +72,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             services = stack.enter_context(services_in(folder, "hosts"))
         except MissingServerError as reason:
             pytest.skip(f"nothing is tested on several hosts: {reason}")
-        yield Site(folder, library, services.environment("home", {}))
+        is_in_s3 = request.param == "evidence in S3"
+        environment = services.environment("home", {})
+        if is_in_s3:
+            environment["BACKFILL_EVIDENCE"] = f"s3://{services.store.bucket('proofs')}/of/hosts"
+        yield Site(folder, library, environment, is_in_s3)
+        if is_in_s3:
+            assert not (folder / "home").exists()
+            assert [str(one) for one in folder.glob("of-*/home/evidence")] == []
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +112,11 @@ def test_two_hosts_that_compute_the_same_run_at_once_leave_what_one_does(site: S
     """And a host that is gone for good (kill -9 of all that runs on it) holds up nobody for longer than its lease."""
     ahead, behind = site.host("ahead", AHEAD), site.host("behind", BEHIND)
     site.core(ahead, "another", "together")
-    command = [sys.executable, "-m", "backfill_assets.cli.command", "run", "together", "--json"]
+    command = [*COMMAND, "run", "together", "--json"]
     both = [
         subprocess.Popen(
             host.command(command),
-            env=host.environment(site.environment),
+            env=host.environment(site.environment_on(host)),
             cwd=site.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -65,7 +65,11 @@ from backfill_assets.defs.dagster_private import (
     with_run_storage,
 )
 from backfill_assets.defs.staging import RANGE_END, RANGE_START
+from manifests.errors import StoreRefused
 from manifests.model import Mode
+from resources.files import s3_objects
+from resources.files.botocore_private import StoreClock
+from resources.files.s3_objects import Bucket, UnwholeError
 from resources.lakehouse.pyiceberg_private import (
     Append,
     FileIOWithOwnDisk,
@@ -702,6 +706,7 @@ def test_a_setting_that_was_put_past_spark_hides_no_other(spark: SparkSession, h
 # --- what is private is used in one module a library ------------------------------------------------------------------
 
 ROOMS = {
+    "botocore": "resources.files.botocore_private",
     "dagster": "backfill_assets.defs.dagster_private",
     "pandera": "backfill_assets.declarations.pandera_private",
     "pyiceberg": "resources.lakehouse.pyiceberg_private",
@@ -717,6 +722,7 @@ SET = "set on the object"
 NAMED = "named"
 """Stands for the parameters of what is only named: a type or a constant."""
 PINNED = {
+    "botocore": {"botocore.auth:S3SigV4Auth._modify_request_before_signing": "self, request"},
     "dagster": {
         "dagster._daemon": NAMED,
         "dagster._cli.proxy_server_manager:ProxyServerManager": "instance, workspace_load_target, code_server_log_level",
@@ -843,6 +849,27 @@ def test_a_private_name_is_where_it_was_and_takes_what_it_took(where: str, takes
         found = getattr(found, part)
     if takes != NAMED:
         assert ", ".join(inspect.signature(found).parameters) == takes
+
+
+def test_a_request_to_s3_is_signed_at_the_instant_that_it_is_given_before_it_is_signed() -> None:
+    # `resources.files.botocore_private`: a host whose clock is wrong signs by the store's
+    clock = StoreClock(timedelta(hours=5))
+    bucket = Bucket(
+        "tests", {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.endpoint": "http://127.0.0.1:9"}
+    )
+    bucket._clock = clock
+    sent: list[Any] = []
+
+    def answered(request: Any, **_: Any) -> None:
+        sent.append(request)
+        raise UnwholeError("it is not sent")
+
+    bucket._opened().meta.events.register("before-send.s3", answered)
+    with mock.patch.object(s3_objects, "_WAITS", ()), pytest.raises(StoreRefused):
+        bucket.begins("a")
+    said = datetime.strptime(sent[0].headers["X-Amz-Date"].decode(), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert abs(said - datetime.now(UTC) - clock.off) < timedelta(minutes=1)
+    assert f"/{said:%Y%m%d}/us-east-1/s3/" in sent[0].headers["Authorization"].decode()
 
 
 def test_spark_begins_other_workers_for_another_path_to_python_also_of_a_function_that_is_used_before(

@@ -1,4 +1,4 @@
-"""What lies in the evidence folder: which of its files this project puts there, and which an interrupted write has left.
+"""What lies in the evidence folder, or below its prefix in a bucket (`foreign_objects`): which of its files this project puts there, and which an interrupted write has left.
 
 Put here which names there may be. What bundles and records say is held against index and links by `sealed_bundles`
 and `linked_records`, the chain's own folder by `resources.evidence.chain`. Nothing is opened here, and no link is followed: a planted file may be anything.
@@ -13,9 +13,11 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from backfill_assets.audit import foreign_objects
 from manifests.text import visible
 from resources.evidence.store import BUNDLE, CHAIN, RECORDS, REPORT, EvidenceStore, examine
 from resources.files.kept_files import is_text_name
+from resources.files.places import ObjectPlace, local
 from resources.ledger.journal import Unexplained
 
 _BEGUN = re.compile(r"(bundle(?:-\d+)?)\.partial-[0-9a-f]{32}")
@@ -29,6 +31,8 @@ _WHAT = "was not put there by this project: no index, link or interrupted write 
 
 def begun_bundles(store: EvidenceStore, run_id: str) -> set[tuple[str, str]]:
     """Return name and root of each bundle of a run that is whole, and that a process could not put in its place before it ended."""
+    if isinstance(store.folder, ObjectPlace):
+        return foreign_objects.begun_bundles(store.folder / run_id)
     found = set()
     for folder, name in _begun(store, run_id):
         try:
@@ -42,11 +46,13 @@ def begun_bundles(store: EvidenceStore, run_id: str) -> set[tuple[str, str]]:
 
 def interrupted(store: EvidenceStore, run_id: str) -> list[str]:
     """Return the folders of a run in which a bundle was begun and not put in its place."""
+    if isinstance(store.folder, ObjectPlace):
+        return foreign_objects.interrupted(store.folder / run_id)
     return [f"{run_id}/{folder.name}" for folder, _ in _begun(store, run_id)]
 
 
 def _begun(store: EvidenceStore, run_id: str) -> list[tuple[Path, str]]:
-    named = ((path, _BEGUN.fullmatch(path.name)) for path in _inside(store.folder / run_id))
+    named = ((path, _BEGUN.fullmatch(path.name)) for path in _inside(local(store.folder) / run_id))
     return [(path, name[1]) for path, name in named if name and S_ISDIR(_mode(path))]
 
 
@@ -57,8 +63,10 @@ def strange_folders(
 
     `known` is asked for the runs once the folder has been read: a run is on record before it has evidence.
     """
+    if isinstance(store.folder, ObjectPlace):
+        return foreign_objects.strange_folders(store.folder, known, others)
     wrong: list[Unexplained] = []
-    paths = _inside(store.folder)
+    paths = _inside(local(store.folder))
     runs = known()
     for path in paths:
         if path.name == CHAIN or not is_text_name(path.name):
@@ -72,8 +80,10 @@ def strange_folders(
 
 def strange_files(store: EvidenceStore, run_id: str) -> list[Unexplained]:
     """Return the files of a run's evidence that this project does not put there, and no interrupted write of it has left."""
+    if isinstance(store.folder, ObjectPlace):
+        return foreign_objects.strange_files(store.folder / run_id)
     wrong: list[Unexplained] = []
-    for path in _inside(store.folder / run_id):
+    for path in _inside(local(store.folder) / run_id):
         is_folder = S_ISDIR(_mode(path, follow=True))
         if is_folder and BUNDLE.fullmatch(path.name):
             continue  # each of its files is held against its index
@@ -102,12 +112,14 @@ def _all_of(store: EvidenceStore, path: Path) -> list[Unexplained]:
     else:
         files = [Path(top) / name for top, folders, names in os.walk(path) for name in [*names, *_links(top, folders)]]
     found = [
-        Unexplained(visible(str(file.relative_to(store.folder))), _WHAT, expected="nothing", found=_said(file))
+        Unexplained(visible(str(file.relative_to(local(store.folder)))), _WHAT, expected="nothing", found=_said(file))
         for file in sorted(files)[:_SHOWN]
     ]
     if len(files) > _SHOWN:
         more = f"{len(files) - _SHOWN} more files"
-        found.append(Unexplained(visible(str(path.relative_to(store.folder))), _WHAT, expected="nothing", found=more))
+        found.append(
+            Unexplained(visible(str(path.relative_to(local(store.folder)))), _WHAT, expected="nothing", found=more)
+        )
     return found
 
 

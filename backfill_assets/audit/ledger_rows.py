@@ -10,7 +10,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +24,7 @@ from backfill_assets.evidence.seals import COMMITTED
 from manifests.canonical import sha256_of
 from manifests.lifecycle import WAS_PUBLISHED, PublicationState
 from resources.evidence.chain import Link
+from resources.files.places import Place
 from resources.ledger.journal import Unexplained
 from resources.ledger.rows import MOVING, Difference, Rows, differences, hashes_of, tables_of_runs
 
@@ -32,7 +32,7 @@ from resources.ledger.rows import MOVING, Difference, Rows, differences, hashes_
 def check_ledger_rows(
     read: LedgerAndChain,
     run_id: str,
-    bundle: Path,
+    bundle: Place,
     links: Sequence[Link],
     records: Sequence[Record],
     root: str,
@@ -135,7 +135,7 @@ def _untold(kept: Rows, records: Sequence[Record], found: Findings) -> None:
             found.add(f"ledger publications {key}", what)
 
 
-def _hashes(run_id: str, bundle: Path, kept: Rows, root: str, found: Findings) -> None:
+def _hashes(run_id: str, bundle: Place, kept: Rows, root: str, found: Findings) -> None:
     """Hold the hashes in the rows against what they are of."""
     run = kept.get("runs", {}).get(run_id, {})
     for text, column in (("manifest", "manifest_hash"), ("plan", "plan_hash")):
@@ -148,7 +148,7 @@ def _hashes(run_id: str, bundle: Path, kept: Rows, root: str, found: Findings) -
             found.add(where, "is another root than the bundle's", root, entry["evidence_root"])
 
 
-def _sum(bundle: Path, links: Sequence[Link], records: Sequence[Record], kept: Rows, found: Findings) -> None:
+def _sum(bundle: Place, links: Sequence[Link], records: Sequence[Record], kept: Rows, found: Findings) -> None:
     """Hold the kept rows against the hash of them that the run's last link gives."""
     numbered = sorted((one for one in records if one.number), key=lambda one: one.number)
     if not numbered or not links or numbered[-1].name != links[-1].content.get("record"):
@@ -172,7 +172,7 @@ def _sum_of(kept: Rows, record: Record) -> str:
     return sha256_of({name: hash_ for name, hash_ in hashes_of(kept).items() if name in known})
 
 
-def _was_summed_over_damage(bundle: Path, links: Sequence[Link], numbered: Sequence[Record], kept: Rows) -> bool:
+def _was_summed_over_damage(bundle: Place, links: Sequence[Link], numbered: Sequence[Record], kept: Rows) -> bool:
     """Whether the sum of the last link is wrong in a way that an earlier version of this project has left behind.
 
     It recorded a refusal for damaged evidence with hashes of what the damaged file said. Whatever else a link says is right

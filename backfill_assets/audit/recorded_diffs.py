@@ -5,22 +5,21 @@ Put here what is compared of them. The form of a diff is `evidence.diff_records`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
-from pathlib import Path
 from typing import Any
 
 from backfill_assets.audit.findings import Findings
 from backfill_assets.evidence.records import Record
 from backfill_assets.gates.chunk_changes import CHANGES_FILE
 from resources.files.kept_files import read_json
+from resources.files.places import Place, is_there
 
 
-def check_diff(bundle: Path, records: Sequence[Record], found: Findings, *, published: bool) -> None:
+def check_diff(bundle: Place, records: Sequence[Record], found: Findings, *, published: bool) -> None:
     """Hold the kept diff of a publication against the rows and sums by chunk that were sealed before it."""
     file = bundle / CHANGES_FILE
-    sealed = read_json(file) if os.path.lexists(file) else {}
+    sealed = read_json(file) if is_there(file) else {}
     if not published or not sealed.get("diff_id"):
         return
     for record in records:

@@ -26,7 +26,7 @@ from backfill_assets.audit.report_values import cell, figure, instant, number, p
 from backfill_assets.evidence.bundle_contents import accepted_before
 from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.links import of_no_form
-from backfill_assets.evidence.record_damage import damaged_files, unharmed_rows
+from backfill_assets.evidence.record_damage import chain_about, damaged_files, unharmed_rows
 from backfill_assets.evidence.records import Record, last_diff, records_of
 from backfill_assets.evidence.refusals import in_words, refused
 from backfill_assets.installation import Platform
@@ -37,6 +37,7 @@ from manifests.lifecycle import ENDED, DecisionKind, PublicationState, RunState
 from manifests.plan import Plan, logs_of
 from manifests.stages import in_commits
 from resources.evidence.store import INDEX
+from resources.files.places import ObjectPlace, Place, names_in
 from resources.files.whole_files import write_whole
 from resources.ledger.acceptances import accepted_in_words, numbers_in
 from resources.ledger.cells import illegible, legible
@@ -107,18 +108,21 @@ def report(platform: Platform, run_id: str) -> str:
     return environment.get_template("report.html.j2").render(**facts)
 
 
-def write_report(platform: Platform, run_id: str, file: Path | None = None) -> Path:
+def write_report(platform: Platform, run_id: str, file: Path | None = None) -> Place:
     """Write the page about a run beside its bundle, or to a file, whole or not at all; return where."""
     page = report(platform, run_id)  # of a run that is not there, nothing is made
-    if file is None:
-        file = platform.evidence.report(run_id)
-        write_whole(file, page, make_folder=True)
-    else:
+    if file is not None:
         write_whole(file, page)
-    return file
+        return file
+    place = platform.evidence.report(run_id)
+    if isinstance(place, ObjectPlace):
+        place.bucket.put(place.key, page.encode())
+    else:
+        write_whole(place, page, make_folder=True)
+    return place
 
 
-def report_beside(platform: Platform, run_id: str) -> Path | None:
+def report_beside(platform: Platform, run_id: str) -> Place | None:
     """Write the page after a publication, which is done and on record: whatever is wrong here is said and stops nothing."""
     try:
         return write_report(platform, run_id)
@@ -302,14 +306,14 @@ def _chunk(chunk: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[s
 
 
 def _evidence(
-    platform: Platform, run_id: str, bundle: Path | None, records: Sequence[Record], damaged: Sequence[str]
+    platform: Platform, run_id: str, bundle: Place | None, records: Sequence[Record], damaged: Sequence[str]
 ) -> dict[str, Any]:
-    chain = platform.evidence.chain.read()
+    chain = chain_about(platform, run_id)
     mine = (link for link in chain.links if link.content.get("run") == run_id and "rows" in link.content)
     links = [link for link in mine if not of_no_form(link.content)]  # the others are among what is damaged
     return {
         "root": None if bundle is None else (sealed_file(damaged, bundle, INDEX) or {}).get("root"),
-        "files": [] if bundle is None or not bundle.is_dir() else sorted(file.name for file in bundle.iterdir()),
+        "files": [] if bundle is None or not bundle.is_dir() else names_in(bundle),
         "links": links,
         "head": links[-1] if links else chain.links[-1] if chain.links else None,
         "is_kept": bundle is not None and (bundle / "run.json").is_file(),

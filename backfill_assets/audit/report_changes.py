@@ -6,10 +6,8 @@ Put here what is said of rows before and after, from what was sealed and from a 
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from backfill_assets.audit.report_values import cell, instant, number
@@ -21,6 +19,7 @@ from manifests.lifecycle import RunState
 from manifests.model import Mode
 from resources.evidence.store import INDEX
 from resources.files.kept_files import read_json
+from resources.files.places import Place, is_there
 from resources.ledger.facade import RunRecord
 
 _LARGEST, _LARGEST_OF_EACH = 40, 3
@@ -29,17 +28,17 @@ _KINDS = ("added", "removed", "changed", "unchanged")
 DONE_BY = {"publish": "published", "rollback": "rolled back", "reinstate": "reinstated", "accept": "accepted"}
 
 
-def sealed_file(damaged: Sequence[str], bundle: Path, name: str) -> Any:
+def sealed_file(damaged: Sequence[str], bundle: Place, name: str) -> Any:
     """Return what a file of a bundle says; None if it is not there, or not as it was sealed."""
     at = f"{bundle.parent.name}/{bundle.name}/"
     is_wrong = not {f"{at}{name}", f"{at}{INDEX}"}.isdisjoint(damaged)
-    return None if is_wrong or not os.path.lexists(bundle / name) else read_json(bundle / name)
+    return None if is_wrong or not is_there(bundle / name) else read_json(bundle / name)
 
 
 def changes_by_chunk(
     platform: Platform,
     record: RunRecord,
-    bundle: Path | None,
+    bundle: Place | None,
     facts: Mapping[str, Any],
     before: Mapping[str, Any],
     damaged: Sequence[str],

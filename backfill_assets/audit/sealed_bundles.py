@@ -6,10 +6,8 @@ say `ledger_rows`'. Which names there may be in the folder is `foreign_files`'.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from backfill_assets.audit.findings import Findings, shown_hash
 from backfill_assets.audit.foreign_files import begun_bundles, interrupted, strange_files
@@ -21,6 +19,7 @@ from manifests.lifecycle import WAS_PUBLISHED
 from resources.evidence.chain import Link
 from resources.evidence.store import INDEX, SEALED, examine
 from resources.files.kept_files import read_json
+from resources.files.places import Place, is_there, names_in
 from resources.lakehouse.facade import EVIDENCE_PROPERTY, RUN_PROPERTY
 from resources.lakehouse.snapshots import summary_facts
 from resources.ledger.rows import MOVING, tables_of_runs
@@ -39,17 +38,17 @@ class Damage:
 
 def check_bundles(
     read: LedgerAndChain, tables: PublishedTables, run_id: str, links: Sequence[Link], found: Findings
-) -> tuple[Path | None, str]:
+) -> tuple[Place | None, str]:
     """Hash every file of every bundle; return the one that was published (else the last) and its root."""
     store = read.platform.evidence
     sealing = read.links_of(run_id, SEALED)
     sealed = {(str(link.content.get("bundle")), str(link.content.get("root"))) for link in sealing}
     rooted = {str(link.content.get("root")) for link in links}
-    chosen: tuple[Path | None, str] = (None, "")
+    chosen: tuple[Place | None, str] = (None, "")
     for bundle in store.bundles(run_id):
         root, changed = examine(bundle, run_id)
         for one in changed:
-            file = f"{bundle.relative_to(store.folder)}/{one.name}".removesuffix("/.")
+            file = f"{run_id}/{bundle.name}/{one.name}".removesuffix("/.")
             found.add(file, "was changed after it was sealed", shown_hash(one.expected), shown_hash(one.found))
         if changed:
             root = _told_root(bundle)
@@ -101,7 +100,7 @@ def _roots_of_changes(read: LedgerAndChain, tables: PublishedTables, run_id: str
 
 
 def damage_of(
-    read: LedgerAndChain, bundle: Path | None, links: Sequence[Link], harmed: Sequence[str], found: Findings
+    read: LedgerAndChain, bundle: Place | None, links: Sequence[Link], harmed: Sequence[str], found: Findings
 ) -> Damage:
     """Return what of bundle and records is damaged, and note once that nothing is compared with it."""
     run_id = found.run_id
@@ -112,11 +111,9 @@ def damage_of(
         sealed = {(str(one.content.get("bundle")), str(one.content.get("root"))) for one in sealing}
         files = frozenset(one.name for one in changed)
         if INDEX in files and (bundle.name, root) not in sealed:  # nothing says which of the others are as they were
-            files |= {file.name for file in bundle.iterdir()} | {
-                file for name in tables_of_runs() for file in files_of(name)
-            }
+            files |= set(names_in(bundle)) | {file for name in tables_of_runs() for file in files_of(name)}
     tables = {name for name in tables_of_runs() if not files.isdisjoint(files_of(name))}
-    if bundle is not None and RUN_FILE not in files and not os.path.lexists(bundle / RUN_FILE):
+    if bundle is not None and RUN_FILE not in files and not is_there(bundle / RUN_FILE):
         tables.clear()  # an earlier version sealed it, without rows
     if any(one.content.get("record") in harmed for one in links):
         tables |= MOVING
@@ -138,7 +135,7 @@ def check_folder(read: LedgerAndChain, run_id: str, found: Findings) -> None:
         found.notes.append(f"{left} is what a process has left that ended while it sealed a bundle: it proves nothing")
 
 
-def _told_root(bundle: Path) -> str:
+def _told_root(bundle: Place) -> str:
     """Return the root that a damaged bundle's index gives, for naming; empty if it gives none."""
     try:
         return str(read_json(bundle / INDEX)["root"])

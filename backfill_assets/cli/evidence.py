@@ -145,11 +145,12 @@ def report(run_id: str, output: Path | None, as_json: bool) -> None:
 
     with opened_platform() as platform:
         file = write_report(platform, run_id, output)
+        where = str(file.absolute() if isinstance(file, Path) else file)
         damaged = damaged_files(platform, run_id)
     if as_json:
-        say({"runId": run_id, "report": str(file.absolute()), "damaged": damaged})
+        say({"runId": run_id, "report": where, "damaged": damaged})
     else:
-        tell(f"{run_id}: {file.absolute()}")
+        tell(f"{run_id}: {where}")
         for name in damaged:
             tell(f"the evidence is not what was sealed: {name}; see `backfill verify {run_id}`")
     if damaged:

@@ -6,13 +6,12 @@ were changed since.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from backfill_assets.installation import Platform
 from resources.evidence.store import INDEX, examine
 from resources.files.kept_files import read_json
+from resources.files.places import Place, found_in, is_there
 from resources.ledger.rows import Rows
 from resources.ledger.tables import runs
 
@@ -40,23 +39,23 @@ def tables_in(files: set[str]) -> frozenset[str]:
     return ALL_TABLES if INDEX in files else frozenset(one for one in ALL_TABLES if not files.isdisjoint(files_of(one)))
 
 
-def damaged_tables(bundle: Path, run_id: str) -> frozenset[str]:
+def damaged_tables(bundle: Place, run_id: str) -> frozenset[str]:
     """Return the tables whose rows a bundle no longer has as it was sealed; all of them where nothing says which files were."""
     return tables_in({one.name for one in examine(bundle, run_id)[1]})
 
 
-def sealed_rows(bundle: Path, tables: Sequence[str] | None = None) -> Rows | None:
+def sealed_rows(bundle: Place, tables: Sequence[str] | None = None) -> Rows | None:
     """Return the ledger's rows as a bundle has them; None if an earlier version sealed it, without them.
 
     Raises:
         EnvironmentRefused: if something else lies in the place of a file of the bundle, or it cannot be read.
         ValueError: if a file of the bundle is no JSON any more.
     """
-    if not os.path.lexists(bundle / RUN_FILE) and (tables is None or "runs" in tables):
+    if not is_there(bundle / RUN_FILE) and (tables is None or "runs" in tables):
         return None
     rows: Rows = {}
     keys = {"chunks": "chunk"}
-    for file in sorted(bundle.glob("*.json")):
+    for file in found_in(bundle, "*.json"):
         table = next((name for name, other in _FILES.items() if other == file.stem), file.stem)
         if file.name == RUN_FILE and (tables is None or "runs" in tables):
             run = read_json(file)
@@ -67,7 +66,7 @@ def sealed_rows(bundle: Path, tables: Sequence[str] | None = None) -> Rows | Non
     return rows
 
 
-def bundle_in_use(platform: Platform, run_id: str) -> Path:
+def bundle_in_use(platform: Platform, run_id: str) -> Place:
     """Return the bundle with which a run was published: whose root its links cite, else the ledger's entries; or would be."""
     store = platform.evidence
     bundles = store.bundles(run_id)
@@ -78,6 +77,6 @@ def bundle_in_use(platform: Platform, run_id: str) -> Path:
     return store.path(run_id)
 
 
-def root_of(bundle: Path) -> str:
+def root_of(bundle: Place) -> str:
     """Return the root hash that a bundle's index gives: whether it is right is for whoever verifies."""
     return str(read_json(bundle / "index.json")["root"])

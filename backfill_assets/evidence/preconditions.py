@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from backfill_assets.evidence.bundles import RUN_FILE, sealed_rows
@@ -18,6 +17,7 @@ from backfill_assets.installation import Platform
 from manifests.canonical import plain
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from resources.files.kept_files import read_json
+from resources.files.places import Place
 from resources.ledger.facade import RunRecord
 from resources.ledger.journal import Unexplained
 from resources.ledger.rows import differences
@@ -29,7 +29,7 @@ _LOOKS, _AGAIN_SECONDS = 3, 0.5
 """How often, and how soon, it is looked again for the link of a record that may be made just now."""
 
 
-def require_of_the_run(platform: Platform, record: RunRecord, files: Mapping[str, Any], bundle: Path) -> None:
+def require_of_the_run(platform: Platform, record: RunRecord, files: Mapping[str, Any], bundle: Place) -> None:
     """Refuse to publish a run with a bundle that was there before and does not say what the ledger does.
 
     `files` are what would be sealed now. What may move on after a bundle was sealed may have.
@@ -69,7 +69,7 @@ def require_no_later(platform: Platform, record: RunRecord, edition: int) -> Non
             raise _not_of_the_run(one, f"is there, and '{run_id}' was planned anew {edition} time(s)")
 
 
-def _not_of_the_run(bundle: Path, what: str) -> PublicationRefused:
+def _not_of_the_run(bundle: Place, what: str) -> PublicationRefused:
     return PublicationRefused(
         Problem(
             f"{bundle} {what}",

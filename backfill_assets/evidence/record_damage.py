@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from backfill_assets.evidence.bundles import bundle_in_use, tables_in
@@ -29,8 +28,11 @@ from backfill_assets.evidence.records import (
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused, LedgerLocked, Problem, Refused
 from manifests.lifecycle import WAS_PUBLISHED
+from resources.evidence.chain import ReadChain
+from resources.evidence.object_chain import ObjectChain
 from resources.evidence.store import INDEX, SEALED, examine, hash_or_kind
 from resources.files.kept_files import read_kept
+from resources.files.places import Place
 from resources.ledger.moments import Moment
 from resources.ledger.rows import MOVING, Rows, is_id, tables_of_runs
 
@@ -46,7 +48,7 @@ class Harmed:
 
     run_id: str
     name: str
-    file: Path
+    file: Place
     expected: str
     found: str
     wrong: str = ""
@@ -122,9 +124,19 @@ def harmed_among(platform: Platform, moment: Moment, run_id: str, linked: Sequen
     return harmed_of(platform, run_id, since=since)
 
 
+def chain_about(platform: Platform, run_id: str) -> ReadChain:
+    """Return the chain as it is read for a run: in a bucket from where it was when the run came on record, in a folder all of it."""
+    chain = platform.evidence.chain
+    if not isinstance(chain, ObjectChain):
+        return chain.read()
+    with platform.ledger.reading() as moment:
+        _, follows = moment.first_of(run_id)
+    return chain.read_since(follows)
+
+
 def damaged_files(platform: Platform, run_id: str) -> list[str]:
     """Return the files of a run's last bundle and of its records that are not as they were written, below the evidence's folder."""
-    store, chain = platform.evidence, platform.evidence.chain.read()
+    store, chain = platform.evidence, chain_about(platform, run_id)
     mine = [link.content for link in chain.links if link.content.get("run") == run_id]
     sealed = [one for one in mine if one.get("event") == SEALED]
     odd = {
@@ -169,7 +181,7 @@ def _without_link(platform: Platform, run_id: str) -> set[str]:
 
 
 def unharmed_rows(
-    platform: Platform, run_id: str, bundle: Path, records: Sequence[Record], damaged: Sequence[str]
+    platform: Platform, run_id: str, bundle: Place, records: Sequence[Record], damaged: Sequence[str]
 ) -> Rows | None:
     """Return what the ledger's rows of a run are to be today, as `kept_rows`; the ledger's own where damaged evidence would say it.
 

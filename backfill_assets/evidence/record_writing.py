@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from backfill_assets import faults
@@ -38,6 +36,7 @@ from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.lifecycle import WAS_PUBLISHED, RunState
 from resources.evidence.chain import Link
 from resources.files.kept_files import json_of, read_kept
+from resources.files.places import Place, is_there
 from resources.ledger.facade import RunRecord
 from resources.ledger.moments import Moment
 from resources.ledger.rows import MOVING, Row, Rows, changes_of, fold, hashes_of
@@ -90,7 +89,7 @@ def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, A
     """
     run_id = record.run_id
     records = records_of(platform, run_id)
-    has_rows = os.path.lexists(bundle_in_use(platform, run_id) / RUN_FILE)
+    has_rows = is_there(bundle_in_use(platform, run_id) / RUN_FILE)
     is_of_ours = has_rows and not any(one.number and one.content["event"] == ADOPTED for one in records)
     if not is_of_ours or is_adopted(platform, run_id):
         return []
@@ -243,13 +242,13 @@ class _Moved:
 
 
 def _moved_since(
-    platform: Platform, moment: Moment, run_id: str, bundle: Path, numbered: Sequence[Record]
+    platform: Platform, moment: Moment, run_id: str, bundle: Place, numbered: Sequence[Record]
 ) -> _Moved | None:
     """Return what has changed since the last record; None where what a record would go on from is not there any more."""
     # the first record has the hash of every table; only those that may move are read again
     read = MOVING if numbered else ALL_TABLES
     damaged = read & damaged_tables(bundle, run_id)
-    if "runs" in damaged and not os.path.lexists(bundle / RUN_FILE):
+    if "runs" in damaged and not is_there(bundle / RUN_FILE):
         return None
     kept = kept_rows(bundle, numbered, sorted(read - damaged))
     if kept is None and numbered:
@@ -295,7 +294,7 @@ def _as_hashed(
     return found
 
 
-def _require_free(file: Path) -> None:
+def _require_free(file: Place) -> None:
     """Refuse to take a file for a record that it is not.
 
     Raises:

@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from backfill_assets.evidence.bundles import sealed_rows
@@ -20,9 +19,9 @@ from backfill_assets.evidence.diff_records import no_diff
 from backfill_assets.evidence.events import ACTIONS, ADOPTED, EVENTS, events_named
 from backfill_assets.evidence.seals import COMMITTED
 from backfill_assets.installation import Platform
-from manifests.errors import EnvironmentRefused
 from manifests.text import visible
-from resources.files.kept_files import json_of, not_a_file, read_kept
+from resources.files.kept_files import json_of, not_a_file, read_each
+from resources.files.places import Place, found_in
 from resources.ledger.rows import Rows, fold, of_no_form
 
 DIFF = "diff"
@@ -56,12 +55,10 @@ class Record:
 def records_of(platform: Platform, run_id: str) -> list[Record]:
     """Return the records of a run: those that changed rows in their order, then the others."""
     found = []
-    for file in sorted(platform.evidence.records(run_id).glob("*.json")):
-        try:
-            raw = read_kept(file)
-        except FileNotFoundError:
+    for file, raw in read_each(found_in(platform.evidence.records(run_id), "*.json")):
+        if isinstance(raw, FileNotFoundError):
             continue
-        except EnvironmentRefused:
+        if isinstance(raw, Exception):
             what = not_a_file(file) or "a file that cannot be read"
             found.append(Record(visible(file.stem), what, {}, is_readable=False))
             continue
@@ -69,7 +66,7 @@ def records_of(platform: Platform, run_id: str) -> list[Record]:
     return sorted(found, key=lambda one: (one.number == 0, one.number, one.name))
 
 
-def record_of(file: Path, run_id: str, raw: bytes) -> Record:
+def record_of(file: Place, run_id: str, raw: bytes) -> Record:
     """Return what a file in the records of a run says, read as `raw`."""
     try:
         content = json_of(raw)
@@ -182,7 +179,7 @@ def last_diff(platform: Platform, run_id: str) -> Any:
     return numbered[max(numbered)].content if numbered else None
 
 
-def kept_rows(bundle: Path, records: Sequence[Record], tables: Sequence[str] | None = None) -> Rows | None:
+def kept_rows(bundle: Place, records: Sequence[Record], tables: Sequence[str] | None = None) -> Rows | None:
     """Return what the ledger's rows of a run are to be today; None if nothing of the evidence says so."""
     numbered = [one for one in records if one.number]
     rows = sealed_rows(bundle, tables)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from backfill_assets.evidence.events import REFUSED
@@ -19,7 +18,8 @@ from manifests.errors import EnvironmentRefused
 from manifests.lifecycle import DecisionKind, PublicationState
 from manifests.text import visible
 from resources.evidence.store import EvidenceStore
-from resources.files.kept_files import read_kept
+from resources.files.kept_files import read_each
+from resources.files.places import found_in
 from resources.ledger.facade import PROCESS_ENDED, RECORDED_BY_ANOTHER, Ledger
 
 _ACTED_ON = frozenset({DecisionKind.PUBLISH, DecisionKind.ROLLBACK, DecisionKind.REINSTATE, DecisionKind.ACCEPT})
@@ -97,9 +97,9 @@ def _told(records: Sequence[Record], decided: Sequence[Mapping[str, Any]]) -> di
 def _records_of_refusals(evidence: EvidenceStore, run_id: str) -> list[Record]:
     """Return the records of refusals that a link vouches for; what is damaged says nothing: `verify` names it."""
     found = []
-    for file in sorted(evidence.records(run_id).glob("*.json")):
-        with suppress(OSError, EnvironmentRefused):
-            found.append(record_of(file, run_id, read_kept(file)))
+    for file, raw in read_each(found_in(evidence.records(run_id), "*.json")):
+        if not isinstance(raw, Exception):
+            found.append(record_of(file, run_id, raw))
     hashes = {one.hash: one for one in found if _is_refusal(one)}
     if not hashes:
         return []

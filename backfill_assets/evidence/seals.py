@@ -7,13 +7,11 @@ and how both are found again. What is held against them is `audit.sealed_metadat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -33,6 +31,7 @@ from manifests.errors import Problem
 from manifests.lifecycle import PUBLISH, PublicationState
 from manifests.model import Corrections
 from resources.files.kept_files import read_json
+from resources.files.places import Place, is_there
 from resources.lakehouse.contents import said_of
 from resources.lakehouse.facade import ACTION_PROPERTY, RUN_PROPERTY, SEQUENCE_PROPERTY, Scope
 from resources.lakehouse.metadata import UnreadableMetadata
@@ -305,7 +304,7 @@ def sealed_of(
     run_id: str,
     target: TargetTable,
     rows: Rows,
-    bundle: Path,
+    bundle: Place,
     records: Sequence[Mapping[str, Any]],
     *,
     damaged: Container[str] = (),
@@ -337,8 +336,8 @@ def sealed_of(
     )
 
 
-def _read(file: Path) -> Any:
-    return read_json(file) if os.path.lexists(file) else None
+def _read(file: Place) -> Any:
+    return read_json(file) if is_there(file) else None
 
 
 def digest_types(sealed: Sealed, present: Mapping[str, Any] | None = None) -> dict[str, pl.DataType]:

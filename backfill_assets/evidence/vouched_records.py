@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from manifests.errors import EnvironmentRefused
 from resources.evidence.store import EvidenceStore
-from resources.files.kept_files import json_of, read_kept
+from resources.files.kept_files import json_of, read_each
+from resources.files.places import found_in
 
 
 def vouched_records(
@@ -19,10 +19,8 @@ def vouched_records(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the records of a folder with their names, in the order of these, that are as a link of the chain says; no others."""
     vouched = {(link.get("record"), link.get("recordHash")) for link in links if link.get("run") == folder}
-    for file in sorted(evidence.records(folder).glob(pattern)):
-        try:
-            raw = read_kept(file)
-        except (FileNotFoundError, EnvironmentRefused):
+    for file, raw in read_each(found_in(evidence.records(folder), pattern)):
+        if isinstance(raw, Exception):
             continue  # no link vouches for it as it is
         if (file.stem, hashlib.sha256(raw).hexdigest()) in vouched:
             yield file.stem, json_of(raw)

@@ -31,6 +31,7 @@ from backfill_assets.planning.pinned_snapshots import keep
 from manifests.chunks import Chunking
 from manifests.division import Division
 from manifests.errors import EnvironmentRefused, Problem
+from resources.evidence.probing import require_fit
 from resources.lakehouse.column_changes import ColumnChange
 from resources.lakehouse.loads import (
     DATA_VERSION_PROPERTY,
@@ -63,6 +64,7 @@ def initialise(platform: Platform) -> Initialised:
 
     Raises:
         EnvironmentRefused: if something is in the way; also every change of a column that would break a reader.
+        StoreRefused: if the bucket of the evidence cannot be asked.
         LeaseHeld: if somebody publishes to a target whose columns are to be changed.
         DeclarationRefused: if the reference data that a product ships cannot be had, or is not as declared; nothing is made then.
     """
@@ -77,6 +79,7 @@ def initialise(platform: Platform) -> Initialised:
                 "set BACKFILL_HOME to one",
             )
         ) from error
+    require_fit(platform.evidence, platform.settings.evidence_folder)
     platform.lakehouse.create_catalog()
     make_ledger(platform)
     columns = evolve(platform)

@@ -17,7 +17,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.accepted_base import not_on_record
 from backfill_assets.publication.change import Change
 from backfill_assets.publication.modes import change_of, strategy_of
-from manifests.errors import EnvironmentRefused, LeaseHeld, Problem, Refused
+from manifests.errors import EnvironmentRefused, LeaseHeld, Problem, Refused, StoreRefused
 from manifests.lifecycle import ACCEPT, PUBLISH, REINSTATE, ROLLBACK, undone_by
 from resources.lakehouse.facade import Commit
 from resources.lakehouse.metadata import UnreadableMetadata
@@ -118,7 +118,7 @@ def _given_back(leases: Leases, lease: Lease) -> Iterator[None]:
         yield
         is_settled = True
     except Refused as refusal:
-        is_settled = not isinstance(refusal, EnvironmentRefused)
+        is_settled = not isinstance(refusal, EnvironmentRefused | StoreRefused)
         raise
     finally:
         if is_settled:

@@ -28,6 +28,7 @@ from manifests.errors import (
     PublicationRefused,
     Refused,
     StateMoved,
+    StoreRefused,
 )
 from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, DecisionKind, RunState
 from manifests.model import OnConflict
@@ -286,10 +287,11 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
 
     Raises:
         EnvironmentRefused: if what has to be looked at cannot be read: nothing is known then.
+        StoreRefused: if the store of the evidence cannot be asked.
     """
     try:
         return _waits_for(platform, record)
-    except EnvironmentRefused:
+    except (EnvironmentRefused, StoreRefused):
         raise
     except Refused as refusal:
         return refusal.problems[0].what

@@ -8,9 +8,7 @@ completes it; until then the bundle has rows and sums by chunk (`changes.json`),
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from backfill_assets import faults
@@ -30,12 +28,13 @@ from manifests.lifecycle import WAS_PUBLISHED, RunState
 from manifests.model import Mode
 from resources import logs
 from resources.files.kept_files import read_json
+from resources.files.places import Place, is_there
 from resources.ledger.facade import RunRecord
 
 _log = logging.getLogger(__name__)
 
 
-def after_publication(platform: Platform, run_id: str) -> Path | None:
+def after_publication(platform: Platform, run_id: str) -> Place | None:
     """Keep the diff of a publication and write the report; what cannot be done is said and stops nothing. Return the report."""
     try:
         keep_diff(platform, run_id)
@@ -126,7 +125,7 @@ def sealed_changes(platform: Platform, run_id: str) -> Mapping[str, Any]:
         ValueError: if it is no JSON.
     """
     file = platform.evidence.path(run_id) / CHANGES_FILE
-    found = read_json(file) if os.path.lexists(file) else {}
+    found = read_json(file) if is_there(file) else {}
     if not isinstance(found, dict):
         raise EnvironmentRefused(
             Problem(

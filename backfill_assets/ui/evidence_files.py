@@ -12,8 +12,10 @@ from pathlib import Path
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 
 from backfill_assets.defs.addresses import PREFIX
-from resources.evidence.store import EvidenceStore
-from resources.files.kept_files import is_text_name
+from manifests.errors import EnvironmentRefused
+from resources.evidence.store import RECORDS, EvidenceStore
+from resources.files.kept_files import is_text_name, read_kept
+from resources.files.places import ObjectPlace
 
 REPORT = "report.html"
 # a report may run its own scripts, but as a page of nowhere: they cannot ask this server for anything, nor load anything
@@ -28,6 +30,8 @@ _TYPES = {".json": "application/json", ".html": "text/html", ".png": "image/png"
 def files_of(evidence: EvidenceStore, run_id: str) -> list[str]:
     """Return the files that are kept about a run, relative to its folder; nothing that is half written."""
     root = evidence.folder / run_id
+    if isinstance(root, ObjectPlace):
+        return _objects_of(evidence, root)
     found = (file.relative_to(root) for file in root.rglob("*") if file.is_file())
     return sorted(str(name) for name in found if ".partial" not in str(name) and is_text_name(str(name)))
 
@@ -50,19 +54,44 @@ def report_response(evidence: EvidenceStore, report_of: Callable[[str], str], ru
 
 def evidence_response(evidence: EvidenceStore, run_id: str, path: str) -> Response:
     """Answer with a file of a run's evidence: one that is listed, whatever the path looks like and leads to."""
+    if isinstance(evidence.folder, ObjectPlace):
+        return _object_response(evidence, run_id, path)
     file = _listed(evidence.folder, run_id, path)
     if file is None:
-        return JSONResponse(
-            {
-                "error": {
-                    "what": f"'{path[:200]}' of '{run_id[:100]}'",
-                    "rule": "only files of a run's own evidence are served",
-                    "whatToDo": f"open one of those that {PREFIX}/<run> lists",
-                }
-            },
-            status_code=404,
-        )
+        return _unlisted(run_id, path)
     return FileResponse(file, media_type=_TYPES.get(file.suffix, "text/plain"), headers=_SANDBOX)
+
+
+def _objects_of(evidence: EvidenceStore, run: ObjectPlace) -> list[str]:
+    """Return the objects that are kept about a run; of its bundles those that are sealed."""
+    sealed = {bundle.name for bundle in evidence.bundles(run.name)}
+    found = (key.partition("/") for key in run.below())
+    return sorted("".join(key) for key in found if key[0] in {*sealed, RECORDS} or key[0] == REPORT)
+
+
+def _object_response(evidence: EvidenceStore, run_id: str, path: str) -> Response:
+    """Answer with an object of a run's evidence, by its key alone: a key leads nowhere else."""
+    if not run_id.isprintable() or "/" in run_id or path not in files_of(evidence, run_id):
+        return _unlisted(run_id, path)
+    file = evidence.folder / run_id / path
+    try:
+        raw = read_kept(file)
+    except (FileNotFoundError, EnvironmentRefused):
+        return _unlisted(run_id, path)
+    return Response(raw, media_type=_TYPES.get(file.suffix, "text/plain"), headers=_SANDBOX)
+
+
+def _unlisted(run_id: str, path: str) -> Response:
+    return JSONResponse(
+        {
+            "error": {
+                "what": f"'{path[:200]}' of '{run_id[:100]}'",
+                "rule": "only files of a run's own evidence are served",
+                "whatToDo": f"open one of those that {PREFIX}/<run> lists",
+            }
+        },
+        status_code=404,
+    )
 
 
 def _listed(folder: Path, run_id: str, path: str) -> Path | None:

@@ -23,6 +23,7 @@ from backfill_assets.ui.evidence_files import REPORT, evidence_response, report_
 from backfill_assets.ui.html_parts import page
 from backfill_assets.ui.run_page import run_page
 from backfill_assets.ui.runs_page import index_page
+from manifests.errors import StoreRefused
 from manifests.model import MAX_RUN_ID
 from manifests.plan import Plan
 from manifests.stages import Stage
@@ -139,7 +140,16 @@ def _found(ledger: Ledger, run_id: str) -> RunRecord | None:
 
 
 async def _in_thread(make: Callable[[], Response]) -> Response:
-    return await run_in_threadpool(make)
+    try:
+        return await run_in_threadpool(make)
+    except StoreRefused as refusal:
+        problem = refusal.problems[0]
+        found = page(
+            "The evidence cannot be read",
+            [f"<p class=bad>{escape(problem.what)}.</p><p>{escape(problem.rule)}.</p><p>{escape(problem.fix)}.</p>"],
+        )
+        found.status_code = 503
+        return found
 
 
 def _unknown(run_id: str) -> Response:

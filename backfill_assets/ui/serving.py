@@ -320,7 +320,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=webserver_version)
         )
         ledger = Ledger(settings.ledger_url)
-        evidence, report_of = EvidenceStore(settings.evidence_folder), partial(_report_of, settings)
+        evidence, report_of = EvidenceStore.at(settings.evidence_place, settings.catalog), partial(_report_of, settings)
         pages: App = make_pages(
             ledger,
             evidence,

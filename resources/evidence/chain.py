@@ -3,7 +3,7 @@
 Put here how links are appended and read back. A link is a file of its own, complete or not there, never rewritten. Its
 number is its name, and a name is given away once: of several processes that append at the same time each gets a number,
 whatever the ledger's database is, and whichever of them is killed or wakes up late. Nothing here knows what a link is
-about. The folder must be on a file system with hard links.
+about. A local folder must be on a file system with hard links; how links lie in a bucket is `object_chain`'s.
 
 Whoever can write into the folder can cut links off its end; who has kept the chain's head elsewhere notices.
 """
@@ -16,14 +16,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.text import visible
-from resources.files.kept_files import MOST_OF_A_LINK, json_of, not_a_file, read_kept
+from resources.files.kept_files import MOST_OF_A_LINK, create, json_of, not_a_file, read_each, read_kept
+from resources.files.places import ObjectPlace, Place, is_there
 
 START = "0" * 64
 """What the first link names as the one before it."""
@@ -66,7 +65,7 @@ class ReadChain:
 class Chain:
     """The links below one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         self.folder = folder
         self._known = 0
         """A number that was given away, as far as this process knows: where the look for the last one begins."""
@@ -91,7 +90,8 @@ class Chain:
 
     def last(self) -> Link | None:
         """Return the last link, as it says of itself."""
-        return next(self.links(since=self.length() - 1), None) if self.length() else None
+        number = self.length()
+        return next(self.links(since=number - 1), None) if number else None
 
     def contents(self, *, since: int = 0) -> Iterator[Mapping[str, Any]]:
         """Yield what the links after a number say, as long as one follows the other.
@@ -99,9 +99,7 @@ class Chain:
         Raises:
             EnvironmentRefused: if something else lies in a link's place, or it cannot be read.
         """
-        number = since
-        while self._is_there(number := number + 1):
-            yield _content(read_kept(self._file(number), MOST_OF_A_LINK))
+        return (_content(raw) for _, raw in self._following(since))
 
     def links(self, *, since: int = 0) -> Iterator[Link]:
         """Yield the links after a number, as long as one follows the other; each only as it says of itself.
@@ -109,10 +107,7 @@ class Chain:
         Raises:
             EnvironmentRefused: if something else lies in a link's place, or it cannot be read.
         """
-        number = since
-        while self._is_there(number := number + 1):
-            raw = read_kept(self._file(number), MOST_OF_A_LINK)
-            yield Link(number, hashlib.sha256(raw).hexdigest(), _content(raw))
+        return (Link(number, hashlib.sha256(raw).hexdigest(), _content(raw)) for number, raw in self._following(since))
 
     def append(
         self,
@@ -132,22 +127,18 @@ class Chain:
             EnvironmentRefused: if something else lies in the place of the chain's folder or of a link, or links are missing
                 before one that is there.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise self._no_folder(error) from error
+        self._make_folder()
         looked_at = min(since, self._length_without_a_gap())
         previous = self._hash(looked_at)
         while True:
-            while self._is_there(looked_at + 1):
-                raw = read_kept(self._file(looked_at + 1), MOST_OF_A_LINK)
-                looked_at, previous = looked_at + 1, hashlib.sha256(raw).hexdigest()
+            for number, raw in self._following(looked_at):
+                looked_at, previous = number, hashlib.sha256(raw).hexdigest()
                 if same(found := _content(raw)):
                     return Link(looked_at, previous, found)
             said = {"number": looked_at + 1, "previous": previous, **content}
             said |= {"hash": sha256_of(said)}
             raw = (canonical_json(said) + "\n").encode()
-            if create(self._file(looked_at + 1), raw, still):
+            if self._append(looked_at + 1, raw, still):
                 return Link(looked_at + 1, hashlib.sha256(raw).hexdigest(), said)
 
     def _length_without_a_gap(self) -> int:
@@ -171,10 +162,14 @@ class Chain:
 
     def read(self) -> ReadChain:
         """Read every link and hold each against itself and the one before it; what cannot be read is a damage."""
+        return self._read(0, START)
+
+    def _read(self, since: int, before: str | None) -> ReadChain:
+        """Read the links after a number, and hold the first one against a hash, if there is one to hold it against."""
         links: list[Link] = []
         damages: list[Damage] = []
         try:
-            names = self._names()
+            names = self._names(since)
         except EnvironmentRefused as refusal:
             what = refusal.problems[0].what
             return ReadChain((), (Damage(self.folder.name, f"cannot be read: {what}", "a folder of links", "nothing"),))
@@ -185,17 +180,16 @@ class Chain:
             for name in names
             if name not in known and not self._is_begun(name)
         ]
-        previous: str | None = START  # None: nobody can say
-        follows = 1
-        for number in sorted(numbers):
-            name = self._file(number).name
+        previous = before  # None: nobody can say
+        follows = since + 1
+        read = read_each([self._file(number) for number in sorted(numbers)], MOST_OF_A_LINK)
+        for number, (file, raw) in zip(sorted(numbers), read, strict=True):
+            name = file.name
             if number != follows:
                 damages.append(
                     Damage(self._file(follows).name, "is missing", f"links {follows} to {number - 1}", "nothing")
                 )
-            try:
-                raw = read_kept(self._file(number), MOST_OF_A_LINK)
-            except (FileNotFoundError, EnvironmentRefused):
+            if isinstance(raw, Exception):
                 damages.append(Damage(name, "cannot be read as a link", "a file of one link", self._instead(number)))
                 links.append(Link(number, "", {}))
                 previous, follows = None, number + 1
@@ -210,7 +204,25 @@ class Chain:
             previous, follows = own, number + 1
         return ReadChain(tuple(links), tuple(damages))
 
-    def _names(self) -> list[str]:
+    def _following(self, since: int) -> Iterator[tuple[int, bytes]]:
+        """Yield number and content of each link after a number, as long as one follows the other."""
+        number = since
+        while self._is_there(number := number + 1):
+            yield number, read_kept(self._file(number), MOST_OF_A_LINK)
+
+    def _append(self, number: int, raw: bytes, still: Callable[[], object] | None) -> bool:
+        """Make the file of a link; return whether it was made."""
+        return create(self._file(number), raw, still)
+
+    def _make_folder(self) -> None:
+        assert not isinstance(self.folder, ObjectPlace)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise self._no_folder(error) from error
+
+    def _names(self, since: int = 0) -> list[str]:  # noqa: ARG002 - what a folder has is had at once
+        assert not isinstance(self.folder, ObjectPlace)
         try:
             return sorted(os.listdir(self.folder))  # noqa: PTH208 - names, many
         except FileNotFoundError:
@@ -246,13 +258,16 @@ class Chain:
             return True  # it is in its place by now
 
     def _is_there(self, number: int) -> bool:
-        return os.path.lexists(self._file(number))  # a link that leads nowhere takes a name as well
+        return is_there(self._file(number))  # a link that leads nowhere takes a name as well
 
-    def _file(self, number: int) -> Path:
+    def _file(self, number: int) -> Place:
         return self.folder / f"{number:08}.json"
 
     def _hash(self, number: int) -> str:
-        return START if number == 0 else hashlib.sha256(read_kept(self._file(number), MOST_OF_A_LINK)).hexdigest()
+        return START if number == 0 else hashlib.sha256(self._raw(number)).hexdigest()
+
+    def _raw(self, number: int) -> bytes:
+        return read_kept(self._file(number), MOST_OF_A_LINK)
 
 
 def _content(raw: bytes) -> Mapping[str, Any]:
@@ -273,36 +288,3 @@ def _wrong_in(content: Mapping[str, Any], number: int, raw: bytes) -> str:
     if not whole:
         return "was changed: what it says does not have the hash that it gives"
     return "" if content.get("number") == number else "has the number of another link"
-
-
-def create(file: Path, raw: bytes, still: Callable[[], object] | None = None) -> bool:
-    """Make a file of that content, all of it or none, if none of that name exists; return whether it was made.
-
-    `still` is asked once all is written but the name, and raises if the file may not be made any more.
-    """
-    partial = file.with_name(f".partial-{uuid4().hex}")
-    try:
-        with partial.open("xb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.chmod(0o444)
-        if still is not None:
-            still()
-        try:
-            os.link(partial, file)
-        except FileExistsError:
-            return False
-        sync_folder(file.parent)
-        return True
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manifests.canonical import canonical_json
-from resources.evidence.chain import Link, ReadChain, create
+from resources.evidence.chain import Link, ReadChain
 from resources.files.head_places import GIT, is_address, shown
+from resources.files.kept_files import create
 
 _SECONDS = 10
 _FILE = re.compile(r"head-(\d{8,})-([0-9a-f]{64})\.json")

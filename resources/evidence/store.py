@@ -13,58 +13,82 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from manifests.canonical import canonical_json, canonical_json_of_plain, plain, sha256_of
+from manifests.canonical import canonical_json, sha256_of
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.text import visible
-from resources.evidence.chain import Chain, create, sync_folder
-from resources.files.kept_files import is_text_name, json_of, not_a_file, open_kept, read_json, read_kept
+from resources.evidence import object_bundles
+from resources.evidence.bundle_files import INDEX, SEALED, Changed, examine, index_text, sealed_link, texts_of
+from resources.evidence.object_chain import chain_in
+from resources.files.kept_files import (
+    create,
+    hash_or_kind,
+    is_text_name,
+    not_a_file,
+    read_json,
+    sha256_of_file,
+    sync_folder,
+)
+from resources.files.places import ObjectPlace, Place, found_in, is_there, object_place
+from resources.files.s3_objects import SCHEME
 
-INDEX = "index.json"
+__all__ = ["INDEX", "SEALED", "Changed", "EvidenceStore", "examine", "hash_or_kind", "sha256_of_file"]
 CHAIN = "_chain"
 """The folder of the chain; no run id begins so."""
 RECORDS = "records"
-SEALED, KEPT = "sealed", "kept"
-"""Events of links: a bundle is about to be put in its place; a record that changes no rows was put beside one."""
+KEPT = "kept"
+"""The event of a link: a record that changes no rows was put beside a bundle."""
 REPORT = "report.html"
+PROBE = "_probe.json"
+"""The object by which a bucket is tried: is a name given away once?"""
 BUNDLE = re.compile(r"bundle(?:-(\d+))?")
 """The names of a run's bundles; the edition is the number."""
 
 
 class EvidenceStore:
-    """Bundles below one folder, one a run."""
+    """Bundles below one folder, one a run: a local one, or a prefix of a bucket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Place) -> None:
         self.folder = folder
-        self.chain = Chain(folder / CHAIN)
+        self.chain = chain_in(folder / CHAIN)
+
+    @classmethod
+    def at(cls, place: str, properties: Mapping[str, str]) -> EvidenceStore:
+        """Return the store at a local folder, or at a prefix of a bucket that properties of a catalog open."""
+        return cls(object_place(place, properties) if place.startswith(SCHEME) else Path(place))
 
     def run_ids(self) -> list[str]:
         """Return the runs of which a bundle was sealed."""
+        if isinstance(self.folder, ObjectPlace):
+            return object_bundles.run_ids(self.folder)
         found = (folder for folder in self.folder.glob("*/bundle*") if BUNDLE.fullmatch(folder.name))
         return sorted({folder.parent.name for folder in found if is_text_name(folder.parent.name)})
 
     def strangers(self) -> list[str]:
         """Return what lies among the runs' folders and has no name that a run could have, so that it can be shown."""
+        if isinstance(self.folder, ObjectPlace):
+            return []  # every key of a bucket is text
         return sorted(visible(one.name) for one in self.folder.glob("*") if not is_text_name(one.name))
 
-    def records(self, run_id: str) -> Path:
+    def records(self, run_id: str) -> Place:
         """Return the folder of what happened to a run after its bundle was sealed."""
         return self.folder / run_id / RECORDS
 
-    def report(self, run_id: str) -> Path:
+    def report(self, run_id: str) -> Place:
         """Return where the report of a run is written."""
         return self.folder / run_id / REPORT
 
-    def bundles(self, run_id: str) -> list[Path]:
+    def bundles(self, run_id: str) -> list[Place]:
         """Return the sealed bundles of a run, oldest first."""
+        if isinstance(self.folder, ObjectPlace):
+            return [*object_bundles.sealed_in(self.folder / run_id)]
         found = ((folder, BUNDLE.fullmatch(folder.name)) for folder in (self.folder / run_id).glob("bundle*"))
         return [folder for _, folder in sorted((int(name[1] or 0), folder) for folder, name in found if name)]
 
-    def path(self, run_id: str, edition: int | None = None) -> Path:
+    def path(self, run_id: str, edition: int | None = None) -> Place:
         """Return the folder of a run's bundle; without an edition, of the one whose root the links of its changes cite, else the last.
 
         A run has more than one where chunks were planned anew after a bundle was sealed: earlier ones stay.
@@ -101,7 +125,7 @@ class EvidenceStore:
         files: Mapping[str, Any],
         edition: int = 0,
         *,
-        require: Callable[[Path], None] = lambda _: None,
+        require: Callable[[Place], None] = lambda _: None,
     ) -> str:
         """Write the bundle, whole or not at all, and return its root hash.
 
@@ -116,6 +140,8 @@ class EvidenceStore:
         final = self.path(run_id, edition)
         self._require_folders(run_id)
         self.require_sealed(run_id)
+        if isinstance(final, ObjectPlace):
+            return self._seal_in_a_bucket(final, texts_of(files), require)
         if final.exists():
             return self._sealed_before(final, require)
         before = self.chain.length()
@@ -123,17 +149,16 @@ class EvidenceStore:
         partial = final.with_name(f"{final.name}.partial-{uuid4().hex}")
         partial.mkdir(parents=True)
         index = {}
-        for name, content in sorted(files.items()):
-            raw = (_legible(plain(content)) + "\n").encode()
+        for name, raw in texts_of(files).items():
             _write(partial / name, raw)
             index[name] = hashlib.sha256(raw).hexdigest()
         root = sha256_of(index)
-        _write(partial / INDEX, _index_text(run_id, index).encode())
+        _write(partial / INDEX, index_text(run_id, index).encode())
         sync_folder(partial)
         if final.exists():  # another process was faster, and no link is about this one yet
             shutil.rmtree(partial)
             return self._sealed_before(final, require)
-        if not self._link_bundle(_sealed(final, root), since=0 if begun else before):
+        if not self._link_bundle(sealed_link(final, root), since=0 if begun else before):
             shutil.rmtree(partial)  # while this process slept, another one has sealed the run and published it
             return self._sealed_before(final, require)
         try:
@@ -148,7 +173,15 @@ class EvidenceStore:
         sync_folder(final.parent)
         return root
 
-    def _sealed_before(self, bundle: Path, require: Callable[[Path], None]) -> str:
+    def _seal_in_a_bucket(
+        self, final: ObjectPlace, files: Mapping[str, bytes], require: Callable[[Place], None]
+    ) -> str:
+        if final in object_bundles.sealed_in(final.parent):
+            return self._sealed_before(final, require)
+        own, sealed = object_bundles.seal(self.chain, final, files)
+        return own if sealed == own else self._sealed_before(final, require)
+
+    def _sealed_before(self, bundle: Place, require: Callable[[Place], None]) -> str:
         root = self.verify(bundle.parent.name, bundle)
         require(bundle)
         return root
@@ -161,7 +194,7 @@ class EvidenceStore:
 
         return said.items() <= self.chain.append(said, since=since, same=same).content.items()
 
-    def verify(self, run_id: str, bundle: Path | None = None) -> str:
+    def verify(self, run_id: str, bundle: Place | None = None) -> str:
         """Return the root hash of a sealed bundle (of the run's own, if none is given) after hashing every file again.
 
         Raises:
@@ -170,7 +203,7 @@ class EvidenceStore:
         if len(self.bundles(run_id)) > 1:  # the last one counts
             self.require_sealed(run_id)
         folder = bundle or self.path(run_id)
-        if not os.path.lexists(folder / INDEX):
+        if not is_there(folder / INDEX):
             raise PublicationRefused(
                 Problem(
                     f"there is no evidence of '{run_id}'", "a published run has a sealed bundle", f"restore {folder}"
@@ -196,7 +229,7 @@ class EvidenceStore:
         return [one.name for one in bundles if not self._is_sealed(one, sealed)]
 
     @staticmethod
-    def _is_sealed(bundle: Path, sealed: Collection[tuple[str, str]]) -> bool:
+    def _is_sealed(bundle: Place, sealed: Collection[tuple[str, str]]) -> bool:
         """Whether a bundle was sealed; of one that was damaged since, only its name says so."""
         root, damages = examine(bundle, bundle.parent.name)
         return any(bundle.name == name for name, _ in sealed) if damages else (bundle.name, root) in sealed
@@ -219,6 +252,8 @@ class EvidenceStore:
 
     def _require_folders(self, run_id: str) -> None:
         for folder in (self.folder / run_id, self.records(run_id)):
+            if isinstance(folder, ObjectPlace):
+                continue  # nothing can lie in its place
             if os.path.lexists(folder) and not folder.is_dir():
                 raise EnvironmentRefused(
                     Problem(
@@ -230,7 +265,7 @@ class EvidenceStore:
 
     def append(
         self, run_id: str, name: str, content: Mapping[str, Any], still: Callable[[], object] | None = None
-    ) -> Path:
+    ) -> Place:
         """Add a record beside the bundle; the same record again is not written twice.
 
         `still` is asked last of all, and raises if the record may not be made any more.
@@ -240,16 +275,17 @@ class EvidenceStore:
         """
         self._require_folders(run_id)
         folder = self.records(run_id)
-        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{name}.json"
         raw = (canonical_json(dict(content)) + "\n").encode()
         before = self.chain.length()
         # nor is it, if somebody else makes it meanwhile: the first one stays
-        if not file.exists() and create(file, raw, still) and "follows" not in content:
+        if not (isinstance(file, Path) and file.exists()) and create(file, raw, still) and "follows" not in content:
             self.vouch_for(run_id, file, since=before)
         return file
 
-    def vouch_for(self, run_id: str, file: Path, *, since: int = 0) -> None:
+    def vouch_for(self, run_id: str, file: Place, *, since: int = 0) -> None:
         """Append the link of a record that changes no rows (a diff, ...), unless it has one; the others have links of their own.
 
         Of several processes that complete a record at the same time one appends its link. `since` is a number that the chain
@@ -273,8 +309,8 @@ class EvidenceStore:
         before = self.chain.length()
         linked = set(map(_about, self.chain.contents()))
         for run_id in runs:
-            said = [_sealed(bundle, root) for bundle, root in map(_examined, self.bundles(run_id)) if root]
-            for file in sorted(self.records(run_id).glob("*.json")):
+            said = [sealed_link(bundle, root) for bundle, root in map(_examined, self.bundles(run_id)) if root]
+            for file in found_in(self.records(run_id), "*.json"):
                 with suppress(ValueError):  # of a damaged one nobody can say what it was: `verify` names it
                     record = read_json(file)
                     if isinstance(record, dict) and "follows" not in record:
@@ -288,12 +324,7 @@ class EvidenceStore:
         self.chain.append(said, since=since, same=lambda link: said.items() <= link.items())
 
 
-def _sealed(bundle: Path, root: str) -> dict[str, Any]:
-    """Return what the link of a bundle says, but for its place."""
-    return {"event": SEALED, "run": bundle.parent.name, "bundle": bundle.name, "root": root}
-
-
-def _kept(run_id: str, file: Path) -> dict[str, Any]:
+def _kept(run_id: str, file: Place) -> dict[str, Any]:
     """Return what the link of a record that changes no rows says, but for its place."""
     return {"event": KEPT, "run": run_id, "record": file.stem, "recordHash": sha256_of_file(file)}
 
@@ -303,77 +334,10 @@ def _about(said: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(said.get(name)) for name in ("event", "run", "bundle", "root", "record", "recordHash"))
 
 
-def _examined(bundle: Path) -> tuple[Path, str]:
+def _examined(bundle: Place) -> tuple[Place, str]:
     """Return a bundle and its root; none of one that is damaged."""
     root, damages = examine(bundle, bundle.parent.name)
     return bundle, "" if damages else root
-
-
-@dataclass(frozen=True)
-class Changed:
-    """A file of a bundle that is not as it was sealed: the hashes then and now, "nothing" where there is no file."""
-
-    name: str
-    expected: str
-    found: str
-
-
-def examine(folder: Path, run_id: str) -> tuple[str, list[Changed]]:
-    """Return the root hash over a bundle's files as they are now, and each that is not as it was sealed.
-
-    What lies in a file's place and is none, or cannot be read, is not as it was sealed.
-    """
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - names
-    except OSError as error:
-        return "", [Changed(".", "a folder of files", error.strerror or str(error))]
-    found = {visible(name): hash_or_kind(folder / name) for name in names if name != INDEX}
-    root = sha256_of(found)
-    own = hash_or_kind(folder / INDEX)
-    try:
-        raw = read_kept(folder / INDEX)
-        listed = dict(json_of(raw)["files"])
-        whole = raw == _index_text(run_id, listed).encode()
-    except (FileNotFoundError, EnvironmentRefused, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole:  # it does not hold together by itself: what it lists is no measure of the files
-        return root, [Changed(INDEX, hashlib.sha256(_index_text(run_id, found).encode()).hexdigest(), own)]
-    wrong = sorted(name for name in found.keys() | listed.keys() if found.get(name) != listed.get(name))
-    return root, [Changed(name, str(listed.get(name, "nothing")), found.get(name, "nothing")) for name in wrong]
-
-
-def hash_or_kind(file: Path) -> str:
-    """Return the SHA-256 (hex) of a file, or what lies there instead of one that can be read."""
-    try:
-        return not_a_file(file) or sha256_of_file(file)
-    except FileNotFoundError:
-        return "nothing"
-    except EnvironmentRefused:
-        return "a file that cannot be read"
-
-
-def sha256_of_file(file: Path) -> str:
-    """Return the SHA-256 (hex) of a file, a block at a time.
-
-    Raises:
-        EnvironmentRefused: if it is no regular file that can be read.
-    """
-    with open_kept(file) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _legible(content: Any, levels: int = 2) -> str:
-    """Return plain data as canonical JSON with a line for each of what lies at the top two levels: a row of a table, a field of a plan."""
-    if not content or not levels or not isinstance(content, (dict, list)):
-        return canonical_json_of_plain(content)
-    if isinstance(content, list):
-        return "[\n" + ",\n".join(_legible(one, levels - 1) for one in content) + "\n]"
-    named = (f"{canonical_json_of_plain(name)}: {_legible(one, levels - 1)}" for name, one in sorted(content.items()))
-    return "{\n" + ",\n".join(named) + "\n}"
-
-
-def _index_text(run_id: str, files: Mapping[str, str]) -> str:
-    return canonical_json({"runId": run_id, "files": dict(files), "root": sha256_of(dict(files))}) + "\n"
 
 
 def _write(file: Path, raw: bytes) -> None:

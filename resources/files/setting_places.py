@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from resources.files.object_names import ambiguous
+from resources.files.places import is_place_of_s3
 
 
 def require_whole_in_uris(name: str, place: str) -> None:
@@ -44,6 +45,23 @@ def folders_of_tables(folders: list[str], home: Path, warehouse: str) -> list[st
                 )
         found[repr(folder)] = place
     return [os.path.normpath(folder) for folder in folders]
+
+
+def require_evidence_place(place: str, warehouse: str) -> None:
+    """Refuse a place of the evidence that is no prefix of a bucket, or lies in or around the warehouse.
+
+    Files of the warehouse that no table has are deleted by `backfill gc`, and Spark writes there.
+    """
+    if not is_place_of_s3(place):
+        raise ValueError(
+            f"evidence is {place!a}: it is s3://bucket/prefix, the prefix in plain letters; without it, evidence is kept in the "
+            "folder evidence of the home folder"
+        )
+    own, other = (f"{one.partition('://')[2].rstrip('/')}/" for one in (place, warehouse))
+    if warehouse.startswith(("s3:", "s3a:", "s3n:")) and (own.startswith(other) or other.startswith(own)):
+        raise ValueError(
+            f"evidence is {place}, which lies in or around the warehouse ({warehouse}): name another prefix, or a bucket of its own"
+        )
 
 
 def require_one_line(name: str, place: str) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import Delete, Insert, Update
 
 from manifests.canonical import canonical_json_of_plain
-from manifests.errors import EnvironmentRefused, Problem
+from manifests.errors import EnvironmentRefused, Problem, StoreRefused
 from resources.evidence.chain import Chain, Link
 from resources.ledger import instants
 from resources.ledger.journal import (
@@ -141,7 +141,11 @@ class Journal:
         if written is not None and self.chain is not None:
             try:
                 _link(self.chain, written)
-            except (OSError, EnvironmentRefused) as error:  # the next link covers it: what is committed is committed
+            except (
+                OSError,
+                EnvironmentRefused,
+                StoreRefused,
+            ) as error:  # the next link covers it: what is committed is committed
                 _LOG.warning("the ledger's newest entry has no link in the chain yet: %s", error)
 
     # --- what is made up for ----------------------------------------------------------------------------------

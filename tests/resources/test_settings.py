@@ -234,6 +234,34 @@ def test_a_home_with_a_tilde_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert load_settings(home=Path("~/lake")).home == tmp_path / "lake"
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://proofs",
+        "s3://proofs/",
+        "s3://Proofs/a",
+        "s3://proofs/a//b",
+        "s3://proofs/../b",
+        "s3://proofs/a?b",
+        "s3://proofs/a\tb",
+        "/srv/evidence",
+        "file:///srv/evidence",
+        "gs://proofs/a",
+        "s3://lake/warehouse",
+        "s3://lake/warehouse/evidence",
+        "s3://lake/ware/../warehouse",
+    ],
+)
+def test_evidence_is_below_a_prefix_of_a_bucket_and_apart_from_the_warehouse(elsewhere: Path, place: str) -> None:
+    catalog = {"type": "sql", "uri": f"sqlite:///{elsewhere}/catalog.db", "warehouse": "s3://lake/warehouse"}
+    with pytest.raises(EnvironmentRefused, match="evidence is"):
+        load_settings(evidence=place, catalog=catalog)
+    apart = load_settings(evidence="s3://lake/warehouse-of-proofs/", catalog=catalog)
+    assert apart.evidence_place == "s3://lake/warehouse-of-proofs"
+    assert apart.shown()["evidence_folder"] == apart.evidence_place
+    assert load_settings(catalog=catalog).evidence_place == str(elsewhere / ".backfill" / "evidence")
+
+
 def test_settings_are_not_changed_afterwards() -> None:
     settings = load_settings()
 

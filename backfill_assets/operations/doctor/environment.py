@@ -1,4 +1,4 @@
-"""Looks at what is around the stores: this machine's clock, and the file that proposes a policy.
+"""Looks at what is around the stores: this machine's clock, the bucket of the evidence, and the file that proposes a policy.
 
 Put here what can mislead people or processes although ledger, tables and evidence agree.
 """
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
+from manifests.errors import EnvironmentRefused
+from resources.evidence.probing import require_fit
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.ledger.transactions import system_clock
 
@@ -38,6 +40,21 @@ def clock_behind(platform: Platform) -> Iterator[Disagreement]:
             f"{here.isoformat(timespec='seconds')}",
             Confidence.CERTAIN,
             f"correct {whose}, or find the machine whose clock was ahead; leases and retention depend on it",
+        )
+
+
+def evidence_store_unfit(platform: Platform) -> Iterator[Disagreement]:
+    """The bucket of the evidence gives a name away twice, or has nothing of the evidence that is in the home folder."""
+    try:
+        require_fit(platform.evidence, platform.settings.evidence_folder)
+    except EnvironmentRefused as refusal:
+        problem = refusal.problems[0]
+        yield Disagreement(
+            "evidence-store",
+            str(platform.evidence.folder),
+            problem.what,
+            Confidence.CERTAIN,
+            f"{problem.rule}: {problem.fix}",
         )
 
 

@@ -19,10 +19,11 @@ from backfill_assets.operations.doctor.disagreements import Confidence, Disagree
 from backfill_assets.operations.doctor.views import legible_runs
 from backfill_assets.publication.recording import tell_again
 from backfill_assets.review.kept_diffs import due, keep_diff
-from manifests.errors import EnvironmentRefused, LedgerLocked, Refused
+from manifests.errors import EnvironmentRefused, LedgerLocked, Refused, StoreRefused
 from manifests.lifecycle import WAS_PUBLISHED
 from manifests.text import visible
 from resources.files.kept_files import open_kept
+from resources.files.places import ObjectPlace, found_in
 from resources.lakehouse.facade import EVIDENCE_PROPERTY
 from resources.lakehouse.metadata import UnreadableMetadata
 from resources.ledger.facade import BEFORE, RunRecord
@@ -106,6 +107,8 @@ def damaged_bundles(platform: Platform) -> Iterator[Disagreement]:
             root, strange = platform.evidence.verify(record.run_id), planted(platform, record)
         except (UnreadableMetadata, LedgerLocked):
             continue  # of a table, found as such; or somebody writes the ledger, and may be about to link a record
+        except StoreRefused:
+            raise  # nothing is known of it just now
         except Refused as refusal:
             yield Disagreement(
                 "evidence-damaged", record.run_id, refusal.problems[0].what, Confidence.CERTAIN, refusal.problems[0].fix
@@ -150,7 +153,9 @@ def damaged_records(platform: Platform) -> Iterator[Disagreement]:
         yield Disagreement("record-damaged", where, one.what, Confidence.CERTAIN, one.fix)
     named = {one.file for one in found}
     for record in legible_runs(platform):
-        for file in sorted(set(platform.evidence.records(record.run_id).glob("*.json")) - named):
+        for file in found_in(platform.evidence.records(record.run_id), "*.json"):
+            if file in named or isinstance(file, ObjectPlace):
+                continue  # nothing else can lie in an object's place
             try:
                 open_kept(file).close()
             except FileNotFoundError:

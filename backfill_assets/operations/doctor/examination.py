@@ -24,7 +24,7 @@ from backfill_assets.operations.doctor.disagreements import (
     not_checked,
     table_missing,
 )
-from backfill_assets.operations.doctor.environment import clock_behind, policy_file_that_differs
+from backfill_assets.operations.doctor.environment import clock_behind, evidence_store_unfit, policy_file_that_differs
 from backfill_assets.operations.doctor.evidence import (
     damaged_bundles,
     damaged_records,
@@ -95,6 +95,7 @@ def examine(platform: Platform) -> list[Disagreement]:
         wrong_leases,
         freezes_over,
         clock_behind,
+        evidence_store_unfit,
         policy_file_that_differs,
         sinks_without_settings,
         settings_without_sinks,

@@ -1,0 +1,72 @@
+"""Whether a bucket can keep evidence: a name is given away once there, and what was written is read back as it was.
+
+Put here what is tried before anything is entrusted to a store. One object is the probe, for good: whoever tries it again finds it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from manifests.errors import EnvironmentRefused, Problem
+from resources.evidence.store import CHAIN, PROBE, EvidenceStore
+from resources.files.places import ObjectPlace
+
+_TEXT = b'{"about":"whether a name is given away once: made on the condition that nothing of it is there"}\n'
+_CONTENDERS = 8
+
+
+def require_fit(store: EvidenceStore, own_folder: Path) -> None:
+    """Refuse a bucket that gives a name away twice, or that has nothing of the evidence that this installation has in its home.
+
+    Raises:
+        EnvironmentRefused: if it does.
+        StoreRefused: if it cannot be asked.
+    """
+    if isinstance(store.folder, ObjectPlace):
+        _require_names_once(store.folder / PROBE)
+        _require_moved(store, own_folder)
+
+
+def _require_names_once(probe: ObjectPlace) -> None:
+    """Have several make the same object at once, and one more after them: at most one has ever made it."""
+
+    def makes(_: int) -> bool:
+        return bool(probe.bucket.make(probe.key, _TEXT))
+
+    with ThreadPoolExecutor(_CONTENDERS) as pool:
+        made = sum(pool.map(makes, range(_CONTENDERS)))
+    made += makes(_CONTENDERS)
+    found = probe.bucket.read(probe.key, len(_TEXT) + 1)
+    if made > 1:
+        what = f"made the object {probe} {made} times, each time on the condition that there is none (If-None-Match: *)"
+        rule = "a link of the chain has a number that nobody else gets: a store that replaces it loses links in silence"
+    elif not found.token or found.raw != _TEXT:
+        what = f"gives {probe} back with other content, or without the metadata that it was written with"
+        rule = "what became of a request without an answer is told by the object's own metadata (x-amz-meta-*)"
+    else:
+        return
+    raise EnvironmentRefused(
+        Problem(
+            f"the store {probe.bucket.where} {what}",
+            rule,
+            "keep evidence in a store that has conditional writes (AWS S3, MinIO, Ceph, the Versity gateway), or unset `evidence`",
+        )
+    )
+
+
+def _require_moved(store: EvidenceStore, own_folder: Path) -> None:
+    """Refuse to begin a second chain while the first one is in the home folder.
+
+    Raises:
+        EnvironmentRefused: if there is one, and none in the bucket.
+    """
+    if (own_folder / CHAIN / "00000001.json").exists() and store.chain.length() == 0:
+        raise EnvironmentRefused(
+            Problem(
+                f"{own_folder} has the evidence of this installation, and {store.folder} has none",
+                "there is one chain of evidence: a second one would know nothing of the runs that are on record",
+                f"stop whatever writes, copy the folder as it is (`aws s3 cp --recursive {own_folder} {store.folder}`), and run the "
+                "same command again",
+            )
+        )
