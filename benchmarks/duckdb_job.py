@@ -23,7 +23,7 @@ import json, os, resource, sys, time
 import duckdb
 asked = json.loads(sys.stdin.read())
 connection = duckdb.connect()
-connection.execute("SET TimeZone = 'UTC'; SET preserve_insertion_order = true; CREATE SCHEMA source")
+connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false; CREATE SCHEMA source")
 connection.execute(f"SET temp_directory = '{asked['spill']}'; SET memory_limit = '{asked['memory']}'")
 places = asked["references"] | {"events": asked["events"]}
 for name, files in places.items():

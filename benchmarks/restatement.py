@@ -130,7 +130,8 @@ def by_duckdb(world: Installation, plan: Plan) -> duckdb_job.Job:
     """Have DuckDB compute a plan's rows from the files that the bare job reads; end if they are not as many as Spark's."""
     target = world.platform.products.target(plan.target)
     inputs = pinned_inputs(RunContext(world.platform, target, plan), plan.chunks)
-    files = inputs.source.inputFiles()
+    read = [inputs.source, *([] if inputs.look_back is None else [inputs.look_back])]
+    files = sorted({file for frame in read for file in frame.inputFiles()})
     job = duckdb_job.run(plan, files, lineage(plan), world.folder / "duckdb")
     found = world.platform.lakehouse.table(plan.target).scan(selected_fields=("days_open", "breach_at")).to_arrow()
     published = (found.num_rows, pc.sum(found["days_open"]).as_py(), found.num_rows - found["breach_at"].null_count)
