@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
-from small_s3 import SmallStore, small_store
+from small_s3 import Kept, SmallStore, small_store
 from support import a_manifest, a_plan
 
+from backfill_assets.audit.foreign_files import begun_bundles, interrupted, strange_files
 from manifests.errors import EnvironmentRefused
 from resources.evidence.probing import require_fit, require_one_chain
 from resources.evidence.store import EvidenceStore
@@ -65,3 +68,29 @@ def test_a_chain_that_was_begun_beside_that_of_the_home_is_no_move(small: SmallS
     store.seal("another", FILES)
     with pytest.raises(EnvironmentRefused, match="s3://tests/evidence has another chain"):
         require_fit(store, tmp_path)
+
+
+def test_a_bundle_that_was_begun_before_the_evidence_was_moved_is_noted_and_is_no_tampering(
+    small: SmallStore, tmp_path: Path
+) -> None:
+    here = EvidenceStore(tmp_path)
+    appended = EvidenceStore._link_bundle
+
+    def killed(store: EvidenceStore, said: Mapping[str, Any], *, since: int) -> bool:
+        appended(store, said, since=since)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(EvidenceStore, "_link_bundle", killed), pytest.raises(KeyboardInterrupt):
+        here.seal(RUN, FILES)
+    (begun,) = begun_bundles(here, RUN)
+    (left,) = interrupted(here, RUN)
+    for file in tmp_path.rglob("*.json"):
+        small.objects[f"evidence/{file.relative_to(tmp_path)}"] = Kept(file.read_bytes(), '"of a copy"', {})
+    moved = EvidenceStore(object_place("s3://tests/evidence", small.properties()))
+    assert begun_bundles(moved, RUN) == {begun}
+    assert interrupted(moved, RUN) == [left]
+    assert strange_files(moved, RUN) == []
+    root = moved.seal(RUN, FILES | {"more.json": 1})
+    assert [link["root"] for link in moved.chain.contents()] == [begun[1], root]
+    assert begun_bundles(moved, RUN) == {begun, ("bundle", root)}
+    assert interrupted(moved, RUN) == [left]
