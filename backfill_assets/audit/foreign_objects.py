@@ -11,12 +11,12 @@ from collections.abc import Callable, Container, Iterable
 
 from manifests.text import visible
 from resources.evidence import object_bundles
-from resources.evidence.store import BUNDLE, CHAIN, INDEX, PROBE, RECORDS, REPORT
+from resources.evidence.store import BUNDLE, CHAIN, INDEX, PROBE, RECORDS, REPORT, examine
 from resources.files.kept_files import hashes_of_files, read_json
 from resources.files.places import ObjectPlace
 from resources.ledger.journal import Unexplained
 
-_COPIED = re.compile(r"bundle(?:-\d+)?\.partial-[0-9a-f]{32}/[a-z_]+\.json(?:\.partial)?")
+_COPIED = re.compile(r"(bundle(?:-\d+)?)\.partial-[0-9a-f]{32}/[a-z_]+\.json(?:\.partial)?")
 """Files of a bundle that a process had begun in a local folder, from which the evidence was copied into the bucket."""
 _RECORD = re.compile(rf"{RECORDS}/(?:[^/]+\.json|\.partial-[0-9a-f]{{32}})")
 _SHOWN = 20
@@ -24,19 +24,31 @@ _WHAT = "was not put there by this project: no index, link or interrupted write 
 
 
 def begun_bundles(run: ObjectPlace) -> set[tuple[str, str]]:
-    """Return name and root of each bundle of a run that is whole where its files were put first."""
-    return {(name, root) for name, root in object_bundles.begun_in(set(run.below())) if _is_whole(run / name, root)}
+    """Return name and root of each bundle of a run that is whole where its files were put first, in the bucket or before it was moved there."""
+    keys = set(run.below())
+    found = {(name, root) for name, root in object_bundles.begun_in(keys) if _is_whole(run / name, root)}
+    for folder, name in _copied(keys):
+        root, changed = examine(run / folder, run.name)
+        if not changed:
+            found.add((name, root))
+    return found
+
+
+def _copied(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the folders in which bundles were begun before the evidence was copied into the bucket, each with the bundle's name."""
+    return sorted({(key.partition("/")[0], found[1]) for key in keys if (found := _COPIED.fullmatch(key))})
 
 
 def interrupted(run: ObjectPlace) -> list[str]:
     """Return the bundles of a run that were begun and are not sealed with the root that they were begun with."""
     sealed = {(bundle.name, _told_root(bundle)) for bundle in object_bundles.sealed_in(run)}
-    begun = object_bundles.begun_in(set(run.below()))
-    return [
-        f"{run.name}/{object_bundles.begun_at(run / name, root).name}"
-        for name, root in begun
+    keys = set(run.below())
+    left = [
+        object_bundles.begun_at(run / name, root).name
+        for name, root in object_bundles.begun_in(keys)
         if (name, root) not in sealed
     ]
+    return [f"{run.name}/{name}" for name in [*left, *(folder for folder, _ in _copied(keys))]]
 
 
 def strange_folders(

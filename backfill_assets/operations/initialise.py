@@ -31,7 +31,7 @@ from backfill_assets.planning.pinned_snapshots import keep
 from manifests.chunks import Chunking
 from manifests.division import Division
 from manifests.errors import EnvironmentRefused, Problem
-from resources.evidence.probing import require_fit
+from resources.evidence.probing import require_fit, require_one_chain
 from resources.lakehouse.column_changes import ColumnChange
 from resources.lakehouse.loads import (
     DATA_VERSION_PROPERTY,
@@ -82,6 +82,7 @@ def initialise(platform: Platform) -> Initialised:
     require_fit(platform.evidence, platform.settings.evidence_folder)
     platform.lakehouse.create_catalog()
     make_ledger(platform)
+    require_one_chain(platform.evidence)
     columns = evolve(platform)
     for table in platform.products.inputs:
         column = table.partition_by

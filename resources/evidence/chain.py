@@ -71,6 +71,8 @@ class Chain:
         """A number that was given away, as far as this process knows: where the look for the last one begins."""
         self._beyond = 0
         """The highest number of a link when this process looked into the folder."""
+        self.before_first: Callable[[], object] = _no_objection
+        """Asked before the first link of all is made; raises if there is a chain elsewhere."""
 
     def length(self) -> int:
         """Return the number of the last link; where links are missing, of the last one before them.
@@ -125,7 +127,7 @@ class Chain:
 
         Raises:
             EnvironmentRefused: if something else lies in the place of the chain's folder or of a link, or links are missing
-                before one that is there.
+                before one that is there; or if this would be the first link of a second chain.
         """
         self._make_folder()
         looked_at = min(since, self._length_without_a_gap())
@@ -135,6 +137,8 @@ class Chain:
                 looked_at, previous = number, hashlib.sha256(raw).hexdigest()
                 if same(found := _content(raw)):
                     return Link(looked_at, previous, found)
+            if looked_at == 0:
+                self.before_first()
             said = {"number": looked_at + 1, "previous": previous, **content}
             said |= {"hash": sha256_of(said)}
             raw = (canonical_json(said) + "\n").encode()
@@ -268,6 +272,10 @@ class Chain:
 
     def _raw(self, number: int) -> bytes:
         return read_kept(self._file(number), MOST_OF_A_LINK)
+
+
+def _no_objection() -> None:
+    """Nobody knows of another chain."""
 
 
 def _content(raw: bytes) -> Mapping[str, Any]:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence.store import CHAIN, PROBE, EvidenceStore
+from resources.files.kept_files import read_kept
 from resources.files.places import ObjectPlace
 
 _TEXT = b'{"about":"whether a name is given away once: made on the condition that nothing of it is there"}\n'
 _CONTENDERS = 8
+_FIRST = "00000001.json"
 
 
 def require_fit(store: EvidenceStore, own_folder: Path) -> None:
-    """Refuse a bucket that gives a name away twice, or that has nothing of the evidence that this installation has in its home.
+    """Refuse a bucket that gives a name away twice, or that has not the chain which this installation has in its home.
 
     Raises:
         EnvironmentRefused: if it does.
@@ -26,6 +28,17 @@ def require_fit(store: EvidenceStore, own_folder: Path) -> None:
     if isinstance(store.folder, ObjectPlace):
         _require_names_once(store.folder / PROBE)
         _require_moved(store, own_folder)
+
+
+def require_one_chain(store: EvidenceStore) -> None:
+    """Refuse a place without a link, be it a folder or a bucket, where the ledger knows of links.
+
+    Raises:
+        EnvironmentRefused: if it does.
+        StoreRefused: if it cannot be asked.
+    """
+    if store.chain.length() == 0:
+        store.chain.before_first()
 
 
 def _require_names_once(probe: ObjectPlace) -> None:
@@ -56,17 +69,25 @@ def _require_names_once(probe: ObjectPlace) -> None:
 
 
 def _require_moved(store: EvidenceStore, own_folder: Path) -> None:
-    """Refuse to begin a second chain while the first one is in the home folder.
+    """Refuse to begin a second chain while the first one is in the home folder, or to go on with one that was begun beside it.
 
     Raises:
-        EnvironmentRefused: if there is one, and none in the bucket.
+        EnvironmentRefused: if there is one, and in the bucket none or another one.
     """
-    if (own_folder / CHAIN / "00000001.json").exists() and store.chain.length() == 0:
-        raise EnvironmentRefused(
-            Problem(
-                f"{own_folder} has the evidence of this installation, and {store.folder} has none",
-                "there is one chain of evidence: a second one would know nothing of the runs that are on record",
-                f"stop whatever writes, copy the folder as it is (`aws s3 cp --recursive {own_folder} {store.folder}`), and run the "
-                "same command again",
-            )
+    own, first = own_folder / CHAIN / _FIRST, store.folder / CHAIN / _FIRST
+    if not own.exists():
+        return
+    try:
+        if read_kept(first) == read_kept(own):
+            return
+        what = "has another chain"
+    except FileNotFoundError:
+        what = "has none"
+    raise EnvironmentRefused(
+        Problem(
+            f"{own_folder} has the evidence of this installation, and {store.folder} {what}",
+            "there is one chain of evidence: a second one would know nothing of the runs that are on record",
+            f"stop whatever writes, copy the folder as it is to where nothing is yet (`aws s3 cp --recursive {own_folder} {store.folder}`), and "
+            "run the same command again; what another chain vouches for is not overwritten: keep it",
         )
+    )

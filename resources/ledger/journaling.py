@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from sqlalchemy.sql.dml import Delete, Insert, Update
 from manifests.canonical import canonical_json_of_plain
 from manifests.errors import EnvironmentRefused, Problem, StoreRefused
 from resources.evidence.chain import Chain, Link
+from resources.files.places import ObjectPlace
 from resources.ledger import instants
 from resources.ledger.journal import (
     CHAIN,
@@ -87,6 +89,9 @@ class Journal:
     @chain.setter
     def chain(self, chain: Chain | None) -> None:
         self.engine.update_execution_options(**{CHAIN: chain})
+        if chain is not None and (self.engine.dialect.name != "sqlite" or isinstance(chain.folder, ObjectPlace)):
+            # else ledger and chain lie in one home, and nobody takes one home for another
+            chain.before_first = partial(self._require_no_other, chain)
 
     def newest_link(self) -> list[Link]:
         """Return the newest link that vouches for an entry; see `journal.newest_link`."""
@@ -175,6 +180,29 @@ class Journal:
         before = self.chain.length()
         link = _link(self.chain, Link(entry.number, entry.hash, entry.said), newest=self._newest)
         return link.number > before
+
+    def _require_no_other(self, chain: Chain) -> None:
+        """Refuse to begin a chain where an entry was written when there were links: these are elsewhere, or lost.
+
+        Raises:
+            EnvironmentRefused: if there is such an entry.
+        """
+        with self.engine.connect() as connection:
+            if not sa.inspect(connection).has_table(journal.name):
+                return
+            query = sa.select(journal).where(OF_THIS_PROJECT).order_by(journal.c.number.desc())
+            with unforgiving(connection):
+                found = map(read_entry, connection.execute(query).yield_per(_BATCH))
+                known = next((one for one in found if one.follows), None)
+        if known is not None:
+            raise EnvironmentRefused(
+                Problem(
+                    f"{chain.folder} has no link, and the ledger's entry {known.number} was written when the chain had {known.follows:,}",
+                    "there is one chain of evidence for all hosts of a ledger: a second one would know nothing of the runs on record",
+                    "set `evidence` (or `home`) to where the chain is, as on the other hosts; if it was moved, copy all of it here first; if it "
+                    "is lost, restore it from its backup",
+                )
+            )
 
     def _newest(self) -> int:
         with self.engine.connect() as connection:

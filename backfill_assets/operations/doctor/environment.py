@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
 from manifests.errors import EnvironmentRefused
-from resources.evidence.probing import require_fit
+from resources.evidence.probing import require_fit, require_one_chain
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.ledger.transactions import system_clock
 
@@ -44,9 +44,10 @@ def clock_behind(platform: Platform) -> Iterator[Disagreement]:
 
 
 def evidence_store_unfit(platform: Platform) -> Iterator[Disagreement]:
-    """The bucket of the evidence gives a name away twice, or has nothing of the evidence that is in the home folder."""
+    """The bucket of the evidence gives a name away twice, or its place has not the chain that ledger or home folder know of."""
     try:
         require_fit(platform.evidence, platform.settings.evidence_folder)
+        require_one_chain(platform.evidence)
     except EnvironmentRefused as refusal:
         problem = refusal.problems[0]
         yield Disagreement(
