@@ -120,10 +120,22 @@ class PeakMemory(threading.Thread):
         self.peak = 0.0
         self.peaks: dict[str, float] = {}
         self.stop = threading.Event()
+        self.pauses = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done meanwhile: another program that is a child of this process."""
+        self.pauses = True
+        try:
+            yield
+        finally:
+            self.pauses = False
 
     def run(self) -> None:
         """Sample twice a second until stopped."""
         while not self.stop.wait(0.5):
+            if self.pauses:
+                continue
             by_kind: dict[str, float] = {}
             for pid in _descendants(os.getpid()):
                 kind = _kind_of(pid)

@@ -58,8 +58,9 @@ def bare(platform: Platform, plan: Plan) -> None:
 class Rounds:
     """The measured rounds: each restatement stands between two bare jobs, and beside DuckDB's where it is asked for."""
 
-    def __init__(self, world: Installation, *, with_duckdb: bool) -> None:
+    def __init__(self, world: Installation, memory: PeakMemory, *, with_duckdb: bool) -> None:
         self._world = world
+        self._memory = memory
         self._with_duckdb = with_duckdb
         self.bares: list[list[float]] = []
         self.wholes: list[list[float]] = []
@@ -75,7 +76,8 @@ class Rounds:
             bare(world.platform, plan)
         shutil.rmtree(world.folder / "warehouse" / "bare")
         if self._with_duckdb and number >= 0:
-            self.duckdb.append(by_duckdb(world, plan))
+            with self._memory.paused():
+                self.duckdb.append(by_duckdb(world, plan))
         return seconds
 
     def warm_up(self, number: int) -> None:
@@ -150,11 +152,11 @@ def main() -> None:
     parser.add_argument("--duckdb", action="store_true", help="have DuckDB compute the same (with PYTHONPATH=tests)")
     options = parser.parse_args()
     with installed(options) as world:
-        rounds = Rounds(world, with_duckdb=options.duckdb)
+        memory = PeakMemory()
+        rounds = Rounds(world, memory, with_duckdb=options.duckdb)
         record = world.run(world.manifest(demo.HISTORY, "history"))
         for number in range(options.warm_up):
             rounds.warm_up(number)
-        memory = PeakMemory()
         memory.start()
         before = rounds.bare(0)
         for number in range(1, options.rounds + 1):
