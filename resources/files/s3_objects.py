@@ -224,7 +224,9 @@ class Bucket:
         """
 
         def ask(client: Any) -> None:
-            answer = client.put_object(Bucket=self.name, Key=key, Body=raw, ContentMD5=_md5(raw), ContentType=kind_of(key))
+            answer = client.put_object(
+                Bucket=self.name, Key=key, Body=raw, ContentMD5=_md5(raw), ContentType=kind_of(key)
+            )
             if not answer.get("ETag"):
                 raise UnwholeError("an answer without an ETag")
 
@@ -266,7 +268,9 @@ class Bucket:
                 return
             token = page["NextContinuationToken"]
             if token in seen:
-                raise self._refused("listed", str(asked["Prefix"]), "its listing comes back to a page that it has given before")
+                raise self._refused(
+                    "listed", str(asked["Prefix"]), "its listing comes back to a page that it has given before"
+                )
             seen.add(token)
             more = {"ContinuationToken": token}
 

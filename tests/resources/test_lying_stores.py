@@ -52,7 +52,7 @@ def answering(server: SmallStore, body: str) -> None:
     """Have every GET answered by this."""
 
     class Handler(_Handler):
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 - the name is of the server
             self._say(200, f"<ListBucketResult>{body}</ListBucketResult>".encode(), ETag='"x"')
 
     server.RequestHandlerClass = Handler
@@ -165,7 +165,7 @@ def test_nobody_sees_the_password_of_an_address_or_what_a_store_writes_to_a_term
         assert "p4ss-of-tests" not in str(refusal.value)
 
     class Handler(_Handler):
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 - the name is of the server
             said = "\N{RIGHT-TO-LEFT OVERRIDE}" + "x" * 5_000
             self._say(403, f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>".encode())
 
