@@ -425,7 +425,12 @@ def kind_of(key: str) -> str:
 
 def _shown(text: str) -> str:
     """Return what a store or botocore says as people are shown it: without the user and password of an address."""
-    return visible(_USER_OF_A_URL.sub("***@", text)[:_MOST_SAID])
+    return visible(without_user(text)[:_MOST_SAID])
+
+
+def without_user(text: str) -> str:
+    """Return a text whose addresses are without user and password."""
+    return _USER_OF_A_URL.sub("***@", text)
 
 
 def _is_botocore(error: Exception) -> bool:

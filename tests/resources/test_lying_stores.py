@@ -197,3 +197,5 @@ def test_an_object_named_like_its_folder_is_named(small: SmallStore) -> None:
     small.objects[f"of/here/{RUN}/bundle/"] = Kept(b"", '"x"', {})
     with pytest.raises(PublicationRefused, match=r"was changed after it was sealed: /"):
         store.verify(RUN)
+    small.objects["of/here/_chain/"] = Kept(b"", '"x"', {})
+    assert [one.name for one in store.chain.read().damages] == ["/"]
