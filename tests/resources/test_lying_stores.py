@@ -153,7 +153,7 @@ def test_a_bucket_that_locks_objects_is_told_the_hash_of_each(small: SmallStore)
     small.locks_objects = True
     store = EvidenceStore(place_in(small))
     store.seal(RUN, FILES)
-    (store.folder / "report.html").bucket.put("of/here/report.html", b"<p>")
+    place_in(small).bucket.put("of/here/report.html", b"<p>")
     assert store.verify(RUN)
 
 
