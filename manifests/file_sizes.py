@@ -10,6 +10,7 @@ no small file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ _SPARE = 4
 """A chunk may have more rows than is known by this part of a file, before they begin another one."""
 _SIZES_LOOKED_AT = 64
 """Of very many chunks that are cut, so many are looked at: from the smallest to the largest, evenly."""
+_DIGITS = re.compile("[0-9]{1,18}")
+_SHOWN = 40
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1_024
 
@@ -49,6 +52,16 @@ class FileSizes:
             f"of about {in_bytes(self.file_size_bytes)} ({self.said_by}), {rows} each: a row takes about {self.row_bytes:,.4g} "
             f"bytes{own}, by {self.learned_from}"
         )
+
+
+def whole_number(said: str) -> int | None:
+    """Return the number that a setting or a property says; None if it is none, or has more digits than any that means something."""
+    return int(said) if _DIGITS.fullmatch(said) else None
+
+
+def shortened(said: str) -> str:
+    """Return what a setting or a property says as a refusal quotes it."""
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
 
 
 def in_bytes(size: int) -> str:

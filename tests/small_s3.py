@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from xml.sax.saxutils import escape
 _META = "x-amz-meta-"
 LOST = "the answer is lost"
 _ERRORS = {"NoSuchKey": 404, "NoSuchBucket": 404, "AccessDenied": 403, "PreconditionFailed": 412, "SlowDown": 503}
+_ERRORS |= {"InvalidRequest": 400, "BadDigest": 400}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class SmallStore(ThreadingHTTPServer):
         answers: what is answered instead, by method and key: the code of an error, `LOST`, or nothing of the kind.
         gives_names_once: whether it knows the condition that nothing of a name is there.
         keeps_metadata: whether it has the metadata of objects.
+        locks_objects: whether it keeps objects from being changed for some time, and so asks for the hash of what is put.
     """
 
     daemon_threads = True
@@ -50,6 +53,7 @@ class SmallStore(ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []
         self.answers: Callable[[str, str], str | None] = lambda _, __: None
         self.gives_names_once = self.keeps_metadata = True
+        self.locks_objects = False
         self.lock = threading.Lock()
 
     @property
@@ -126,6 +130,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         key, _ = self._asked()
         answer = self._before(key)
+        told = self.headers.get("Content-MD5")
+        if answer is None and told is None and self.server.locks_objects:
+            answer = "InvalidRequest"
+        if answer is None and told not in {None, b64encode(hashlib.md5(raw).digest()).decode()}:
+            answer = "BadDigest"
         if answer not in {None, LOST}:
             self._refuse(str(answer))
             return

@@ -27,15 +27,17 @@ from backfill_assets.cli.cost_view import takes
 from backfill_assets.declarations.target import TargetTable, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.planning import batch_sizes
+from backfill_assets.planning.file_sizes import declared_file_size, rows_of_settings
 from backfill_assets.planning.resolve import plan_run
 from benchmarks import orders
 from benchmarks.orders import ORDERS, opened, rows_of
 from manifests.errors import ManifestRefused, PlanRefused, Refused
 from manifests.lifecycle import RunState
 from manifests.model import Mode, RunManifest
+from resources.lakehouse.compactable import FILE_SIZE_PROPERTY
 from resources.lakehouse.facade import local_path
-from resources.settings import load_settings
-from resources.spark.memory import memory_of
+from resources.settings import ROWS_PER_FILE_KEY, load_settings
+from resources.spark.memory import memory_of, size_of
 
 SIZE = 40_000
 _KIB = 1 << 10
@@ -248,3 +250,26 @@ def test_memory_that_is_no_size_refuses_the_plan_and_says_where_it_is_set(tmp_pa
         memory_of(settings, Mode.LIVE)
     assert "2g, 1536m" in refused.value.problems[0].rule
     assert "backfill.toml" in refused.value.problems[0].fix
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["2 g", "0g", "-1g", "1.5g", "\N{ARABIC-INDIC DIGIT TWO}g", "9" * 5_000 + "g", "9" * 310, "9999p", "nan", ""],
+)
+def test_memory_that_spark_would_not_read_is_none(said: str) -> None:
+    with pytest.raises(PlanRefused, match="right after it: 2g, 1536m") as refused:
+        size_of("spark.driver.memory", said)
+    assert len(refused.value.problems[0].what) < 120
+
+
+@pytest.mark.parametrize(
+    "said", ["0", "-5", "1e8", "128MB", "\N{FULLWIDTH DIGIT NINE}" * 6, "9" * 5_000, "\N{SUPERSCRIPT TWO}"]
+)
+def test_a_property_or_a_setting_that_is_no_number_crashes_nothing(said: str) -> None:
+    target, manifest = mock.Mock(file_size_bytes=None), mock.Mock()
+    manifest.target.file_size_bytes = None
+    target.name = "sales"
+    with pytest.raises(PlanRefused, match="of sales is") as refused:
+        declared_file_size(target, {FILE_SIZE_PROPERTY: said}, manifest)
+    assert len(refused.value.problems[0].what) < 120
+    assert rows_of_settings({ROWS_PER_FILE_KEY: said}) is None

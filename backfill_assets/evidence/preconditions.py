@@ -74,7 +74,8 @@ def _not_of_the_run(bundle: Place, what: str) -> PublicationRefused:
         Problem(
             f"{bundle} {what}",
             "a run is published with the bundle of what was decided and judged, as the ledger has it",
-            "move it out of the folder, keep it, find out who has put it there, and run the same command again",
+            "move it out of the folder, keep it, find out who has put it there, and run the same command again; in a bucket, where it "
+            "comes back because a link of the chain is about it, cancel the run, and plan the change under a new run id",
         )
     )
 

@@ -32,7 +32,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.compaction import DEFAULT_FILE_SIZE, FILE_SIZES
 from manifests.errors import PlanRefused, Problem
-from manifests.file_sizes import FileSizes, even_rows, rows_that_fill
+from manifests.file_sizes import FileSizes, even_rows, rows_that_fill, shortened, whole_number
 from manifests.model import Corrections, RunManifest
 from manifests.plan import Plan
 from manifests.staged_file import StagedFile
@@ -67,15 +67,16 @@ def declared_file_size(target: TargetTable, properties: Mapping[str, str], manif
     said, (least, most) = properties.get(FILE_SIZE_PROPERTY), FILE_SIZES
     if said is None:
         return DEFAULT_FILE_SIZE, "the default"
-    if not said.isdecimal() or not least <= int(said) <= most:
+    size = whole_number(said)
+    if size is None or not least <= size <= most:
         raise PlanRefused(
             Problem(
-                f"{FILE_SIZE_PROPERTY} of {target.name} is {said!r}",
+                f"{FILE_SIZE_PROPERTY} of {target.name} is {shortened(said)!a}",
                 f"a file has a size of {least:,} to {most:,} bytes",
                 "correct the table's property, or name target.fileSizeBytes",
             )
         )
-    return int(said), FILE_SIZE_PROPERTY
+    return size, FILE_SIZE_PROPERTY
 
 
 def with_file_sizes(
@@ -107,8 +108,7 @@ def with_file_sizes(
 
 def rows_of_settings(spark: Mapping[str, str]) -> int | None:
     """Return the most rows that a file has by Spark's settings, whatever its size; None where these say that there is no limit."""
-    said = spark.get(ROWS_PER_FILE_KEY, str(DEFAULT_ROWS_PER_FILE)).strip()
-    return int(said) if said.isdecimal() and int(said) else None
+    return whole_number(spark.get(ROWS_PER_FILE_KEY, str(DEFAULT_ROWS_PER_FILE)).strip()) or None
 
 
 def _bytes_of_rows(
@@ -124,9 +124,9 @@ def _bytes_of_rows(
     snapshot = None if plan.base_snapshot_id is None else table.snapshot_by_id(plan.base_snapshot_id)
     if snapshot is not None:
         said = summary_of(snapshot)
-        rows, size = (said.get(name, "") for name in ("total-records", "total-files-size"))
-        if rows.isdecimal() and size.isdecimal() and int(rows) and int(size):
-            return _rounded(int(size) / int(rows)), 0, f"the files of snapshot {snapshot.snapshot_id}"
+        rows, size = (whole_number(said.get(name, "")) for name in ("total-records", "total-files-size"))
+        if rows and size:
+            return _rounded(size / rows), 0, f"the files of snapshot {snapshot.snapshot_id}"
     own = _width_of_row(table.schema(), lineage_columns(target.model))
     if plan.reads.rows < _FEW or not plan.reads.bytes:
         return _rounded(own * _PACKED), 0, "the types of its columns"

@@ -44,6 +44,7 @@ from backfill_assets.staging.unsteady import require_steady
 from backfill_assets.staging.versions_read import Reading, as_read, whole_as_read
 from manifests.chunks import Chunking
 from manifests.errors import EnvironmentRefused, Problem
+from manifests.file_sizes import whole_number
 from manifests.further_sources import PinnedSource
 from manifests.plan import MergeTerms, Plan, PlannedChunk
 from manifests.staged_file import StagedFile
@@ -320,8 +321,8 @@ def _cut_into_files(run: RunContext) -> dict[str, str]:
     sizes = run.plan.file_sizes
     if sizes is None or other_engine(run.spark) is not None:  # which writes files as it sees fit
         return {}
-    most = run.spark.conf.get(ROWS_PER_FILE_KEY) or ""
-    rows = min(sizes.rows_per_file, int(most)) if most.isdecimal() and int(most) else sizes.rows_per_file
+    most = whole_number(run.spark.conf.get(ROWS_PER_FILE_KEY) or "")
+    rows = min(sizes.rows_per_file, most) if most else sizes.rows_per_file
     return {_ROWS_PER_FILE: str(rows)}
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from backfill_assets.defs.addresses import PREFIX
 from manifests.errors import EnvironmentRefused
 from resources.evidence.store import RECORDS, EvidenceStore
-from resources.files.kept_files import is_text_name, read_kept
+from resources.files.kept_files import MOST_BYTES, is_text_name
 from resources.files.places import ObjectPlace
 
 REPORT = "report.html"
@@ -73,12 +73,14 @@ def _object_response(evidence: EvidenceStore, run_id: str, path: str) -> Respons
     """Answer with an object of a run's evidence, by its key alone: a key leads nowhere else."""
     if not run_id.isprintable() or "/" in run_id or path not in files_of(evidence, run_id):
         return _unlisted(run_id, path)
+    assert isinstance(evidence.folder, ObjectPlace)
     file = evidence.folder / run_id / path
     try:
-        raw = read_kept(file)
+        size, blocks = file.bucket.blocks(file.key, MOST_BYTES)
     except (FileNotFoundError, EnvironmentRefused):
         return _unlisted(run_id, path)
-    return Response(raw, media_type=_TYPES.get(file.suffix, "text/plain"), headers=_SANDBOX)
+    headers = _SANDBOX | {"Content-Length": str(size)}
+    return StreamingResponse(blocks, media_type=_TYPES.get(file.suffix, "text/plain"), headers=headers)
 
 
 def _unlisted(run_id: str, path: str) -> Response:

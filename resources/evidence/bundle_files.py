@@ -51,7 +51,7 @@ def examine(folder: Place, run_id: str) -> tuple[str, list[Changed]]:
         return "", [Changed(".", "a folder of files", error.strerror or str(error))]
     hashes = hashes_of_files(folder, [*(name for name in names if name != INDEX), INDEX])
     own = hashes.pop(INDEX)
-    found = {visible(name): found for name, found in hashes.items()}
+    found = {visible(name) or "/": found for name, found in hashes.items()}  # an object may be called like the folder
     root = sha256_of(found)
     try:
         raw = read_kept(folder / INDEX)

@@ -180,7 +180,7 @@ class Chain:
         numbers = self._numbered(names)
         known = {self._file(number).name for number in numbers}
         damages += [
-            Damage(visible(name), "is no link of the chain", "links only", visible(name))
+            Damage(visible(name) or "/", "is no link of the chain", "links only", visible(name) or "/")
             for name in names
             if name not in known and not self._is_begun(name)
         ]

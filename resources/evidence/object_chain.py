@@ -14,7 +14,7 @@ from typing import cast
 
 from manifests.errors import EnvironmentRefused
 from resources.evidence.chain import START, Chain, ReadChain
-from resources.files.kept_files import MOST_OF_A_LINK, read_each
+from resources.files.kept_files import MOST_OF_A_LINK, read_each, read_kept
 from resources.files.places import ObjectPlace, Place
 from resources.files.s3_objects import Listed
 
@@ -32,6 +32,8 @@ class ObjectChain(Chain):
         """What this process has read of links, with their ETags."""
         self._seen: dict[int, Listed] = {}
         """The last links, as the store listed them when it was asked for the length."""
+        self._taken = 0
+        """The highest number that was found to be given away: the store may not list its link yet."""
 
     def length(self) -> int:
         """Return the number of the last link; where links are missing, of the last one before them."""
@@ -58,7 +60,13 @@ class ObjectChain(Chain):
         while numbers:
             part, numbers = numbers[:size], numbers[size:]
             yield from zip(part, self._contents_of(part, listed), strict=True)
-            size = min(2 * size, _MOST)
+            size, since = min(2 * size, _MOST), part[-1]
+        for number in range(since + 1, self._taken + 1):
+            try:
+                raw = read_kept(self._file(number), MOST_OF_A_LINK)
+            except FileNotFoundError:
+                return  # somebody has removed it since: whoever appends tries its number again
+            yield number, raw
 
     def _contents_of(self, numbers: list[int], listed: dict[int, Listed]) -> Iterator[bytes]:
         lacking = [number for number in numbers if self._kept.get(number, ("",))[0] != listed[number].etag]
@@ -74,6 +82,8 @@ class ObjectChain(Chain):
         file = cast("ObjectPlace", self._file(number))
         if etag := file.bucket.make(file.key, raw, still):
             self._kept[number] = (etag, raw)
+        else:
+            self._taken = max(self._taken, number)
         return bool(etag)
 
     def _raw(self, number: int) -> bytes:

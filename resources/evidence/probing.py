@@ -12,6 +12,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from resources.evidence.store import CHAIN, PROBE, EvidenceStore
 from resources.files.kept_files import read_kept
 from resources.files.places import ObjectPlace
+from resources.files.s3_objects import Content, LargerError
 
 _TEXT = b'{"about":"whether a name is given away once: made on the condition that nothing of it is there"}\n'
 _CONTENDERS = 8
@@ -50,20 +51,28 @@ def _require_names_once(probe: ObjectPlace) -> None:
     with ThreadPoolExecutor(_CONTENDERS) as pool:
         made = sum(pool.map(makes, range(_CONTENDERS)))
     made += makes(_CONTENDERS)
-    found = probe.bucket.read(probe.key, len(_TEXT) + 1)
+    try:
+        found: Content | None = probe.bucket.read(probe.key, len(_TEXT) + 1)
+    except (FileNotFoundError, LargerError):
+        found = None
+    fix = "keep evidence in a store that has conditional writes (AWS S3, MinIO, Ceph, the Versity gateway), or unset `evidence`"
     if made > 1:
         what = f"made the object {probe} {made} times, each time on the condition that there is none (If-None-Match: *)"
         rule = "a link of the chain has a number that nobody else gets: a store that replaces it loses links in silence"
-    elif not found.token or found.raw != _TEXT:
-        what = f"gives {probe} back with other content, or without the metadata that it was written with"
+    elif found is None or not found.token or found.raw != _TEXT:
+        what = f"does not give {probe} back, or gives it with other content or without the metadata that it was written with"
         rule = "what became of a request without an answer is told by the object's own metadata (x-amz-meta-*)"
+        fix = (
+            f"if it was copied there without its metadata, or changed by somebody, remove this one object ({probe.name}), and run the "
+            f"same command again: it is made anew; if it is refused again, {fix}"
+        )
     else:
         return
     raise EnvironmentRefused(
         Problem(
             f"the store {probe.bucket.where} {what}",
             rule,
-            "keep evidence in a store that has conditional writes (AWS S3, MinIO, Ceph, the Versity gateway), or unset `evidence`",
+            fix,
         )
     )
 

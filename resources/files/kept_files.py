@@ -154,6 +154,8 @@ def sha256_of_file(file: Place) -> str:
         FileNotFoundError: if nothing lies there.
         EnvironmentRefused: if it is no regular file that can be read.
     """
+    if isinstance(file, ObjectPlace):
+        return file.bucket.sha256(file.key, MOST_BYTES)
     with open_kept(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

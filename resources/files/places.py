@@ -19,6 +19,8 @@ from typing import TypeAlias
 from manifests.errors import EnvironmentRefused, Problem
 from resources.files.s3_objects import SCHEME, Bucket
 
+_MOST_OF_A_PREFIX = 400
+"""Letters: a key has 1,024 bytes at most, and names of runs and files follow."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -112,11 +114,12 @@ def is_place_of_s3(uri: str) -> bool:
     bucket, _, prefix = uri.removeprefix(SCHEME).rstrip("/").partition("/")
     parts = prefix.split("/")
     is_plain = bool(prefix) and prefix.isprintable() and not {"", ".", ".."} & set(parts)
+    is_plain = is_plain and len(prefix) <= _MOST_OF_A_PREFIX and all(part == part.strip() for part in parts)
     return (
         uri.startswith(SCHEME)
         and _BUCKET.fullmatch(bucket) is not None
         and is_plain
-        and not {"?", "#", "%"} & set(prefix)
+        and not {"?", "#", "%", "\\"} & set(prefix)
     )
 
 

@@ -11,14 +11,18 @@ Imported by every command: botocore is imported once a bucket is asked.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from manifests.errors import EnvironmentRefused, Problem, StoreRefused
+from manifests.errors import EnvironmentRefused, Problem, Refused, StoreRefused
+from manifests.text import visible
 
 if TYPE_CHECKING:
     from resources.files.botocore_private import StoreClock
@@ -38,6 +42,10 @@ _BUSY = frozenset(
 )
 _TAKEN, _TOO_MANY, _SERVER_ERROR = 412, 429, 500
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
+_BLOCK = 1 << 20
+_MOST_SAID = 500
+"""Letters of what a store says that people are shown."""
+_USER_OF_A_URL = re.compile(r"(?<=://)[^\s\"']*@")
 _TRUE = frozenset({"true", "1", "yes"})
 _Answer = TypeVar("_Answer")
 
@@ -79,7 +87,7 @@ class Bucket:
     @property
     def where(self) -> str:
         """Where the store answers, for naming."""
-        return self._properties.get("s3.endpoint") or "AWS"
+        return _shown(self._properties.get("s3.endpoint") or "AWS")
 
     def listed(self, prefix: str, *, after: str = "") -> Iterator[Listed]:
         """Yield the objects whose keys begin so, in the order of their keys, those after a key; a thousand a request."""
@@ -111,26 +119,64 @@ class Bucket:
         """
 
         def ask(client: Any) -> Content:
-            answer = client.get_object(Bucket=self.name, Key=key)
-            if "ContentLength" not in answer or not answer.get("ETag"):
-                raise UnwholeError("an answer without a length or an ETag")
-            size = int(answer["ContentLength"])
-            if size > most:
-                answer["Body"].close()
-                raise LargerError(
-                    Problem(
-                        f"{SCHEME}{self.name}/{key} has {size:,} bytes, and at most {most:,} are read",
-                        "evidence is kept in objects no larger than this project writes them",
-                        "`backfill verify --all` names everything that is not as it was recorded; find out who has put it there, "
-                        "and put back the object that belongs there",
-                    )
-                )
-            raw = answer["Body"].read()
+            answer, size = self._got(client, key, most)
+            try:
+                raw = answer["Body"].read()
+            except MemoryError as error:
+                raise self._larger(key, f"has {size:,} bytes, which is more than the memory that is left") from error
             if len(raw) != size:
                 raise UnwholeError(f"{len(raw):,} of {size:,} bytes")
             return Content(raw, str(answer["ETag"]), str(answer.get("Metadata", {}).get(_TOKEN, "")))
 
         return self._asked("read", key, ask)
+
+    def sha256(self, key: str, most: int) -> str:
+        """Return the SHA-256 (hex) of an object of at most `most` bytes, a block at a time; it raises what `read` does."""
+
+        def ask(client: Any) -> str:
+            answer, size = self._got(client, key, most)
+            digest, had = hashlib.sha256(), 0
+            for block in answer["Body"].iter_chunks(_BLOCK):
+                digest.update(block)
+                had += len(block)
+            if had != size:
+                raise UnwholeError(f"{had:,} of {size:,} bytes")
+            return digest.hexdigest()
+
+        return self._asked("read", key, ask)
+
+    def blocks(self, key: str, most: int) -> tuple[int, Iterator[bytes]]:
+        """Return the size of an object of at most `most` bytes, and its content, a block at a time; it raises what `read` does.
+
+        A connection that is lost in between raises botocore's own error.
+        """
+
+        def ask(client: Any) -> tuple[int, Iterator[bytes]]:
+            answer, size = self._got(client, key, most)
+            return size, answer["Body"].iter_chunks(_BLOCK)
+
+        return self._asked("read", key, ask)
+
+    def _got(self, client: Any, key: str, most: int) -> tuple[Mapping[str, Any], int]:
+        """Return an object's answer, whose content is still to be read, and its size."""
+        answer = client.get_object(Bucket=self.name, Key=key)
+        if "ContentLength" not in answer or not answer.get("ETag"):
+            raise UnwholeError("an answer without a length or an ETag")
+        size = int(answer["ContentLength"])
+        if size > most:
+            answer["Body"].close()
+            raise self._larger(key, f"has {size:,} bytes, and at most {most:,} are read")
+        return answer, size
+
+    def _larger(self, key: str, what: str) -> LargerError:
+        return LargerError(
+            Problem(
+                f"{SCHEME}{self.name}/{key} {what}",
+                "evidence is kept in objects no larger than this project writes them",
+                "`backfill verify --all` names everything that is not as it was recorded; find out who has put it there, "
+                "and put back the object that belongs there",
+            )
+        )
 
     def make(self, key: str, raw: bytes, still: Callable[[], object] | None = None) -> str:
         """Make an object, whole, if there is none of that key; return its ETag, and nothing if there is one already.
@@ -150,6 +196,7 @@ class Bucket:
                     Bucket=self.name,
                     Key=key,
                     Body=raw,
+                    ContentMD5=_md5(raw),
                     IfNoneMatch="*",
                     Metadata={_TOKEN: token},
                     ContentType=kind_of(key),
@@ -157,6 +204,8 @@ class Bucket:
                 if etag := answer.get("ETag"):
                     return str(etag)
                 trouble = "an answer without an ETag"
+            except Refused:
+                raise  # nobody could be asked
             except Exception as error:  # noqa: BLE001 - what is not the store's is raised again
                 trouble = self._why_not_made(key, error)
             # without an answer it may have been done; and a proxy that asks again is told that it is there
@@ -175,7 +224,9 @@ class Bucket:
         """
 
         def ask(client: Any) -> None:
-            answer = client.put_object(Bucket=self.name, Key=key, Body=raw, ContentType=kind_of(key))
+            answer = client.put_object(
+                Bucket=self.name, Key=key, Body=raw, ContentMD5=_md5(raw), ContentType=kind_of(key)
+            )
             if not answer.get("ETag"):
                 raise UnwholeError("an answer without an ETag")
 
@@ -209,18 +260,31 @@ class Bucket:
 
     def _pages(self, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         more: dict[str, Any] = {}
+        seen: set[str] = set()
         while True:
             page = self._page({**asked, **more})
             yield page
             if not page["IsTruncated"]:
                 return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+            token = page["NextContinuationToken"]
+            if token in seen:
+                raise self._refused(
+                    "listed", str(asked["Prefix"]), "its listing comes back to a page that it has given before"
+                )
+            seen.add(token)
+            more = {"ContinuationToken": token}
 
     def _page(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         def ask(client: Any) -> Mapping[str, Any]:
-            page: Mapping[str, Any] = client.list_objects_v2(Bucket=self.name, **asked)
-            if "IsTruncated" not in page or (page["IsTruncated"] and "NextContinuationToken" not in page):
-                raise UnwholeError("an answer that is no listing")
+            try:
+                page: Mapping[str, Any] = client.list_objects_v2(Bucket=self.name, **asked)
+                is_whole = "IsTruncated" in page and (not page["IsTruncated"] or "NextContinuationToken" in page)
+                names = [one["Key"] for one in page.get("Contents", ()) if one["Size"] >= 0]
+            except (KeyError, TypeError, ValueError) as error:  # a part of an object, or a size that is no number
+                raise UnwholeError("an answer that is no listing") from error
+            names += [one["Prefix"] for one in page.get("CommonPrefixes", ())]
+            if not is_whole or not all(str(name).startswith(str(asked["Prefix"])) for name in names):
+                raise UnwholeError("an answer that is no listing, or one of something else")
             return page
 
         return self._asked("listed", str(asked["Prefix"]), ask)
@@ -235,6 +299,8 @@ class Bucket:
         for wait in (*_WAITS, None):
             try:
                 return ask(self._opened())
+            except Refused:
+                raise
             except Exception as error:
                 if _code(error) in _ABSENT:
                     raise FileNotFoundError(f"there is no {SCHEME}{self.name}/{key}") from error
@@ -321,7 +387,7 @@ class Bucket:
         place = f"{SCHEME}{self.name}/{key}".rstrip("/")
         return StoreRefused(
             Problem(
-                f"{place} cannot be {what} (store: {self.where}): {why}",
+                f"{place} cannot be {what} (store: {self.where}): {_shown(why)}",
                 "evidence is in a bucket that answers, and that this installation may list, read and write",
                 _FIXES.get(code, _FIX),
             )
@@ -347,9 +413,24 @@ _FIXES = {
 }
 
 
+def _md5(raw: bytes) -> str:
+    """Return the header by which a store knows that it has all of it; a bucket that locks objects asks for it."""
+    return b64encode(hashlib.md5(raw, usedforsecurity=False).digest()).decode()
+
+
 def kind_of(key: str) -> str:
     """Return what a browser takes an object for, by the end of its key."""
     return {"json": "application/json", "html": "text/html"}.get(key.rpartition(".")[2], "application/octet-stream")
+
+
+def _shown(text: str) -> str:
+    """Return what a store or botocore says as people are shown it: without the user and password of an address."""
+    return visible(without_user(text)[:_MOST_SAID])
+
+
+def without_user(text: str) -> str:
+    """Return a text whose addresses are without user and password."""
+    return _USER_OF_A_URL.sub("***@", text)
 
 
 def _is_botocore(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from resources.files.object_names import ambiguous
 from resources.files.places import is_place_of_s3
+from resources.files.s3_objects import without_user
 
 
 def require_whole_in_uris(name: str, place: str) -> None:
@@ -54,11 +55,11 @@ def require_evidence_place(place: str, warehouse: str) -> None:
     """
     if not is_place_of_s3(place):
         raise ValueError(
-            f"evidence is {place!a}: it is s3://bucket/prefix, the prefix in plain letters; without it, evidence is kept in the "
+            f"evidence is {without_user(place)!a}: it is s3://bucket/prefix, the prefix in plain letters; without it, evidence is kept in the "
             "folder evidence of the home folder"
         )
     own, other = (f"{one.partition('://')[2].rstrip('/')}/" for one in (place, warehouse))
-    if warehouse.startswith(("s3:", "s3a:", "s3n:")) and (own.startswith(other) or other.startswith(own)):
+    if warehouse.lower().startswith(("s3:", "s3a:", "s3n:")) and (own.startswith(other) or other.startswith(own)):
         raise ValueError(
             f"evidence is {place}, which lies in or around the warehouse ({warehouse}): name another prefix, or a bucket of its own"
         )

@@ -9,10 +9,13 @@ import re
 from collections.abc import Mapping
 
 from manifests.errors import PlanRefused, Problem
+from manifests.file_sizes import shortened, whole_number
 from manifests.model import Mode
 from resources.settings import DEFAULT_MASTER, DEFAULT_MEMORY, DRIVER_MEMORY_KEY, Settings
 
-_SIZE = re.compile(r"([0-9]+)\s*(?:([kmgtp])b?|(b))?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18})(?:([kmgtp])b?|(b))?", re.IGNORECASE)
+_MOST = 1 << 63
+"""Bytes that are more than Spark can count."""
 _POWER = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _KIB = 1_024
 _EXECUTOR_MEMORY_KEY, _EXECUTORS_KEY = "spark.executor.memory", "spark.executor.instances"
@@ -42,7 +45,7 @@ def memory_of(settings: Settings, mode: Mode) -> tuple[int, str]:
         return size_of(DRIVER_MEMORY_KEY, said or DEFAULT_MEMORY), by
     number = spark.get(_EXECUTORS_KEY, "").strip()
     if _EXECUTOR_MEMORY_KEY in spark or number:
-        executors = int(number) if number.isdecimal() and int(number) else 1
+        executors = whole_number(number) or 1
         each = size_of(_EXECUTOR_MEMORY_KEY, spark.get(_EXECUTOR_MEMORY_KEY, _SPARKS_OWN))
         return executors * each, f"{_EXECUTOR_MEMORY_KEY} of {executors:,} executor(s)"
     return size_of(DRIVER_MEMORY_KEY, DEFAULT_MEMORY), f"the default, as no setting says {_EXECUTOR_MEMORY_KEY}"
@@ -55,13 +58,14 @@ def size_of(name: str, said: str) -> int:
         PlanRefused: if it is no size, or none at all.
     """
     found = _SIZE.fullmatch(said.strip())
-    if found is None or not int(found[1]):
+    power = 0 if found is None or found[3] else _POWER[(found[2] or "m").lower()]
+    size = 0 if found is None else int(found[1]) * int(_KIB**power)
+    if not 0 < size < _MOST:
         raise PlanRefused(
             Problem(
-                f"{name} is {said!r} in the settings",
-                "Spark's memory is a whole number with k, m, g or t: 2g, 1536m",
+                f"{name} is {shortened(said)!a} in the settings",
+                "Spark's memory is a whole number with k, m, g or t right after it: 2g, 1536m",
                 "correct it under `spark` or `spark_by_mode` in backfill.toml, or in BACKFILL_SPARK",
             )
         )
-    power = 0 if found[3] else _POWER[(found[2] or "m").lower()]
-    return int(found[1]) * int(_KIB**power)
+    return size

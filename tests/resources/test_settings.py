@@ -249,6 +249,9 @@ def test_a_home_with_a_tilde_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_p
         "gs://proofs/a",
         "s3://lake/warehouse",
         "s3://lake/warehouse/evidence",
+        "s3://lake/proofs ",
+        "s3://lake/proofs\\of",
+        "s3://lake/" + "x" * 500,
         "s3://lake/ware/../warehouse",
     ],
 )
@@ -256,6 +259,10 @@ def test_evidence_is_below_a_prefix_of_a_bucket_and_apart_from_the_warehouse(els
     catalog = {"type": "sql", "uri": f"sqlite:///{elsewhere}/catalog.db", "warehouse": "s3://lake/warehouse"}
     with pytest.raises(EnvironmentRefused, match="evidence is"):
         load_settings(evidence=place, catalog=catalog)
+    with pytest.raises(EnvironmentRefused, match="in or around the warehouse"):
+        load_settings(evidence="s3://lake/warehouse/of", catalog=catalog | {"warehouse": "S3://lake/warehouse"})
+    with pytest.raises(EnvironmentRefused, match=r"s3://\*\*\*@lake/proofs"):
+        load_settings(evidence="s3://user:password-of-tests@lake/proofs", catalog=catalog)
     apart = load_settings(evidence="s3://lake/warehouse-of-proofs/", catalog=catalog)
     assert apart.evidence_place == "s3://lake/warehouse-of-proofs"
     assert apart.shown()["evidence_folder"] == apart.evidence_place
