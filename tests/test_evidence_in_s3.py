@@ -105,6 +105,14 @@ def places(done: Verification) -> list[str]:
     return [problem.where for problem in done.everything]
 
 
+def test_properties_of_the_store_alone_leave_the_tables_where_they_are_without_any(tmp_path: Path) -> None:
+    embedded = Settings(home=tmp_path).catalog
+    store = {"s3.endpoint": "https://s3.example.org", "client.region": "eu-west-1"}
+    assert Settings(home=tmp_path, catalog=store, evidence="s3://proofs/backfill").catalog == embedded | store
+    named = store | {"uri": "https://catalog.example.org"}
+    assert Settings(home=tmp_path, catalog=named).catalog == named, "a catalog that is named is nobody's default"
+
+
 def test_everything_is_in_the_bucket_and_verified_there(world: World) -> None:
     done = verify(world.platform, data=True)
     assert [(one.run_id, one.where, one.what) for one in done.everything] == []
