@@ -130,6 +130,25 @@ def test_everything_is_in_the_bucket_and_verified_there(world: World) -> None:
     assert places(verify(world.platform)) == []
 
 
+def test_a_place_without_the_chain_that_the_ledger_knows_is_named_and_no_second_chain_is_begun(
+    world: World, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prefix with a slip of the pen, or a shell in which the setting is missing."""
+    elsewhere = f"{root_of(world)}-typo"
+    monkeypatch.setenv("BACKFILL_EVIDENCE", elsewhere)
+    found = json.loads(command("doctor", "--json").output)["findings"]
+    assert [one for one in found if one["kind"] == "journal-unlinked"] == [], "its repair would begin a second chain"
+    (one,) = (one for one in found if one["kind"] == "evidence-store")
+    assert one["where"] == elsewhere
+    assert "has no chain, and the ledger knows one of" in one["what"]
+    assert "set `evidence` (BACKFILL_EVIDENCE) to where it was" in str(one)
+    assert f"{elsewhere} has none: is `evidence` the place where it was?" in " ".join(
+        command("verify", "--all").output.split()
+    )
+    assert f"{elsewhere} has no chain" in command("init").stderr
+    assert ObjectPlace(root_of(world).bucket, elsewhere).below() == [PROBE]
+
+
 def test_every_reader_reads_it(world: World) -> None:
     platform = world.platform
     assert any(f"{root_of(world)}/fixed" in f"{step}" for step in steps(platform, "fixed"))
@@ -150,6 +169,8 @@ def test_commands_say_where_it_lies(world: World, command: Any) -> None:
     report = command("report", "fixed", "--json")
     assert report.exit_code == 0, report.output
     assert json.loads(report.output)["report"] == f"{root_of(world)}/fixed/report.html"
+    assert f"evidence: {root_of(world)}," in command("init").output
+    assert json.loads(command("init", "--json").output)["evidence"] == str(root_of(world))
     shown = command("config", "--json")
     assert json.loads(shown.output)["evidence_folder"] == str(root_of(world))
     assert world.platform.settings.catalog["s3.secret-access-key"] not in shown.output
