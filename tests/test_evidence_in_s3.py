@@ -300,6 +300,9 @@ def test_a_store_that_is_down_refuses_and_nothing_is_half_done(
         for arguments in (["publish", "delayed"], ["verify", "--all"], ["report", "fixed"], ["doctor"], ["init"]):
             done = command(*arguments)
             assert isinstance(done.exception, StoreRefused), (arguments, done.output, done.exception)
+        shown = command("status", "fixed")
+        assert shown.exit_code == 0, "where a run stands is in the ledger"
+        assert "not known: the store of the evidence does not answer" in " ".join(shown.output.split())
     assert world.snapshots() == before
     assert world.platform.ledger.run("delayed").state is RunState.VALIDATED
     publish(world.platform, "delayed")
