@@ -56,6 +56,7 @@ def evidence_store_unfit(platform: Platform) -> Iterator[Disagreement]:
             Confidence.CERTAIN,
             f"{problem.rule}: {problem.fix}",
         )
+        return
     if elsewhere := chain_elsewhere(platform):
         yield Disagreement("evidence-store", str(platform.evidence.folder), *elsewhere)
 
