@@ -50,6 +50,8 @@ ROWS_PER_FILE_KEY, DEFAULT_ROWS_PER_FILE = "spark.sql.files.maxRecordsPerFile", 
 _POSTGRES_PORT = 5432
 _MOST_DAYS, _MOST_SECONDS = 365_000, 30 * 86_400
 """A thousand years, and a month: more is a slip of the pen, and no calendar has it."""
+_OF_STORES = ("s3.", "client.")
+"""What the properties of a catalog begin with that say how a store is opened, and not which catalog it is."""
 SERVER_KEY = "spark.remote"
 """The Spark setting that has the address of a Spark Connect server, `sc://host:port`."""
 REDACTED = "***"
@@ -83,7 +85,7 @@ class Settings(BaseSettings):
     catalog_name: str = Field("lake", description="Name under which PyIceberg loads the catalog.")
     catalog: dict[str, str] = Field(
         default_factory=dict,
-        description="PyIceberg catalog properties; default: SQLite and files under the home folder.",
+        description="PyIceberg catalog properties; default: SQLite and files under the home folder, also beside properties of S3 alone.",
     )
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; default: SQLite under the home folder.")
     dagster_storage_url: str = Field(
@@ -223,16 +225,13 @@ class Settings(BaseSettings):
         if self.evidence:
             require_evidence_place(self.evidence, self.catalog.get("warehouse", ""))
         require_addresses(SERVER_KEY, self.spark, *self.spark_by_mode.values())
-        if not self.catalog:
-            object.__setattr__(
-                self,
-                "catalog",
-                {
-                    "type": "sql",
-                    "uri": f"sqlite:///{home / 'catalog.db'}",
-                    "warehouse": f"file://{home}/warehouse",  # PyIceberg takes a URI as it is written
-                },
-            )
+        if all(name.startswith(_OF_STORES) for name in self.catalog):
+            embedded = {
+                "type": "sql",
+                "uri": f"sqlite:///{home / 'catalog.db'}",
+                "warehouse": f"file://{home}/warehouse",  # PyIceberg takes a URI as it is written
+            }
+            object.__setattr__(self, "catalog", embedded | self.catalog)
         object.__setattr__(
             self, "table_folders", folders_of_tables(self.table_folders, home, self.catalog.get("warehouse", ""))
         )

@@ -105,6 +105,14 @@ def places(done: Verification) -> list[str]:
     return [problem.where for problem in done.everything]
 
 
+def test_properties_of_the_store_alone_leave_the_tables_where_they_are_without_any(tmp_path: Path) -> None:
+    embedded = Settings(home=tmp_path).catalog
+    store = {"s3.endpoint": "https://s3.example.org", "client.region": "eu-west-1"}
+    assert Settings(home=tmp_path, catalog=store, evidence="s3://proofs/backfill").catalog == embedded | store
+    named = store | {"uri": "https://catalog.example.org"}
+    assert Settings(home=tmp_path, catalog=named).catalog == named, "a catalog that is named is nobody's default"
+
+
 def test_everything_is_in_the_bucket_and_verified_there(world: World) -> None:
     done = verify(world.platform, data=True)
     assert [(one.run_id, one.where, one.what) for one in done.everything] == []
@@ -120,6 +128,25 @@ def test_everything_is_in_the_bucket_and_verified_there(world: World) -> None:
     ]
     assert "fixed/report.html" in keys
     assert places(verify(world.platform)) == []
+
+
+def test_a_place_without_the_chain_that_the_ledger_knows_is_named_and_no_second_chain_is_begun(
+    world: World, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prefix with a slip of the pen, or a shell in which the setting is missing."""
+    elsewhere = f"{root_of(world)}-typo"
+    monkeypatch.setenv("BACKFILL_EVIDENCE", elsewhere)
+    found = json.loads(command("doctor", "--json").output)["findings"]
+    assert [one for one in found if one["kind"] == "journal-unlinked"] == [], "its repair would begin a second chain"
+    (one,) = (one for one in found if one["kind"] == "evidence-store")
+    assert one["where"] == elsewhere
+    assert "has no chain, and the ledger knows one of" in one["what"]
+    assert "set `evidence` (BACKFILL_EVIDENCE) to where it was" in str(one)
+    assert f"{elsewhere} has none: is `evidence` the place where it was?" in " ".join(
+        command("verify", "--all").output.split()
+    )
+    assert f"{elsewhere} has no chain" in command("init").stderr
+    assert ObjectPlace(root_of(world).bucket, elsewhere).below() == [PROBE]
 
 
 def test_every_reader_reads_it(world: World) -> None:
@@ -142,6 +169,8 @@ def test_commands_say_where_it_lies(world: World, command: Any) -> None:
     report = command("report", "fixed", "--json")
     assert report.exit_code == 0, report.output
     assert json.loads(report.output)["report"] == f"{root_of(world)}/fixed/report.html"
+    assert f"evidence: {root_of(world)}," in command("init").output
+    assert json.loads(command("init", "--json").output)["evidence"] == str(root_of(world))
     shown = command("config", "--json")
     assert json.loads(shown.output)["evidence_folder"] == str(root_of(world))
     assert world.platform.settings.catalog["s3.secret-access-key"] not in shown.output
@@ -271,6 +300,9 @@ def test_a_store_that_is_down_refuses_and_nothing_is_half_done(
         for arguments in (["publish", "delayed"], ["verify", "--all"], ["report", "fixed"], ["doctor"], ["init"]):
             done = command(*arguments)
             assert isinstance(done.exception, StoreRefused), (arguments, done.output, done.exception)
+        shown = command("status", "fixed")
+        assert shown.exit_code == 0, "where a run stands is in the ledger"
+        assert "not known: the store of the evidence does not answer" in " ".join(shown.output.split())
     assert world.snapshots() == before
     assert world.platform.ledger.run("delayed").state is RunState.VALIDATED
     publish(world.platform, "delayed")

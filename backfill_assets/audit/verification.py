@@ -173,6 +173,8 @@ class _Check:
         wrong = list(read.journal.damages)
         if committed > read.journal.linked:  # of what was committed since then, the links may be still to come
             what = f"has no link in the chain: a process ended before it could append it; {REPAIR}"
+            if seen := self._platform.ledger.journal.links_gone():
+                what = f"the chain had {seen} link(s), and {self._platform.evidence.folder} has none: is `evidence` the place where it was?"
             wrong.append(Unexplained(f"ledger journal {read.journal.linked + 1}", what))
         try:
             with self._platform.ledger.reading() as moment:

@@ -163,6 +163,7 @@ def init(preview: bool, as_json: bool) -> None:
     from backfill_assets.declarations.products import tables_of
     from backfill_assets.defs.launch import initialise_instance
     from backfill_assets.installation import Platform
+    from backfill_assets.operations.doctor.environment import chain_elsewhere
     from backfill_assets.operations.initialise import initialise
     from resources.settings import load_settings
 
@@ -172,16 +173,26 @@ def init(preview: bool, as_json: bool) -> None:
         columns.preview(platform, as_json)
         return
     done = initialise(platform)
+    if elsewhere := chain_elsewhere(platform):
+        tell(f"{platform.evidence.folder} {elsewhere[0]}. What to do: {elsewhere[-1]}", err=True)
     held = done.references
     initialise_instance(settings)
     adopted = platform.ledger.journal.adopted
     tables = {product.name: dict(tables_of(product)) for product in platform.products}
     if as_json:
         changed = {table: columns.told(changes) for table, changes in done.columns.items()}
-        facts = {"home": str(settings.home), "tables": tables, "references": held, "adopted": adopted}
+        facts = {
+            "home": str(settings.home),
+            "evidence": settings.evidence_place,
+            "tables": tables,
+            "references": held,
+            "adopted": adopted,
+        }
         say(facts | {"columns": changed})
         return
     tell(f"ready: {settings.home}")
+    if settings.evidence:
+        tell(f"  evidence: {settings.evidence_place}, whose store gives every name away once")
     if adopted:
         tell(
             f"  adopted: {len(adopted)} run(s) of an earlier version are protected from now on, as they are today: "

@@ -20,7 +20,7 @@ from backfill_assets.cli.base import (
     tell,
 )
 from backfill_assets.cli.cost_view import as_data, took
-from manifests.errors import Refused
+from manifests.errors import Refused, StoreRefused
 from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, WAS_PUBLISHED, ChunkState, PublicationState, RunState
 
 if TYPE_CHECKING:
@@ -178,8 +178,11 @@ def _in_words(told: Mapping[str, Any]) -> str:
 
 def _changes(platform: Platform, run_id: str) -> str:
     """Say what a run changes, if a diff of it is on record; only then is looked at what it takes to read one."""
-    if not any(platform.evidence.records(run_id).glob("diff*.json")):
-        return ""
+    try:
+        if not any(platform.evidence.records(run_id).glob("diff*.json")):
+            return ""
+    except StoreRefused:  # where the run stands is the ledger's to say, and that is there
+        return "not known: the store of the evidence does not answer, and `backfill doctor` says why"
     from backfill_assets.review.diff import recorded_diff
     from backfill_assets.review.wording import in_short
 

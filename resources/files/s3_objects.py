@@ -409,6 +409,7 @@ _KEYS = (
 _FIXES = {
     "NoSuchBucket": "make the bucket, or name another one by the setting `evidence`",
     **dict.fromkeys(("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentials"), _KEYS),
+    "XAdminUserNotFound": _KEYS,  # the Versity gateway's word for a key that it does not know
     **dict.fromkeys(("ExpiredToken", "InvalidToken", "AllAccessDisabled", "AccountProblem"), _KEYS),
 }
 

@@ -204,6 +204,17 @@ class Journal:
                 )
             )
 
+    def links_gone(self) -> int:
+        """Return how many links there were when the newest entry was written, if the chain has none now; else 0.
+
+        The chain is lost then, or another place is asked than the one it is in.
+        """
+        if self.chain is None or self.chain.length():
+            return 0
+        with self.engine.connect() as connection:
+            last = _last(connection)
+        return 0 if last is None else read_entry(last).follows
+
     def _newest(self) -> int:
         with self.engine.connect() as connection:
             return newest(connection)

@@ -57,6 +57,22 @@ def evidence_store_unfit(platform: Platform) -> Iterator[Disagreement]:
             Confidence.CERTAIN,
             f"{problem.rule}: {problem.fix}",
         )
+        return
+    if elsewhere := chain_elsewhere(platform):
+        yield Disagreement("evidence-store", str(platform.evidence.folder), *elsewhere)
+
+
+def chain_elsewhere(platform: Platform) -> tuple[str, Confidence, str] | None:
+    """Say what is wrong, how sure, and what to do, where the ledger knows a chain and the place of the evidence has none."""
+    seen = platform.ledger.journal.links_gone()
+    if not seen:
+        return None
+    what = f"has no chain, and the ledger knows one of {seen} link(s) at least: it lies elsewhere, or is lost"
+    fix = (
+        "set `evidence` (BACKFILL_EVIDENCE) to where it was when the ledger was last written, in every process and on every "
+        "host; if it is lost, put it back from a backup. What is done before begins a second chain"
+    )
+    return what, Confidence.CERTAIN, fix
 
 
 def policy_file_that_differs(platform: Platform) -> Iterator[Disagreement]:

@@ -43,6 +43,8 @@ def unexplained_changes(platform: Platform) -> Iterator[Disagreement]:
             Confidence.CERTAIN,
             "find out who has changed it; put back what `backfill verify` says was there, or the ledger from its backup",
         )
+    if platform.ledger.journal.links_gone():
+        return  # a chain that is elsewhere, or lost, is told as such: a link here would begin a second one
     if journal.length > journal.linked and not _is_linked_soon(platform, journal.length, links):
         yield Disagreement(
             "journal-unlinked",
