@@ -36,7 +36,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import diff_here
 from backfill_assets.ui.pages import make_pages
-from manifests.errors import StoreRefused
+from manifests.errors import EnvironmentRefused, StoreRefused
 from manifests.lifecycle import RunState
 from resources.evidence import object_bundles
 from resources.evidence.store import INDEX, PROBE
@@ -140,12 +140,14 @@ def test_a_place_without_the_chain_that_the_ledger_knows_is_named_and_no_second_
     assert [one for one in found if one["kind"] == "journal-unlinked"] == [], "its repair would begin a second chain"
     (one,) = (one for one in found if one["kind"] == "evidence-store")
     assert one["where"] == elsewhere
-    assert "has no chain, and the ledger knows one of" in one["what"]
-    assert "set `evidence` (BACKFILL_EVIDENCE) to where it was" in str(one)
+    assert f"{elsewhere}/_chain has no link, and the ledger's entry" in one["what"]
+    assert "set `evidence` (or `home`) to where the chain is" in str(one)
     assert f"{elsewhere} has none: is `evidence` the place where it was?" in " ".join(
         command("verify", "--all").output.split()
     )
-    assert f"{elsewhere} has no chain" in command("init").stderr
+    refused = command("init").exception
+    assert isinstance(refused, EnvironmentRefused)
+    assert f"{elsewhere}/_chain has no link" in str(refused)
     assert ObjectPlace(root_of(world).bucket, elsewhere).below() == [PROBE]
 
 
