@@ -48,6 +48,7 @@ class Shop:
         self.tokens: dict[str, float] = {}
         self.given_tokens = 0
         self.token_seconds = 3600
+        self.token_clock: Callable[[], float] = time.monotonic  # what tokens expire by
         self.jobs: dict[str, dict[str, Any]] = {}
         self.polls_until_done = 2
         self.echo = ""
@@ -156,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with shop.lock:
             shop.given_tokens += 1
             token = f"access-{shop.given_tokens:06d}-{shop.random.randrange(10**9)}"
-            shop.tokens = {token: time.monotonic() + shop.token_seconds}
+            shop.tokens = {token: shop.token_clock() + shop.token_seconds}
         self._send(200, json.dumps({"access_token": token, "expires_in": shop.token_seconds}).encode())
 
     def _serve(self, method: str) -> None:
@@ -187,7 +188,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _is_known(self) -> bool:
         said = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        return said == STATIC_TOKEN or self.server.shop.tokens.get(said, 0.0) > time.monotonic()
+        return said == STATIC_TOKEN or self.server.shop.tokens.get(said, 0.0) > self.server.shop.token_clock()
 
     def _fail(self, fault: str, body: bytes) -> None:
         if fault == "reset":

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from click.testing import CliRunner
 
 import backfill_assets as ba
 from backfill_assets.cli.command import cli
+from backfill_assets.extraction import http_client
 from backfill_assets.extraction.archive import alone_with
+from backfill_assets.extraction.credentials import Credentials
 from backfill_assets.extraction.extracting import extract
 from backfill_assets.extraction.pacing import Pace
 from backfill_assets.extraction.questions import question
@@ -326,10 +329,17 @@ def test_an_answer_that_is_none_is_asked_for_again(platform: Platform, shop: Sho
     assert record.requests == record.responses + 2
 
 
-def test_a_token_is_renewed_before_it_expires(platform: Platform, shop: Shop) -> None:
-    shop.token_seconds = 1
-    (feed,) = with_feed(limit=ba.RateLimit(2, 0.3)).apis
-    record = asked(platform, feed, ids="1..800")
+def test_a_token_is_renewed_before_it_expires(platform: Platform, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a clock that only requests move, so that a busy machine cannot expire a token: 0.1 s for the first token, 0.95 s for all else
+    seconds = [0.0]
+
+    def at_the_server() -> float:
+        seconds[0] += 0.95 if shop.tokens else 0.1
+        return seconds[0]
+
+    shop.token_seconds, shop.token_clock = 10, at_the_server
+    monkeypatch.setattr(http_client, "Credentials", partial(Credentials, clock=lambda: seconds[0]))
+    record = asked(platform, ids="1..800")
     assert record.state is ExtractionState.COMPLETE
     assert shop.given_tokens >= 2
     assert record.requests == record.responses  # none was refused
