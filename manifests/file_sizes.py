@@ -20,7 +20,8 @@ _SPARE = 4
 """A chunk may have more rows than is known by this part of a file, before they begin another one."""
 _SIZES_LOOKED_AT = 64
 """Of very many chunks that are cut, so many are looked at: from the smallest to the largest, evenly."""
-_DIGITS = re.compile("[0-9]{1,18}")
+_DIGITS = re.compile("[0-9]{1,19}")
+_MOST_OF_LONG = 2**63 - 1
 _SHOWN = 40
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1_024
@@ -55,8 +56,8 @@ class FileSizes:
 
 
 def whole_number(said: str) -> int | None:
-    """Return the number that a setting or a property says; None if it is none, or has more digits than any that means something."""
-    return int(said) if _DIGITS.fullmatch(said) else None
+    """Return the number that a setting or a property says; None if it is none, or larger than the 64 bits that Java reads it into."""
+    return int(said) if _DIGITS.fullmatch(said) and int(said) <= _MOST_OF_LONG else None
 
 
 def shortened(said: str) -> str:

@@ -263,7 +263,7 @@ def test_memory_that_spark_would_not_read_is_none(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["0", "-5", "1e8", "128MB", "\N{FULLWIDTH DIGIT NINE}" * 6, "9" * 5_000, "\N{SUPERSCRIPT TWO}"]
+    "said", ["0", "-5", "1e8", "128MB", str(2**63), "\N{FULLWIDTH DIGIT NINE}" * 6, "9" * 5_000, "\N{SUPERSCRIPT TWO}"]
 )
 def test_a_property_or_a_setting_that_is_no_number_crashes_nothing(said: str) -> None:
     target, manifest = mock.Mock(file_size_bytes=None), mock.Mock()
@@ -273,3 +273,10 @@ def test_a_property_or_a_setting_that_is_no_number_crashes_nothing(said: str) ->
         declared_file_size(target, {FILE_SIZE_PROPERTY: said}, manifest)
     assert len(refused.value.problems[0].what) < 120
     assert rows_of_settings({ROWS_PER_FILE_KEY: said}) is None
+
+
+@pytest.mark.parametrize("said", [str((1 << 40) + 1), str(2**63 - 1)])
+def test_a_table_whose_writers_are_to_begin_no_second_file_has_the_largest_files_there_are(said: str) -> None:
+    target, manifest = mock.Mock(file_size_bytes=None), mock.Mock()
+    manifest.target.file_size_bytes = None
+    assert declared_file_size(target, {FILE_SIZE_PROPERTY: said}, manifest) == (1 << 40, FILE_SIZE_PROPERTY)

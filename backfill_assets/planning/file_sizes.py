@@ -57,6 +57,8 @@ _LINEAGE = (*LINEAGE_COLUMNS, *LATER_LINEAGE_COLUMNS)
 def declared_file_size(target: TargetTable, properties: Mapping[str, str], manifest: RunManifest) -> tuple[int, str]:
     """Return how large files become, and who says so: the manifest, else the declaration, else the table, else nobody.
 
+    A table whose property is beyond every size (its writers are to begin no second file) has files of the largest size there is.
+
     Raises:
         PlanRefused: if what the table says is no such size.
     """
@@ -68,15 +70,15 @@ def declared_file_size(target: TargetTable, properties: Mapping[str, str], manif
     if said is None:
         return DEFAULT_FILE_SIZE, "the default"
     size = whole_number(said)
-    if size is None or not least <= size <= most:
+    if size is None or size < least:
         raise PlanRefused(
             Problem(
                 f"{FILE_SIZE_PROPERTY} of {target.name} is {shortened(said)!a}",
-                f"a file has a size of {least:,} to {most:,} bytes",
+                f"a file has a size of {least:,} bytes or more",
                 "correct the table's property, or name target.fileSizeBytes",
             )
         )
-    return size, FILE_SIZE_PROPERTY
+    return min(size, most), FILE_SIZE_PROPERTY
 
 
 def with_file_sizes(
