@@ -32,7 +32,7 @@ from resources.ledger.journal import (
     newest,
     newest_link,
 )
-from resources.ledger.journal_entries import read_entry
+from resources.ledger.journal_entries import Entry, read_entry
 from resources.ledger.journaled_rows import (
     INSTALLATION,
     JOURNALED,
@@ -187,13 +187,7 @@ class Journal:
         Raises:
             EnvironmentRefused: if there is such an entry.
         """
-        with self.engine.connect() as connection:
-            if not sa.inspect(connection).has_table(journal.name):
-                return
-            query = sa.select(journal).where(OF_THIS_PROJECT).order_by(journal.c.number.desc())
-            with unforgiving(connection):
-                found = map(read_entry, connection.execute(query).yield_per(_BATCH))
-                known = next((one for one in found if one.follows), None)
+        known = self._entry_after_a_link()
         if known is not None:
             raise EnvironmentRefused(
                 Problem(
@@ -205,15 +199,24 @@ class Journal:
             )
 
     def links_gone(self) -> int:
-        """Return how many links there were when the newest entry was written, if the chain has none now; else 0.
+        """Return how many links there were when an entry was written, the newest that knows of any, if the chain has none now; else 0.
 
         The chain is lost then, or another place is asked than the one it is in.
         """
         if self.chain is None or self.chain.length():
             return 0
+        known = self._entry_after_a_link()
+        return 0 if known is None else known.follows
+
+    def _entry_after_a_link(self) -> Entry | None:
+        """Return the newest entry that was written when the chain had links; None if there is none."""
         with self.engine.connect() as connection:
-            last = _last(connection)
-        return 0 if last is None else read_entry(last).follows
+            if not sa.inspect(connection).has_table(journal.name):
+                return None
+            query = sa.select(journal).where(OF_THIS_PROJECT).order_by(journal.c.number.desc())
+            with unforgiving(connection):
+                found = map(read_entry, connection.execute(query).yield_per(_BATCH))
+                return next((one for one in found if one.follows), None)
 
     def _newest(self) -> int:
         with self.engine.connect() as connection:

@@ -1,14 +1,17 @@
-"""A ledger and a catalog of its own for each test, on SQLite below the test's folder and on a PostgreSQL server."""
+"""A ledger and a catalog of its own for each test, on SQLite below the test's folder and on a PostgreSQL server; and a small S3."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from servers import Postgres
+from small_s3 import SmallStore, small_store
 from support import catalog_properties
 
+from resources.files import s3_objects
 from resources.lakehouse.facade import Lakehouse
 from resources.ledger.facade import Ledger
 
@@ -61,3 +64,17 @@ def lakehouse(catalog: dict[str, str]) -> Iterator[Lakehouse]:
     opened.create_catalog()
     yield opened
     opened.catalog.close()
+
+
+@pytest.fixture
+def small() -> Iterator[SmallStore]:
+    """A store of objects in this process."""
+    with small_store() as server:
+        yield server
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Ask a store again at once, where seconds would be waited."""
+    with mock.patch.object(s3_objects, "_WAITS", (0.01, 0.02, 0.05)):
+        yield

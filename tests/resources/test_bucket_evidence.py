@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,12 @@ from resources.evidence.chain import START, Chain
 from resources.evidence.object_chain import ObjectChain, chain_in
 from resources.evidence.probing import require_fit
 from resources.evidence.store import INDEX, PROBE, SEALED, EvidenceStore, examine
-from resources.files import s3_objects
 from resources.files.botocore_private import StoreClock
 from resources.files.kept_files import read_kept
 from resources.files.places import ObjectPlace, object_place
 from resources.files.s3_objects import Bucket
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 RUN = "restate-2012"
 FILES: dict[str, Any] = {"chunks.json": [{"chunk": "2012-01", "rows": 3}], "plan.json": {"run": RUN}}
@@ -41,18 +42,6 @@ OTHERS = FILES | {"chunks.json": ["of another"]}
 FORK = multiprocessing.get_context("fork")
 REQUESTS = len(FILES) + 3
 """Objects that sealing makes: what is begun, the link, each file, the list."""
-
-
-@pytest.fixture(autouse=True)
-def impatient() -> Iterator[None]:
-    with mock.patch.object(s3_objects, "_WAITS", (0.01, 0.02, 0.05)):
-        yield
-
-
-@pytest.fixture
-def small() -> Iterator[SmallStore]:
-    with small_store() as server:
-        yield server
 
 
 @pytest.fixture(params=["small", pytest.param("disk_store", marks=pytest.mark.servers)])

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from small_s3 import Kept, SmallStore, _Handler, _Page, small_store
+from small_s3 import Kept, SmallStore, _Handler, _Page
 from starlette.testclient import TestClient
 
 from backfill_assets.defs.addresses import PREFIX
@@ -28,20 +28,10 @@ from resources.files.kept_files import sha256_of_file
 from resources.files.places import ObjectPlace, object_place
 from resources.files.s3_objects import Bucket
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 RUN = "restate-2012"
 FILES: dict[str, Any] = {"chunks.json": [{"chunk": "2012-01", "rows": 3}], "plan.json": {"run": RUN}}
-
-
-@pytest.fixture(autouse=True)
-def impatient() -> Iterator[None]:
-    with mock.patch.object(s3_objects, "_WAITS", (0.01, 0.02, 0.05)):
-        yield
-
-
-@pytest.fixture
-def small() -> Iterator[SmallStore]:
-    with small_store() as server:
-        yield server
 
 
 def place_in(server: SmallStore, **properties: str) -> ObjectPlace:
