@@ -3,7 +3,7 @@
 PySpark's functions are a server's or a JVM's in a whole process: the tests' own process has a JVM. What is found is printed as
 JSON; what it has to be is `test_spark_elsewhere.py`'s.
 
-    python tests/elsewhere_core.py whole|session|approved|another|staged|result|refused|real
+    python tests/elsewhere_core.py whole|session|approved|another|staged|result|refused|real|year|part|batches
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from backfill_assets.defs.launch import announce_approval, initialise_instance
 from backfill_assets.ingestion.deliveries import load_delivery
 from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
+from backfill_assets.planning.resolve import preview
 from backfill_assets.publication.undoing import rollback
+from backfill_assets.staging import stopping
+from backfill_assets.staging.executor import stage_chunks
 from backfill_assets.staging.unsteady import unsteady
 from manifests.errors import Refused
 from manifests.model import Mode
@@ -255,6 +258,36 @@ def real() -> dict[str, Any]:
     }
 
 
+def year() -> dict[str, Any]:
+    """Make a run of the whole year, a month a batch, whose batches read one and a half times what its limit allows in ten minutes."""
+    world, limits = made(), {"maxChunksPerJob": 1, "maxRunsInParallel": 2}
+    plan = preview(world.platform, world.manifest("unpaced", target=world.scope(START, END), limits=limits))
+    pace = sum(chunk.reads.rows for chunk in plan.chunks) // 15
+    world.approved(world.manifest(RUN, target=world.scope(START, END), limits=limits | {"maxRowsPerMinute": pace}))
+    return {"chunks": len(plan.chunks), "pace": pace}
+
+
+def part() -> dict[str, Any]:
+    """Compute every other chunk of a run, from the first or the second on, as ELSEWHERE_PART says: another process has the others."""
+    world = opened()
+    keys = [chunk.key for chunk in world.platform.ledger.run(RUN).plan.chunks][int(os.environ["ELSEWHERE_PART"]) :: 2]
+    with stopping.launched(world.platform, RUN):
+        done = stage_chunks(world.platform, RUN, keys)
+    return {"computed": done.computed, "failed": done.failed}
+
+
+def batches() -> dict[str, Any]:
+    """Say when each batch of a run was computed, and how many rows it has read."""
+    attempts = opened().platform.ledger.attempts(RUN)
+    return {
+        "batches": [
+            (one.started_at.isoformat(), one.ended_at.isoformat(), json.loads(one.measures)["range_rows"])
+            for one in attempts
+            if one.ended_at is not None
+        ]
+    }
+
+
 def refused() -> dict[str, Any]:
     """Stage a run whose workers are of other code; say what is refused, and what was written."""
     world = made()
@@ -273,7 +306,6 @@ def refused() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    done = {one.__name__: one for one in (whole, session, approved, another, staged, result, refused, real)}[
-        sys.argv[1]
-    ]()
+    known = (whole, session, approved, another, staged, result, refused, real, year, part, batches)
+    done = {one.__name__: one for one in known}[sys.argv[1]]()
     print("FOUND " + json.dumps(done, default=str))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from elsewhere import SMALL, Services, core, same, services_in
 from real_servers.processes import MissingServerError
 from real_servers.rest_catalog import rest_catalog
 from real_servers.spark import cluster, environment_of
+
+from benchmarks.pace import most_in_ten_minutes
 
 pytestmark = pytest.mark.servers
 
@@ -107,3 +111,31 @@ def test_the_real_log_has_the_digests_of_local_spark_on_a_connect_server(
         environment = apart.environment("real-on-server", {"spark.remote": server.address})
         found = core("real", environment | {"ELSEWHERE_LOG": str(real_log)}, apart.folder)
     assert found == real_local
+
+
+# --- a limit, by the clock on the wall ----------------------------------------------------------------------------------
+
+
+def test_two_launches_on_a_cluster_read_no_more_in_any_ten_minutes_than_the_limit_allows(
+    services: Services, master: str
+) -> None:
+    if "CLUSTER_PACE" not in os.environ:
+        pytest.skip("no pace is measured on a cluster: that takes a quarter of an hour (set CLUSTER_PACE)")
+    shared = services.on_cluster(master) | {"spark.cores.max": "1"}
+    environment = services.environment("paced", shared)
+    planned = core("year", environment, services.folder)
+    assert planned["chunks"] == 12
+    with ThreadPoolExecutor(2) as launches:
+        parts = [environment | {"ELSEWHERE_PART": str(number)} for number in range(2)]
+        done = [launches.submit(core, "part", one, services.folder) for one in parts]
+        computed = [one.result() for one in done]
+    assert [(len(one["computed"]), one["failed"]) for one in computed] == [(6, {}), (6, {})]
+    found = [
+        (datetime.fromisoformat(begin), datetime.fromisoformat(end), rows)
+        for begin, end, rows in core("batches", environment, services.folder)["batches"]
+    ]
+    worst, minutes = most_in_ten_minutes(found), (found[-1][1] - found[0][0]).total_seconds() / 60
+    print(f"{len(found)} batches, {sum(rows for *_, rows in found)} rows in {minutes:.1f} minutes by two launches")
+    print(f"the most of any 10 minutes: {worst} rows; the limit allows {10 * planned['pace']}")
+    assert minutes > 5
+    assert 0 < worst <= 10 * planned["pace"]
