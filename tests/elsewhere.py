@@ -27,21 +27,23 @@ RUN = "elsewhere"
 CORE = str(ROOT / "tests" / "elsewhere_core.py")
 
 
-def process(arguments: list[str], environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+def process(
+    arguments: list[str], environment: Mapping[str, str], folder: Path, seconds: float = 900
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         env=dict(environment),
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=seconds,
         check=False,
     )
 
 
-def core(action: str, environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
-    """Return what `elsewhere_core.py` finds."""
-    return found_by(process([CORE, action], environment, folder))
+def core(action: str, environment: Mapping[str, str], folder: Path, seconds: float = 900) -> dict[str, Any]:
+    """Return what `elsewhere_core.py` finds, in so many seconds at the most."""
+    return found_by(process([CORE, action], environment, folder, seconds))
 
 
 def found_by(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_two_launches_on_a_cluster_read_no_more_in_any_ten_minutes_than_the_limi
     assert planned["chunks"] == 12
     with ThreadPoolExecutor(2) as launches:
         parts = [environment | {"ELSEWHERE_PART": str(number)} for number in range(2)]
-        done = [launches.submit(core, "part", one, services.folder) for one in parts]
+        done = [launches.submit(core, "part", one, services.folder, 3_000) for one in parts]
         computed = [one.result() for one in done]
     assert [(len(one["computed"]), one["failed"]) for one in computed] == [(6, {}), (6, {})]
     found = [
