@@ -20,7 +20,7 @@ from backfill_assets.evidence.seals import Sealed
 from backfill_assets.installation import Platform
 from manifests.further_sources import PinnedSource
 from manifests.model import DayRange
-from resources.lakehouse.contents import hash_of, said_of, sha256_at
+from resources.lakehouse.contents import hash_of, proven_sha256, said_of
 from resources.lakehouse.facade import before
 from resources.lakehouse.scopes import any_of
 from resources.lakehouse.snapshots import (
@@ -103,7 +103,7 @@ class Inputs:
         known = (
             hash_of(entry.place, seen.by_id.get(entry.snapshot_id or 0)) if str(entry.snapshot_id) in loads else None
         )
-        found = self._hash(seen, entry.file.file_path)
+        found = self._hash(seen, entry.file.file_path, known or "")
         if found is None:
             report.add(where, "was read by it, and is missing", "a file", "nothing")
         elif found[0] != entry.file.file_size_in_bytes:
@@ -112,10 +112,10 @@ class Inputs:
             report.add(where, "was read by it, and was changed", f"SHA-256 {known}", f"SHA-256 {found[1]}")
         return known is not None
 
-    def _hash(self, seen: Seen, path: str) -> tuple[int, str] | None:
+    def _hash(self, seen: Seen, path: str, expected: str) -> tuple[int, str] | None:
         if (seen.name, path) not in self._hashes:
             try:
-                found = len(seen.table.io.new_input(path)), sha256_at(seen.table, path)
+                found = len(seen.table.io.new_input(path)), proven_sha256(seen.table, path, expected)
             except FileNotFoundError:
                 found = None
             self._hashes[seen.name, path] = found
@@ -129,7 +129,7 @@ class Inputs:
         if seen is None:
             return False
         where, expected = f"{facts['kind']} {facts['path']}", f"SHA-256 {facts['sha256']}"
-        found = self._hash(seen, facts["path"])
+        found = self._hash(seen, facts["path"], facts["sha256"])
         if found is None and place_of(facts["path"]) in collected:
             return True
         if found is None:

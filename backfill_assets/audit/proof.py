@@ -51,7 +51,7 @@ def check_rows(storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], in_us
     for file in [*chunk["files"], *chunk["derived"]]:
         is_computed = file in chunk["files"]
         place = place_of(file["path"])
-        raw = _content(storage, place, in_use, proof)
+        raw = _content(storage, place, file.get("sha256") or "", in_use, proof)
         if raw is None:
             continue
         _hold(place, raw, file, proof)
@@ -66,9 +66,9 @@ def check_rows(storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], in_us
     return proof
 
 
-def _content(storage: Storage, place: str, in_use: Container[str], proof: ChunkProof) -> bytes | None:
+def _content(storage: Storage, place: str, sha256: str, in_use: Container[str], proof: ChunkProof) -> bytes | None:
     try:
-        return storage.content(place)
+        return storage.content(place, sha256=sha256)
     except FileNotFoundError:
         if place in in_use:
             proof.problems.append(FileProblem(place, "is missing, and a snapshot references it"))
@@ -93,12 +93,13 @@ def _hold(place: str, raw: bytes, file: Mapping[str, Any], proof: ChunkProof) ->
 def _digest(storage: Storage, sealed: Sealed, chunk: Mapping[str, Any], places: list[str], proof: ChunkProof) -> None:
     """Compute the digest of a chunk's rows again, of the columns that it was made of."""
     digest: RowDigest | None = None
+    known = {place_of(file["path"]): file.get("sha256") or "" for file in chunk["files"]}
     place = ""
 
     def rows() -> Iterator[pl.DataFrame]:
         nonlocal place
         for place in places:
-            frame = pl.read_parquet(BytesIO(storage.content(place)), hive_partitioning=False)
+            frame = pl.read_parquet(BytesIO(storage.content(place, sha256=known[place])), hive_partitioning=False)
             yield by_key(frame, sealed.target.key)[0]
 
     try:

@@ -79,7 +79,7 @@ def read_by_schema(
     """
     at, schema, uuid = f"{where} {entry.place}", seen.table.schema(), str(seen.table.metadata.table_uuid)
     try:
-        raw = storage.content(entry.place)
+        raw = storage.content(entry.place, sha256="" if file is None else file.get("sha256") or "")
     except OSError as error:
         if file is None:
             report.add(at, f"cannot be read: {error}")

@@ -23,6 +23,8 @@ _MOST = 1_000
 _BLOCK = 8 << 20
 """Bytes that are read at once: of a store, by one request."""
 _OTHER_BLOCK, _OTHER_BLOCKS = 5 << 20, 3
+_READINGS = 4
+"""How often a store's file is read until two readings, one after the other, are alike."""
 
 
 def content_property(table: Table, paths: Sequence[str]) -> dict[str, str]:
@@ -33,7 +35,7 @@ def content_property(table: Table, paths: Sequence[str]) -> dict[str, str]:
     """
     if not paths or len(paths) > _MOST:
         return {}
-    return {CONTENT_PROPERTY: json.dumps({_name(path): sha256_at(table, path) for path in sorted(paths)})}
+    return {CONTENT_PROPERTY: json.dumps({_name(path): proven_sha256(table, path) for path in sorted(paths)})}
 
 
 def sha256_at(table: Table, path: str, *, otherwise: bool = False) -> str:
@@ -55,6 +57,25 @@ def sha256_at(table: Table, path: str, *, otherwise: bool = False) -> str:
             require_seen(filesystem, name, error)
         raise
     return found.hexdigest()
+
+
+def proven_sha256(table: Table, path: str, expected: str = "") -> str:
+    """Return the SHA-256 (hex) of a file of a table, as evidence has it: of a store no single answer says it.
+
+    An answer that was cut on its way may have its full length. So what a store gives is read once more, cut elsewhere, unless it has the
+    hash that is expected of it.
+
+    Raises:
+        OSError: if it cannot be read, or has another hash each time; FileNotFoundError if it is not there.
+    """
+    found = sha256_at(table, path)
+    if found == expected or is_local(path):
+        return found
+    for reading in range(1, _READINGS):
+        before, found = found, sha256_at(table, path, otherwise=reading % 2 == 1)
+        if found == before:
+            return found
+    raise OSError(f"readings of {path}, one after the other, have other bytes")
 
 
 def said_of(snapshots: Iterable[Snapshot]) -> dict[str, str]:

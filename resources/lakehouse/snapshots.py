@@ -7,7 +7,6 @@ commits are `commits`'s.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from calendar import monthrange
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType, TimestamptzType
 
+from resources.lakehouse.contents import proven_sha256
 from resources.lakehouse.file_access import says_how_files_are_opened
 from resources.lakehouse.pyiceberg_private import may_hold
 from resources.lakehouse.scopes import DAY_MICROSECONDS
@@ -150,10 +150,9 @@ def hashed(table: Table, path: str) -> Facts:
     """Return path, bytes and SHA-256 (hex) of a file of a table's metadata.
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if it cannot be read, or of a store has other bytes each time it is.
     """
-    raw = content(table, path)
-    return {"path": path, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    return {"path": path, "bytes": len(table.io.new_input(path)), "sha256": proven_sha256(table, path)}
 
 
 def all_hashed(table: Table, paths: Sequence[str]) -> list[Facts]:
@@ -175,16 +174,6 @@ def lineage_from(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
     while found is not None:
         yield found
         found = by_id.pop(found.parent_snapshot_id or 0, None)
-
-
-def content(table: Table, path: str) -> bytes:
-    """Return a whole file, as it lies there now.
-
-    Raises:
-        OSError: if it cannot be read; FileNotFoundError if it is not there.
-    """
-    with table.io.new_input(path).open() as stream:
-        return bytes(stream.read())
 
 
 def manifests_of(table: Table, snapshot: Snapshot) -> list[ManifestFile]:

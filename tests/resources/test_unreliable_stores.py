@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -37,8 +39,10 @@ from manifests.log_ranges import LogRange
 from manifests.staged_file import StagedFile
 from resources.files import stores
 from resources.files.stores import NO_STORE, StoreAccess
+from resources.lakehouse.contents import CONTENT_PROPERTY, content_property
 from resources.lakehouse.file_access import access_to
 from resources.lakehouse.gated_contents import require_gated_contents
+from resources.lakehouse.snapshots import hashed
 from resources.lakehouse.storage import Storage
 from resources.settings import load_settings
 from resources.spark.chunk_work import ChunkWork, in_worker, task_text
@@ -336,3 +340,52 @@ def test_files_of_a_store_are_in_memory_one_at_a_time(
         assert most <= 1
         assert sum(frame.height for frame in in_key_order(old, {"number": pl.col("number")}, ["number"])) == 40
         assert most <= 1
+
+
+@pytest.mark.servers
+def test_no_hash_is_kept_of_an_answer_that_was_cut(proxy: Proxy, access: StoreAccess, folder: str) -> None:
+    """What evidence says of a file is what every later reading is held against."""
+    path, raw = f"{folder}/outline.parquet", parquet(10_000)
+    with stores.opened_by(access):
+        put(path, raw)
+    table, known = table_with(access, folder), hashlib.sha256(raw).hexdigest()
+    cut = iter([CUT])
+    proxy.answers = lambda method, _: next(cut, None) if method == "GET" else None
+    assert hashed(table, path) == {"path": path, "bytes": len(raw), "sha256": known}
+    cut = iter([CUT])
+    assert json.loads(content_property(table, [path])[CONTENT_PROPERTY]) == {"outline.parquet": known}
+    proxy.answers = lambda method, _: CUT if method == "GET" else None
+    for read in (hashed, lambda *given: content_property(given[0], [given[1]])):
+        with pytest.raises(OSError, match="have other bytes"):
+            read(table, path)
+
+
+@pytest.mark.servers
+def test_a_cut_answer_accuses_nobody(proxy: Proxy, access: StoreAccess, folder: str) -> None:
+    path, raw = f"{folder}/a.parquet", parquet(10_000)
+    with stores.opened_by(access):
+        put(path, raw)
+    storage, place, known = Storage(table_with(access, folder)), stores.place_of(path), hashlib.sha256(raw).hexdigest()
+
+    with stores.opened_by(access):
+        put(f"{path}-other", raw[::-1])
+
+    def read(expected: str, *cut: int) -> tuple[bytes | None, int]:
+        """Return what is read while these requests are cut, None where nobody can say; and the number of requests."""
+        proxy.answers, asked = (lambda *_: None), []
+        storage.content(f"{place}-other")  # where an answer is cut there is what lay in memory: not this very file
+
+        def answers(method: str, _path: str) -> str | None:
+            asked.append(method)
+            return CUT if method == "GET" and asked.count("GET") in cut else None
+
+        proxy.answers = answers
+        with suppress(OSError):
+            return storage.content(place, sha256=expected), asked.count("GET")
+        return None, asked.count("GET")
+
+    assert read(known) == (raw, 1), "what it is to be is believed at once"
+    assert read(known[::-1])[0] == raw, "it is another file, and that is certain"
+    assert [read("", cut)[0] for cut in range(1, 4)] == [None, None, None]
+    assert read(known, 1)[0] is None
+    assert read(known, 2) == (raw, 1)
