@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow.parquet as pq
 from pyarrow import ArrowException, BufferReader
@@ -32,11 +33,30 @@ from resources.lakehouse.storage import ask_each
 
 @dataclass(frozen=True)
 class Footer:
-    """What a commit takes over from a Parquet file: its size in bytes, its footer, and the footer's SHA-256 (hex)."""
+    """What a commit takes over from a Parquet file: its size in bytes, and its footer."""
 
+    path: str
     size: int
-    sha256: str
-    metadata: pq.FileMetaData
+    raw: bytes
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 (hex) of the footer."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """The footer as it is read; not kept: of very many files it takes more memory than all else.
+
+        Raises:
+            PublicationRefused: if it is none.
+        """
+        reader = pq.ParquetReader()  # by itself, without what `read_metadata` finds out of columns within columns
+        try:
+            reader.open(BufferReader(self.raw))
+        except (OSError, ArrowException) as error:  # of bytes that were read: they are no footer
+            raise _damaged(self.path, error) from error
+        return reader.metadata
 
 
 def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | None = None) -> list[DataFile]:
@@ -91,7 +111,7 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
     """Read the footers of Parquet files, each once; order kept.
 
     Raises:
-        PublicationRefused: for a file that is not there, or has no footer: it is not the one that was gated.
+        PublicationRefused: for a file that is not there: it is not the one that was gated.
         EnvironmentRefused: for a file that could not be read just now: nothing is known of it.
     """
 
@@ -100,7 +120,7 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
             file = table.io.new_input(path)
             with file.open() as stream:
                 size = len(file)
-                raw = read_footer(stream, size)
+                return Footer(path, size, read_footer(stream, size))
         except FileNotFoundError as error:
             raise _damaged(path, error) from error
         except OSError as error:
@@ -111,10 +131,6 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
                     "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
                 )
             ) from error
-        try:
-            return Footer(size, hashlib.sha256(raw).hexdigest(), pq.read_metadata(BufferReader(raw)))
-        except (OSError, ArrowException) as error:  # of bytes that were read: they are no footer
-            raise _damaged(path, error) from error
 
     return ask_each(footer_of, paths)
 
@@ -160,7 +176,11 @@ def require_gated_bytes(table: Table, staged: Sequence[StagedFile]) -> None:
         PublicationRefused: if one is gone, or has another footer or content.
         EnvironmentRefused: if one could not be read just now.
     """
-    _require_same_footers(staged, footers_of(table, [file.path for file in staged]))
+    footers = footers_of(table, [file.path for file in staged])
+    for file, footer in zip(staged, footers, strict=True):
+        if not file.footer:  # no hash of it is on record: it is a footer at least
+            _ = footer.metadata
+    _require_same_footers(staged, footers)
     require_gated_contents(table, staged)
 
 
