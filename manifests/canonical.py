@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined] # typeshed lacks the first
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -24,6 +25,9 @@ LATER: Mapping[str, Any] = MappingProxyType({"later": True})
 
 _ITEMS_OF_A_PIECE = 1_000
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_pieces_of = c_make_encoder(None, _ENCODER.default, encode_basestring, None, ":", ",", True, False, False)
+"""What `_ENCODER` makes anew for each text: twice the time of most of them."""
+_DECODER = json.JSONDecoder()
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _known_fields: dict[type, tuple[tuple[str, Any], ...]] = {}
 _known_readers: dict[Any, TypeAdapter[Any]] = {}
@@ -126,8 +130,25 @@ def canonical_pieces(value: Any) -> Iterator[str]:
 
 
 def canonical_json_of_plain(data: Any) -> str:
-    """Return the canonical JSON of what is plain data already: cells of the ledger, by the thousand."""
-    return _ENCODER.encode(data)
+    """Return the canonical JSON of what is plain data already: cells of the ledger, by the thousand.
+
+    Raises:
+        ValueError, TypeError, RecursionError: of what JSON cannot say.
+    """
+    return encode_basestring(data) if type(data) is str else "".join(_pieces_of(data, 0))
+
+
+def data_of(text: str) -> Any:
+    """Return what the text of JSON says; one without blanks around it, as canonical JSON is, in half the time of `json.loads`.
+
+    Raises:
+        ValueError, RecursionError: if it is no JSON.
+    """
+    try:
+        data, end = _DECODER.raw_decode(text)
+    except ValueError:
+        return json.loads(text)
+    return data if end == len(text) else json.loads(text)
 
 
 def sha256_of(value: Any) -> str:

@@ -22,6 +22,7 @@ from backfill_assets.evidence.seals import (
 )
 from backfill_assets.gates.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
 from backfill_assets.installation import Platform
+from resources.ledger.chunks import chunks_in
 from resources.ledger.facade import RunRecord
 from resources.ledger.rows import Rows
 
@@ -39,7 +40,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
     with platform.ledger.holding(record.target, token=token) as moment:
         rows = moment.rows_of(run_id)
     (run,) = rows["runs"].values()
-    before, chunks = accepted_before(platform, record), platform.ledger.chunks(run_id)
+    before, chunks = accepted_before(platform, record), chunks_in(rows["chunks"], run_id)
     files: dict[str, Any] = {
         RUN_FILE: {name: cell for name, cell in run.items() if name not in FILED_APART},
         "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
@@ -50,7 +51,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         CHANGES_FILE: changes_of_run(platform, record, chunks, before),
         SCHEMA_FILE: sealed_schema(platform, record),
         INPUTS_FILE: sealed_inputs(platform, record),
-        BESIDE_FILE: sealed_beside(platform, record, chunks),
+        BESIDE_FILE: sealed_beside(platform, record, chunks, rows["verdicts"]),
         **sealed_costs(platform, record),
         **sealed_dry_run(platform, record),
         **{name: run[cell] for cell, name in FILED_APART.items()},

@@ -46,10 +46,12 @@ _NEWER = 50
 """How many rows of a table may have come after a record, where they are told from those before it by a hash."""
 
 
-def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str, Any], number: int) -> None:
+def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str, Any], number: int) -> int:
     """Record a change that a run made of its tables, and what that did to the records of other runs.
 
     `number` counts the run's changes; those before it that no record tells of are recorded first. Nothing is recorded twice.
+
+    Returns the run's newest entry in the ledger's journal by then: whose rows the run's records know, see `catch_up`.
     """
     due = [(place, said) for place, said in untold(platform, record) if place < number]
     due.append((number, {**facts, "action": action}))
@@ -80,6 +82,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
                 )
+        return moment.newest_entry(record.run_id)
 
 
 def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, Any]]]:
@@ -124,12 +127,20 @@ def _tells_of(records: Sequence[Record], done: Sequence[Mapping[str, Any]], plac
     return len(about) >= times or any(one.name in names for one in about)
 
 
-def catch_up(platform: Platform, run_id: str, event: str, facts: Mapping[str, Any]) -> bool:
-    """Record what the rows of a published run say by now and no record does; return whether there was anything."""
+def catch_up(
+    platform: Platform, run_id: str, event: str, facts: Mapping[str, Any], *, known: int | None = None
+) -> bool:
+    """Record what the rows of a published run say by now and no record does; return whether there was anything.
+
+    With `known`, the run's entry in the journal up to which its records know its rows: without a later one no transaction has changed
+    any of them, and what was changed otherwise is never recorded.
+    """
     record = platform.ledger.run(run_id)
     if record.state not in WAS_PUBLISHED:
         return False
     with platform.ledger.holding(record.target) as moment:
+        if known is not None and moment.newest_entry(run_id) == known:
+            return False
         return _record(platform, moment, run_id, event, facts)
 
 

@@ -49,6 +49,7 @@ from resources.lakehouse.storage import Storage, place_of
 from resources.lakehouse.type_words import type_words
 from resources.ledger.facade import ChunkRecord, RunRecord
 from resources.ledger.rows import Rows
+from resources.ledger.verdicts import details_said
 
 INPUTS_FILE = "inputs.json"
 """The file of a bundle that says what was read: source and references at their pinned snapshots, by the hashes of their metadata."""
@@ -225,16 +226,22 @@ def _readable(what: str) -> Iterator[None]:
         ) from error
 
 
-def sealed_beside(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord]) -> list[dict[str, Any]]:
-    """Return path, bytes and SHA-256 of the outlines of a run's chunks, and of what it put into the exception table."""
-    ledger, found = platform.ledger, []
+def sealed_beside(
+    platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord], verdicts: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return path, bytes and SHA-256 of the outlines of a run's chunks, and of what it put into the exception table.
+
+    `verdicts` are the run's rows of the ledger, in their order: the newest one of each gate and chunk counts.
+    """
+    found: list[dict[str, Any]] = []
     target = platform.lakehouse.table(record.target)
     outlines = [path for chunk in chunks if (path := chunk.measures.get("outline"))]
     there = Storage(target).look(map(place_of, outlines))
     with _readable(f"an outline of '{record.run_id}'"):
         outlined = all_hashed(target, [path for path in outlines if place_of(path) in there])
     found += [{"kind": "outline", **facts} for facts in outlined]
-    kept = [verdict.details.get("exceptions") for verdict in ledger.verdicts(record.run_id)]
+    newest = {(row["chunk"], row["gate"]): row["details"] for row in verdicts.values()}
+    kept = [details_said(details).get("exceptions") for details in newest.values()]
     for name, snapshot_id in sorted({(one["table"], int(one["snapshot"])) for one in kept if isinstance(one, dict)}):
         table = platform.lakehouse.table(name)
         snapshot = table.snapshot_by_id(snapshot_id)

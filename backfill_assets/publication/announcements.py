@@ -151,7 +151,7 @@ def not_on_record(record: RunRecord) -> PublicationRefused:
 def tell_the_world(platform: Platform, record: RunRecord, done: Published, action: str, number: int = 1) -> None:
     """Append to the evidence, and send to each sink the manifest grants; each recognises a repetition."""
     facts = {name: value for name, value in plain(done).items() if name != "new"}
-    tell(platform, record, action, facts, number)
+    known = tell(platform, record, action, facts, number)
     faults.reach("recording.told")
     asked, action = action, name_of(action, number)
     done_before = {
@@ -162,7 +162,7 @@ def tell_the_world(platform: Platform, record: RunRecord, done: Published, actio
             continue
         with traces.span("sink", record.run_id, sink=name, action=action):
             _tell_sink(platform, record, name, action, facts)
-    catch_up(platform, record.run_id, TOLD, {"action": action})
+    catch_up(platform, record.run_id, TOLD, {"action": action}, known=known)
 
 
 def _tell_sink(platform: Platform, record: RunRecord, name: str, action: str, facts: Mapping[str, Any]) -> None:

@@ -109,7 +109,7 @@ def _reasons(platform: Platform, asked: Asked, terms: DryRunTerms, record: RunRe
         return reasons
     if found.plan.hash != record.plan_hash or record.manifest.hash != found.plan.manifest_hash:
         reasons.append("its plan or manifest on record does not match its hash")
-    reasons += [one.what for one in gate_problems(platform, run_id, found.plan, ledger.chunks(run_id))]
+    reasons += [one.what for one in gate_problems(platform, run_id, found.plan, ledger.standing_chunks(run_id))]
     if platform.ledger.approval_of(record) is None:
         reasons.append("no approval of its plan is on record")
     reasons += [one.what for one in dry_run_age_problems(platform, record, at)]

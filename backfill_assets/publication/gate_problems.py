@@ -6,18 +6,22 @@ Put here what verdicts say against a run, whether it is to be published or is a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backfill_assets.installation import Platform
 from manifests.chunks import CHUNK_GATE, in_words
 from manifests.errors import Problem
 from manifests.plan import Plan
 from resources.ledger import judged
-from resources.ledger.facade import ChunkRecord, ChunkState
+from resources.ledger.facade import ChunkRecord, ChunkStanding, ChunkState
 
 
-def gate_problems(platform: Platform, run_id: str, plan: Plan, chunks: list[ChunkRecord]) -> list[Problem]:
+def gate_problems(
+    platform: Platform, run_id: str, plan: Plan, chunks: Sequence[ChunkRecord | ChunkStanding]
+) -> list[Problem]:
     """Return each gate that has not passed, or has judged other files than those that are staged."""
     problems: list[Problem] = []
-    verdicts = {(verdict.chunk, verdict.gate): verdict for verdict in platform.ledger.verdicts(run_id)}
+    verdicts = platform.ledger.standing_verdicts(run_id)
     judged_as_staged = {
         chunk.chunk: verdict.passed
         for chunk in chunks

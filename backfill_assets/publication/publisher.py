@@ -36,6 +36,7 @@ from backfill_assets.publication.requirements import (
     policy_problems,
     require_commit_allowed,
     require_ledger_as_new,
+    require_looks_publishable,
     require_no_staged_row_erased,
     require_predecessor,
     require_publishable,
@@ -73,7 +74,7 @@ def publish(platform: Platform, run_id: str) -> Published:
     record = platform.ledger.run(run_id)
     if record.state in _PUBLISHED:
         return already_done(platform, record, {PUBLISH, REINSTATE})
-    record, _ = require_publishable(platform, run_id)
+    record = require_looks_publishable(platform, run_id)
     require_predecessor(platform, record)
     with publishing_lease(platform, record, PUBLISH) as lease:
         # another process may have published it just before this one got the lease

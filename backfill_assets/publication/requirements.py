@@ -6,6 +6,7 @@ target itself has to say against a publication is `conflicts`'s.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from backfill_assets.installation import Platform
@@ -36,7 +37,7 @@ from manifests.policy import Role
 from manifests.series import step_id
 from resources.lakehouse.facade import Commit
 from resources.ledger import launches, stops
-from resources.ledger.facade import ChunkRecord, Ledger, RunRecord
+from resources.ledger.facade import ChunkRecord, ChunkStanding, Ledger, RunRecord
 
 
 def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, list[ChunkRecord]]:
@@ -45,9 +46,24 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     Raises:
         PublicationRefused: with everything that is missing.
     """
+    record, chunks = platform.ledger.run(run_id), platform.ledger.chunks(run_id)
+    _require_publishable(platform, record, chunks)
+    return record, chunks
+
+
+def require_looks_publishable(platform: Platform, run_id: str) -> RunRecord:
+    """Return the run if everything that must precede a publication is on record: asked before its scope is held, of what may change.
+
+    Raises:
+        PublicationRefused: as `require_publishable`, which has to be asked under the lease.
+    """
     record = platform.ledger.run(run_id)
-    plan = record.plan
-    chunks = platform.ledger.chunks(run_id)
+    _require_publishable(platform, record, platform.ledger.standing_chunks(run_id))
+    return record
+
+
+def _require_publishable(platform: Platform, record: RunRecord, chunks: Sequence[ChunkRecord | ChunkStanding]) -> None:
+    run_id, plan = record.run_id, record.plan
     problems: list[Problem] = []
     if record.state is not RunState.VALIDATED:
         if (stop := platform.ledger.stops.held(run_id)) is not None:
@@ -90,7 +106,6 @@ def require_publishable(platform: Platform, run_id: str) -> tuple[RunRecord, lis
     problems += gate_problems(platform, run_id, plan, chunks) + decommissioned(platform, plan.target)
     if problems:
         raise PublicationRefused(problems)
-    return record, chunks
 
 
 def shown_by_others(change: Change) -> Problem | None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow.parquet as pq
 from pyarrow import ArrowException, BufferReader
-from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
     parquet_file_to_data_file,
     parquet_path_to_id_mapping,
 )
@@ -27,25 +25,45 @@ from pyiceberg.table import Table
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.staged_file import StagedFile
 from resources.files.fingerprints import read_footer
+from resources.lakehouse.footer_statistics import Described, FootersOfSchema
 from resources.lakehouse.gated_contents import require_gated_contents
-from resources.lakehouse.partitions import partition_of
+from resources.lakehouse.partitions import Partitions
 from resources.lakehouse.storage import ask_each
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What a commit takes over from a Parquet file: its size in bytes, its footer, and the footer's SHA-256 (hex)."""
+    """What a commit takes over from a Parquet file: its size in bytes, and its footer."""
 
+    path: str
     size: int
-    sha256: str
-    metadata: pq.FileMetaData
+    raw: bytes
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 (hex) of the footer."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """The footer as it is read; not kept: of very many files it takes more memory than all else.
+
+        Raises:
+            PublicationRefused: if it is none.
+        """
+        reader = pq.ParquetReader()  # by itself, without what `read_metadata` finds out of columns within columns
+        try:
+            reader.open(BufferReader(self.raw))
+        except (OSError, ArrowException) as error:  # of bytes that were read: they are no footer
+            raise _damaged(self.path, error) from error
+        return reader.metadata
 
 
 def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | None = None) -> list[DataFile]:
     """Make Iceberg data files of staged Parquet files, from their footers; order kept.
 
-    As PyIceberg does it (`parquet_file_to_data_file`), but for what is the same for files of the same schema, which takes
-    it two thirds of the time: that is found out for the first of them. `footers` are theirs, where they were read already.
+    As PyIceberg does it (`parquet_file_to_data_file`), but that whether a schema fits is asked of the first file that has it, and the
+    others are read by what that one has told (`footer_statistics`). `footers` are theirs, where they were read already.
 
     Raises:
         KeyError, ValueError: of PyIceberg, for a file that does not fit the table's columns or partitions.
@@ -58,26 +76,30 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
     )
     wanted = compute_statistics_plan(metadata.schema(), metadata.properties)
     ids = parquet_path_to_id_mapping(metadata.schema())
-    checked_schemas: list[Any] = []
-    bounds = _SerializedBounds()
+    schemas: list[FootersOfSchema] = []
+    partitions = Partitions(table)
+
+    def read(path: str, footer: pq.FileMetaData) -> Described:
+        known = next((one for one in schemas if one.has(footer)), None)
+        if known is None:
+            parquet_file_to_data_file(table.io, unpartitioned, path)
+            schemas.append(FootersOfSchema(footer, wanted, ids))
+        found = None if known is None else known.read(footer)
+        return found or Described.by_pyiceberg(footer, wanted, ids)
 
     def described(path: str, footer: Footer) -> DataFile:
-        schema = footer.metadata.schema.to_arrow_schema()
-        if not any(schema.equals(other, check_metadata=True) for other in checked_schemas):
-            parquet_file_to_data_file(table.io, unpartitioned, path)
-            checked_schemas.append(schema)
-        statistics = data_file_statistics_from_parquet_metadata(footer.metadata, wanted, ids)
+        found = read(path, footer.metadata)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
-            partition=partition_of(path, statistics, table),
+            partition=partitions.of(path, found.statistics),
             file_size_in_bytes=footer.size,
             sort_order_id=None,
             spec_id=metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **bounds.serialized(statistics),
+            **found.as_arguments(),
         )
 
     if footers is None:
@@ -85,34 +107,11 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
     return [described(path, footer) for path, footer in zip(paths, footers, strict=True)]
 
 
-class _SerializedBounds:
-    """The statistics of files with bounds as Iceberg keeps them; many files have the same ones in many columns."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, bool, str], bytes | None] = {}
-
-    def serialized(self, statistics: DataFileStatistics) -> dict[str, Any]:
-        whole = replace(statistics, column_aggregates={}).to_serialized_dict()
-        for field_id, aggregated in statistics.column_aggregates.items():
-            for name, is_lower, value in (
-                ("lower_bounds", True, aggregated.current_min),
-                ("upper_bounds", False, aggregated.current_max),
-            ):
-                if value is None:
-                    continue
-                key = (field_id, is_lower, str(value))  # as text 0.0 and -0.0 are two
-                if key not in self._known:
-                    self._known[key] = aggregated.min_as_bytes() if is_lower else aggregated.max_as_bytes()
-                if self._known[key] is not None:
-                    whole[name][field_id] = self._known[key]
-        return whole
-
-
 def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
     """Read the footers of Parquet files, each once; order kept.
 
     Raises:
-        PublicationRefused: for a file that is not there, or has no footer: it is not the one that was gated.
+        PublicationRefused: for a file that is not there: it is not the one that was gated.
         EnvironmentRefused: for a file that could not be read just now: nothing is known of it.
     """
 
@@ -121,7 +120,7 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
             file = table.io.new_input(path)
             with file.open() as stream:
                 size = len(file)
-                raw = read_footer(stream, size)
+                return Footer(path, size, read_footer(stream, size))
         except FileNotFoundError as error:
             raise _damaged(path, error) from error
         except OSError as error:
@@ -132,10 +131,6 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
                     "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
                 )
             ) from error
-        try:
-            return Footer(size, hashlib.sha256(raw).hexdigest(), pq.read_metadata(BufferReader(raw)))
-        except (OSError, ArrowException) as error:  # of bytes that were read: they are no footer
-            raise _damaged(path, error) from error
 
     return ask_each(footer_of, paths)
 
@@ -181,7 +176,11 @@ def require_gated_bytes(table: Table, staged: Sequence[StagedFile]) -> None:
         PublicationRefused: if one is gone, or has another footer or content.
         EnvironmentRefused: if one could not be read just now.
     """
-    _require_same_footers(staged, footers_of(table, [file.path for file in staged]))
+    footers = footers_of(table, [file.path for file in staged])
+    for file, footer in zip(staged, footers, strict=True):
+        if not file.footer:  # no hash of it is on record: it is a footer at least
+            _ = footer.metadata
+    _require_same_footers(staged, footers)
     require_gated_contents(table, staged)
 
 

@@ -300,9 +300,10 @@ def _differs(piece: str, file: DataFile) -> EnvironmentRefused:
 
 def _described(table: Table, file: DataFile, path: str, footer: Footer) -> DataFile:
     """Return a piece as a data file of the table: in the partition, spec and sort order of the file that it is of."""
-    schema = pyarrow_to_schema(footer.metadata.schema.to_arrow_schema(), name_mapping=table.name_mapping())
+    metadata = footer.metadata
+    schema = pyarrow_to_schema(metadata.schema.to_arrow_schema(), name_mapping=table.name_mapping())
     statistics = data_file_statistics_from_parquet_metadata(
-        footer.metadata, compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
+        metadata, compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
     )
     piece = DataFile.from_args(
         content=DataFileContent.DATA,

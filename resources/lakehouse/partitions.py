@@ -130,36 +130,44 @@ def _fields(spec: PartitionSpec) -> Iterator[PartitionField]:
     return (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
 
 
-def partition_of(path: str, statistics: DataFileStatistics, table: Table) -> Record:
-    """Return the partition of a staged file, all of whose rows lie in one, by the table's current spec.
+class Partitions:
+    """The partitions of staged files, all of whose rows lie in one, by a table's current spec.
 
     Of ordered transforms the ends of the file's values say which. A bucket says nothing of the values between: that all of them
     lie in one was judged by the gate, under the spec that the file's path names.
-
-    Raises:
-        ValueError: if its rows lie in several, if its footer does not say, or if it was written for another spec.
     """
-    return Record(*[_value(path, statistics, field, table) for field in table.spec().fields])
 
+    def __init__(self, table: Table) -> None:
+        self._schema = table.schema()
+        self._fields = [(field, PartitionSpec(field)) for field in table.spec().fields]
+        self._folder = f"/{spec_folder(table)}"
 
-def _value(path: str, statistics: DataFileStatistics, field: PartitionField, table: Table) -> Any:
-    if isinstance(field.transform, VoidTransform):
-        return None
-    schema = table.schema()
-    aggregated = statistics.column_aggregates.get(field.source_id)
-    if aggregated is None or aggregated.current_min is None or aggregated.current_max is None:
-        if statistics.null_value_counts.get(field.source_id) == statistics.record_count:
+    def of(self, path: str, statistics: DataFileStatistics) -> Record:
+        """Return the partition of a file.
+
+        Raises:
+            ValueError: if its rows lie in several, if its footer does not say, or if it was written for another spec.
+        """
+        return Record(*[self._value(path, statistics, field, alone) for field, alone in self._fields])
+
+    def _value(self, path: str, statistics: DataFileStatistics, field: PartitionField, alone: PartitionSpec) -> Any:
+        if isinstance(field.transform, VoidTransform):
             return None
-        # without its ends nothing says where the rows lie: under no partition at all, readers would not find them
-        raise ValueError(
-            f"the footer of {path} does not say the ends of column {schema.find_column_name(field.source_id)}"
-        )
-    if not isinstance(field.transform, BucketTransform):
-        return statistics.partition(PartitionSpec(field), schema)[0]
-    if f"/{spec_folder(table)}" not in path:
-        raise ValueError(f"{path} was not written by the partitions that the table has now")
-    bucket = field.transform.transform(schema.find_field(field.source_id).field_type)
-    return bucket(partition_record_value(field, aggregated.current_min, schema))
+        schema = self._schema
+        aggregated = statistics.column_aggregates.get(field.source_id)
+        if aggregated is None or aggregated.current_min is None or aggregated.current_max is None:
+            if statistics.null_value_counts.get(field.source_id) == statistics.record_count:
+                return None
+            # without its ends nothing says where the rows lie: under no partition at all, readers would not find them
+            raise ValueError(
+                f"the footer of {path} does not say the ends of column {schema.find_column_name(field.source_id)}"
+            )
+        if not isinstance(field.transform, BucketTransform):
+            return statistics.partition(alone, schema)[0]
+        if self._folder not in path:
+            raise ValueError(f"{path} was not written by the partitions that the table has now")
+        bucket = field.transform.transform(schema.find_field(field.source_id).field_type)
+        return bucket(partition_record_value(field, aggregated.current_min, schema))
 
 
 def spec_folder(table: Table) -> str:

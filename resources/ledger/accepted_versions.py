@@ -54,7 +54,7 @@ def take(connection: sa.Connection, target: str, keys: Sequence[str], run_id: st
     """Make a run the holder of chunks; return who held them before."""
     before = holders(connection, target, keys)
     if keys:
-        end(connection, target, keys, run_id, RunState.SUPERSEDED, at)
+        end(connection, target, list(before), run_id, RunState.SUPERSEDED, at)  # of what nobody holds nothing ends
         insert(connection, target, keys, run_id, at)
     return before
 
@@ -109,17 +109,17 @@ def end(
 ) -> None:
     """End what is accepted today of chunks (of one holder, if given), and say by which run and how."""
     current = accepted_versions.c
-    connection.execute(
-        accepted_versions.update()
-        .where(
-            current.target == target,
-            current.ended_at.is_(None),
-            current.chunk == sa.bindparam("key"),
-            sa.true() if holder is None else current.run_id == holder,
+    for start in range(0, len(keys), _KEYS_AT_ONCE):  # what each row was before is asked once a statement
+        connection.execute(
+            accepted_versions.update()
+            .where(
+                current.target == target,
+                current.ended_at.is_(None),
+                current.chunk.in_(keys[start : start + _KEYS_AT_ONCE]),
+                sa.true() if holder is None else current.run_id == holder,
+            )
+            .values(ended_at=at, ended_by=by, ended_how=how)
         )
-        .values(ended_at=at, ended_by=by, ended_how=how),
-        [{"key": key} for key in keys],
-    )
 
 
 def insert(connection: sa.Connection, target: str, keys: Sequence[str], run_id: str, at: datetime) -> None:

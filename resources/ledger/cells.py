@@ -7,20 +7,22 @@ name who changed what.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from manifests.canonical import data_of
 from manifests.errors import EnvironmentRefused, Problem
 
 _Json = TypeVar("_Json", list[Any], dict[str, Any])
 _Process = Callable[[Any], Any]
 _SHOWN = 60
+_EMPTY: Mapping[Any, list[Any] | dict[str, Any]] = MappingProxyType({"[]": [], "{}": {}})
 _as_it_is: ContextVar[bool] = ContextVar("as_it_is", default=False)
 
 
@@ -73,7 +75,7 @@ def parsed(column: sa.Column[Any], text: str, kind: type[_Json]) -> _Json:
         IllegibleRow: naming the column, if it says something else.
     """
     try:
-        found = json.loads(text)
+        found = data_of(text)
     except (ValueError, TypeError, RecursionError):
         with legible(
             _place_of(column)
@@ -82,6 +84,19 @@ def parsed(column: sa.Column[Any], text: str, kind: type[_Json]) -> _Json:
     if not isinstance(found, kind):
         raise _wrong(_place_of(column), text)
     return found
+
+
+def as_said(column: sa.Column[Any], said: Any, kind: type[_Json]) -> _Json:
+    """Return what a cell of a column says, which is a list or an object: of its text, or of what `rows.cell` has read already.
+
+    Raises:
+        IllegibleRow: naming the column, if it says something else.
+    """
+    if isinstance(said, kind):
+        return said
+    if type(said) is str and type(_EMPTY.get(said)) is kind:  # most cells of very many rows
+        return kind()
+    return parsed(column, said, kind)
 
 
 @contextmanager

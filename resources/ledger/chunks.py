@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from manifests.lifecycle import ChunkState
 from manifests.staged_file import StagedFile
-from resources.ledger.cells import legible, parsed
+from resources.ledger.cells import as_said, legible
 from resources.ledger.part import Part
 from resources.ledger.tables import chunks
 
@@ -52,6 +52,15 @@ class DerivedFiles:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
+class ChunkStanding(NamedTuple):
+    """Where a chunk of a run stands, without its files and measures."""
+
+    chunk: str
+    state: ChunkState
+    attempt: int
+    digest: str | None
+
+
 class Chunks(Part):
     """The chunks of a ledger's runs."""
 
@@ -60,6 +69,30 @@ class Chunks(Part):
         with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
             found = connection.execute(sa.select(chunks).where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
             return [_chunk_record(row) for row in found]
+
+    def standing_chunks(self, run_id: str) -> list[ChunkStanding]:
+        """Return where the run's chunks stand, in order."""
+        query = sa.select(chunks.c.chunk, chunks.c.state, chunks.c.attempt, chunks.c.digest)
+        with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
+            found = connection.execute(query.where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
+            return [ChunkStanding(chunk, ChunkState(state), attempt, digest) for chunk, state, attempt, digest in found]
+
+
+def chunks_in(rows: Mapping[str, Mapping[str, Any]], run_id: str) -> list[ChunkRecord]:
+    """Return the chunks that rows of a run are, read cell by cell (`rows.rows_of`), in their order.
+
+    Raises:
+        IllegibleRow: if a cell holds what this project does not write there.
+    """
+    with legible(f"ledger chunks of {run_id}"):
+        return [_chunk_record(_Cells(row)) for row in rows.values()]
+
+
+class _Cells:
+    """A row that was read cell by cell, as a row of a query is."""
+
+    def __init__(self, cells: Mapping[str, Any]) -> None:
+        self.__dict__.update(cells)
 
 
 def _chunk_record(row: Any) -> ChunkRecord:
@@ -72,21 +105,21 @@ def _chunk_record(row: Any) -> ChunkRecord:
         row.bytes,
         staged_files(chunks.c.files, row.files),
         row.digest,
-        parsed(chunks.c.measures, row.measures, dict),
+        as_said(chunks.c.measures, row.measures, dict),
         row.error,
         staged_files(chunks.c.derived, row.derived),
-        tuple(parsed(chunks.c.replaced, row.replaced, list)),
+        tuple(as_said(chunks.c.replaced, row.replaced, list)),
     )
 
 
-def staged_files(column: sa.Column[Any], text: str) -> tuple[StagedFile, ...]:
-    """Return the files that a cell of a column says.
+def staged_files(column: sa.Column[Any], said: Any) -> tuple[StagedFile, ...]:
+    """Return the files that a cell of a column says: its text, or what that says.
 
     Raises:
         IllegibleCell: if it says none, or of one something else than this project writes.
         TypeError: likewise.
     """
-    found = tuple(StagedFile(**file) for file in parsed(column, text, list))
+    found = tuple(StagedFile(**file) for file in as_said(column, said, list))
     for file in found:
         if type(file.rows) is not int or type(file.bytes) is not int:
             raise TypeError(f"{column.name} has a file of {file.rows!r} rows and {file.bytes!r} bytes")

@@ -25,7 +25,7 @@ from resources.ledger.admissions import Admissions
 from resources.ledger.amendments import OBSOLETE, Amendments
 from resources.ledger.approvals import ApprovalRecord, Approvals, RunDecision
 from resources.ledger.attempts import AttemptRecord, Attempts, chunks_of
-from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, DerivedFiles
+from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, ChunkStanding, DerivedFiles
 from resources.ledger.erasure_lists import ErasureLists
 from resources.ledger.extractions import Extractions
 from resources.ledger.figures import Figures
@@ -71,6 +71,7 @@ __all__ = [
     "ApprovalRecord",
     "AttemptRecord",
     "ChunkRecord",
+    "ChunkStanding",
     "ChunkState",
     "DerivedFiles",
     "GatedChunk",

@@ -27,7 +27,6 @@ from resources.ledger.journal_entries import (
     Entry,
     Unexplained,
     is_count,
-    own_hash,
     read_entry,
     said_by,
 )
@@ -76,7 +75,7 @@ CHAIN = "journal.chain"
 """The option of an engine that is the chain in which entries are linked."""
 OF_THIS_PROJECT = journal.c.number >= 1
 """Which entries a transaction of this project can have written, by their number; any other one explains nothing."""
-_PREVIOUS = '"previous":"'
+_PREVIOUS = b'"previous":"'
 """What stands in the text of an entry before the hash of the one before it."""
 _BATCH = 400
 
@@ -226,17 +225,40 @@ def damages(connection: sa.Connection, links: Sequence[Link]) -> list[Unexplaine
 
 def _follow_each_other(connection: sa.Connection, last: int) -> bool:
     """Whether the entries up to a number count up, each with the hash of the text before it."""
-    query = sa.select(journal.c.number, journal.c.said).where(journal.c.number <= last).order_by(journal.c.number)
-    before, follows = NOTHING, 1
-    with unforgiving(connection):
-        for number, said in connection.execute(query).yield_per(_BATCH):
-            if number != follows or not isinstance(said, str):
-                return False
-            place = said.find(_PREVIOUS) + len(_PREVIOUS)  # the text is canonical: no other field before it can say so
-            if said[place : place + len(before)] != before:
-                return False
-            before, follows = own_hash(said), number + 1
+    before, follows = NOTHING.encode(), 1
+    for number, said in _raw_texts(connection, last):
+        if number != follows or said is None:
+            return False
+        place = said.find(_PREVIOUS) + len(_PREVIOUS)  # the text is canonical: no other field before it can say so
+        if said[place : place + len(before)] != before:
+            return False
+        before, follows = hashlib.sha256(said).hexdigest().encode(), number + 1
     return follows == last + 1
+
+
+def _raw_texts(connection: sa.Connection, last: int) -> Iterator[tuple[Any, bytes | None]]:
+    """Yield number and text of each entry up to a number, in UTF-8; None of what is no text.
+
+    As SQLite keeps them: to make texts of all that was ever done, only to hash them, takes as long as the hashes.
+    """
+    raw: sa.ColumnElement[Any] = sa.type_coerce(journal.c.said, sa.types.NullType())
+    kind: sa.ColumnElement[Any] = sa.literal("text")
+    if connection.dialect.name == "sqlite":
+        raw, kind = sa.cast(journal.c.said, sa.LargeBinary), sa.func.typeof(journal.c.said)
+    query = sa.select(journal.c.number, raw, kind).where(journal.c.number <= last).order_by(journal.c.number)
+    with unforgiving(connection):
+        for number, said, is_kept_as in connection.execute(query).yield_per(_BATCH):
+            text = said.encode("utf-8", "surrogatepass") if isinstance(said, str) else said
+            is_text = is_kept_as == "text" and isinstance(text, bytes)
+            yield number, text if is_text and (text.isascii() or _is_utf8(text)) else None
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _hash_of_entry(connection: sa.Connection, number: int) -> str:
@@ -264,9 +286,10 @@ def go_on(connection: sa.Connection, found: Explained) -> None:
         _fold(found, entry)
 
 
-def newest(connection: sa.Connection) -> int:
-    """Return the number of the newest entry, 0 if there is none."""
-    return connection.execute(sa.select(sa.func.max(journal.c.number)).where(OF_THIS_PROJECT)).scalar() or 0
+def newest(connection: sa.Connection, run_id: str | None = None) -> int:
+    """Return the number of the newest entry (of a run, if given), 0 if there is none."""
+    of = sa.true() if run_id is None else journal.c.run_id == run_id
+    return connection.execute(sa.select(sa.func.max(journal.c.number)).where(OF_THIS_PROJECT, of)).scalar() or 0
 
 
 def _kept(entry: Entry, run_id: str | None) -> Entry:
@@ -340,20 +363,23 @@ def unexplained(
         if not rows and name not in present:
             continue
         here: set[str] = set()
-        for columns in {of for _, of in rows.values()} | {tuple(columns_of(table))}:
+        unknown = None, tuple(columns_of(table))
+        for columns in {of for _, of in rows.values()} | {unknown[1]}:
             known = tuple(column for column in columns if column in table.c)
             query = query_of(table, known) if run_id == INSTALLATION else query_of_run(table, known)
             for _, key, cells in read_rows(connection, table, query, {"one_run": run_id}, known):
                 here.add(key)
-                hash_, of = rows.get(key, (None, tuple(columns_of(table))))
+                hash_, of = rows.get(key, unknown)
                 if of != columns:
                     continue
                 own = hash_of(cells)
+                if own == hash_:
+                    continue
                 where = f"ledger {name} {key}"
                 if hash_ is None:
                     what = "is a row that no transaction of this project has written"
                     wrong.append(Unexplained(where, what, name, key, "", json.dumps(cells)))
-                elif own != hash_:
+                else:
                     what = "is not as it was last written: a cell was changed by hand"
                     wrong.append(Unexplained(where, what, name, key, hash_, own))
         wrong += [

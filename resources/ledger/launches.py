@@ -13,7 +13,7 @@ from manifests.lifecycle import ChunkState, RunState
 from resources.ledger import stops
 from resources.ledger.admissions import Admissions
 from resources.ledger.attempts import AttemptRecord, Attempts
-from resources.ledger.chunks import STAGED, ChunkRecord, Chunks
+from resources.ledger.chunks import STAGED, ChunkRecord, Chunks, ChunkStanding
 from resources.ledger.part import Part
 from resources.ledger.runs import RunRecord, Runs
 from resources.ledger.stops import Stop, Stops
@@ -67,7 +67,7 @@ class Launches(Part):
         self,
         record: RunRecord,
         *,
-        chunks: Sequence[ChunkRecord] | None = None,
+        chunks: Sequence[ChunkRecord | ChunkStanding] | None = None,
         attempts: Sequence[AttemptRecord] | None = None,
     ) -> Waiting | None:
         """Return why a run waits for a launch, or None; `chunks` and `attempts` are its own, where they are read already."""

@@ -88,9 +88,9 @@ class Moment:
         """Whether an entry has put a run of an earlier version under the journal, as it was."""
         return journal.is_adopted(self._connection, run_id)
 
-    def newest_entry(self) -> int:
-        """Return the number of the journal's newest entry, 0 if there is none."""
-        return journal.newest(self._connection)
+    def newest_entry(self, run_id: str | None = None) -> int:
+        """Return the number of the journal's newest entry (of a run, if given), 0 if there is none."""
+        return journal.newest(self._connection, run_id)
 
     def touch(self) -> None:
         """Ask something, so that a server does not end the transaction for standing still, or says that it has."""

@@ -8,7 +8,6 @@ holds them, past every conversion that could forgive a change; a text that is ca
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.canonical import canonical_json_of_plain
+from manifests.canonical import canonical_json_of_plain, data_of
 from manifests.lifecycle import AttemptState, DecisionKind, PublicationState, RunState
 from resources.ledger.cells import Day, Utc, as_they_are
 from resources.ledger.tables import metadata, runs
@@ -185,7 +184,7 @@ def cell(kind: sa.types.TypeEngine[Any], value: Any) -> Any:
 def _parsed(text: str) -> Any:
     """Return what a text says, if it is canonical JSON (so that the text follows from what it says); else the text."""
     try:
-        data = json.loads(text)
+        data = data_of(text)
         return data if canonical_json_of_plain(data) == text else text
     except (ValueError, RecursionError):
         return text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,7 +17,7 @@ from manifests.canonical import LATER, canonical_json
 from manifests.lifecycle import ChunkState, RunState
 from manifests.staged_file import StagedFile
 from resources.ledger import instants, judged
-from resources.ledger.cells import parsed
+from resources.ledger.cells import as_said
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.runs import locked_run, move_run
@@ -56,6 +56,14 @@ class GatedChunk:
     verdict: Verdict
     files: tuple[StagedFile, ...] | None = None
     derived: tuple[StagedFile, ...] | None = None
+
+
+class Standing(NamedTuple):
+    """The newest verdict of a gate on a chunk, or on the whole run, without what it says in words."""
+
+    passed: bool
+    attempt: int
+    judged: str
 
 
 _WAITING = sa.or_(
@@ -124,7 +132,7 @@ class Verdicts(Part):
                     row.gate,
                     row.passed,
                     row.summary,
-                    parsed(verdicts.c.details, row.details, dict),
+                    details_said(row.details),
                     row.chunk,
                     row.attempt,
                     row.at,
@@ -132,6 +140,23 @@ class Verdicts(Part):
                     row.judged,
                 )
         return list(newest.values())
+
+    def standing_verdicts(self, run_id: str) -> dict[tuple[str, str], Standing]:
+        """Return by chunk and gate how each newest verdict of a run stands."""
+        found = verdicts.c
+        query = sa.select(found.chunk, found.gate, found.passed, found.attempt, found.judged)
+        with self.engine.connect() as connection:
+            rows = connection.execute(query.where(found.run_id == run_id).order_by(found.id))
+            return {(chunk, gate): Standing(passed, attempt, judged) for chunk, gate, passed, attempt, judged in rows}
+
+
+def details_said(details: Any) -> dict[str, Any]:
+    """Return the details of a verdict: of the text of its cell, or of what `rows.cell` has read of that.
+
+    Raises:
+        IllegibleRow: if it says something else.
+    """
+    return as_said(verdicts.c.details, details, dict)
 
 
 def _record_measured(connection: sa.Connection, run_id: str, gated: Iterable[GatedChunk], at: datetime) -> None:

@@ -109,6 +109,22 @@ def test_entries_that_are_changed_or_cut_off_are_named_by_their_links(chained: L
     assert f"ledger journal {length}" in [one.where for one in found_in(chained, "restate-2012")[0].damages]
 
 
+@pytest.mark.parametrize(
+    "kept", ["CAST(said AS BLOB)", "CAST(CAST(said AS BLOB) || X'FF' AS TEXT)", "said || ' '", "5"]
+)
+def test_an_entry_up_to_the_newest_link_that_is_not_the_text_that_was_written_is_named(
+    chained: Ledger, backend: str, kept: str
+) -> None:
+    if backend != "sqlite":
+        pytest.skip("a server keeps nothing but text in a column of texts")
+    approved(chained, "restate-2012")
+    with chained.engine.connect() as connection:
+        assert damages(connection, newest_link(chained.engine)) == []
+    by_hand(chained, sa.text(f"UPDATE journal SET said = {kept} WHERE number = 2"))
+    with chained.engine.connect() as connection:
+        assert "ledger journal 2" in {one.where for one in damages(connection, newest_link(chained.engine))}
+
+
 @pytest.mark.parametrize("number", [0, -1, -7])
 def test_an_entry_before_the_first_one_is_named_and_explains_nothing(chained: Ledger, number: int) -> None:
     approved(chained, "restate-2012")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -13,11 +14,12 @@ import pytest
 import sqlalchemy as sa
 from support import REQUESTER, TARGET, a_manifest, a_plan, approved, moved, pass_all, planned, stage_all
 
-from manifests.canonical import canonical_json, canonical_pieces, sha256_of
+from manifests.canonical import canonical_json, canonical_json_of_plain, canonical_pieces, data_of, plain, sha256_of
 from manifests.chunks import Chunking
 from manifests.lifecycle import RunState
 from manifests.model import DayRange, Mode
 from manifests.plan import Plan, PlannedChunk, plan_from_json
+from resources.evidence.bundle_files import texts_of
 from resources.evidence.chain import Chain
 from resources.ledger import accepted_versions, journal, journaling, plans, runs, watermarks
 from resources.ledger.facade import Ledger
@@ -75,6 +77,75 @@ def test_the_chunks_of_a_plan_stand_before_its_code() -> None:
     names = sorted(Plan.__dataclass_fields__)
     assert names[names.index("chunks") + 1] == "code"
     assert not [name for name in Plan.__dataclass_fields__ if name.startswith("chunks") and name != "chunks"]
+
+
+# --- texts by the thousand --------------------------------------------------------------------------------------------
+
+PLAIN = [
+    None,
+    True,
+    0,
+    -7,
+    1.5,
+    1e300,
+    "",
+    ODD,
+    "\x00\u2028 é 😀",
+    [],
+    {},
+    [1, [2, {}], "x"],
+    {"b": [None, False], "a": {"é": 1.0, "": "y"}},
+]
+
+
+@pytest.mark.parametrize("data", PLAIN)
+def test_canonical_json_is_what_json_writes_and_reads(data: Any) -> None:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    assert canonical_json_of_plain(data) == canonical_json(data) == text
+    assert data_of(text) == data_of(f" {text}\n") == data
+
+
+@pytest.mark.parametrize("data", [float("nan"), [float("inf")], {"x": {1, 2}}, object()])
+def test_what_json_cannot_say_has_no_canonical_text(data: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        canonical_json_of_plain(data)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1] 2", "{}x", "nonsense"])
+def test_what_is_no_json_says_nothing(text: str) -> None:
+    with pytest.raises(ValueError, match="char"):
+        data_of(text)
+
+
+def test_a_file_of_a_bundle_has_the_canonical_text_of_each_cell_on_a_line() -> None:
+    rows = [{"b": ODD, "a": {"y": [1], "x": None}, "c": 5, "d": True, "e": None, "f": [], "g": 0.5, "h": ""}, {}, []]
+    files = {"rows.json": rows, "plan.json": a_plan(), "empty.json": [], "when.json": date(2012, 1, 1), "one.json": "x"}
+    for name, raw in texts_of(files).items():
+        said = plain(files[name])
+        assert json.loads(raw) == said
+        levels = said if isinstance(said, list) else [said]
+        cells = [cell for row in levels if isinstance(row, dict) for cell in row.items()]
+        lines = raw.decode().splitlines()
+        assert all(any(line.startswith(f"{json.dumps(name)}: ") for line in lines) for name, _ in cells)
+    assert texts_of({"rows.json": rows})["rows.json"].decode() == "\n".join(
+        [
+            "[",
+            "{",
+            '"a": {"x":null,"y":[1]},',
+            f'"b": {canonical_json(ODD)},',
+            '"c": 5,',
+            '"d": true,',
+            '"e": null,',
+            '"f": [],',
+            '"g": 0.5,',
+            '"h": ""',
+            "},",
+            "{},",
+            "[]",
+            "]",
+            "",
+        ]
+    )
 
 
 # --- what the plans of many runs say ----------------------------------------------------------------------------------
