@@ -502,7 +502,7 @@ def test_a_file_that_polars_panics_at_is_a_finding(monkeypatch: pytest.MonkeyPat
         raise pl.exceptions.PanicException("called `Option::unwrap()` on a `None` value")
 
     monkeypatch.setattr(pl, "read_parquet", panics)
-    storage: Any = SimpleNamespace(content=lambda _: b"PAR1")
+    storage: Any = SimpleNamespace(content=lambda _, **__: b"PAR1")
     sealed: Any = SimpleNamespace(target=SimpleNamespace(key=("meter",)))
     chunk = {"files": [{"path": "file:///x.parquet", "bytes": 4}], "derived": [], "digest": ""}
     (found,) = proof.check_rows(storage, sealed, chunk, ()).problems
