@@ -20,6 +20,7 @@ try:
     Model.validate(pl.DataFrame({"number": [0]}), lazy=True)
 except pa.errors.SchemaErrors as error:
     print(error.failure_cases["failure_case"].to_list())
+assert not {"pandas", "pandera.engines.pandas_engine"} & set(sys.modules)
 """
 OF_PANDAS = """
 import pandas
@@ -77,9 +78,9 @@ def test_pandas_is_hidden_from_the_thread_alone_that_imports_pandera() -> None:
     script = """
 import threading
 from importlib.util import find_spec
-from backfill_assets.declarations import light_pandera
+from backfill_assets.declarations import light_imports
 found = []
-with light_pandera._without_pandas():
+with light_imports.hidden("pandas"):
     thread = threading.Thread(target=lambda: found.append(find_spec("pandas") is not None))
     thread.start()
     thread.join()
