@@ -46,6 +46,7 @@ FOR_NOTHING = (
     "fsspec",
     "grpc",
     "httpx",
+    "hypothesis",
     "jinja2",
     "opentelemetry",
     "pandas",

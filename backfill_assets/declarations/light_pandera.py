@@ -3,7 +3,8 @@
 Models are Polars', and every command, every worker and every page that looks at a declaration imports pandera. It can be installed
 without pandas, and is imported here as it is then; what it would have from pandas is fetched when somebody asks for it, so that a
 product whose own code validates pandas' frames with it notices nothing (but for `from pandera import *`, which has the names for Polars).
-Nor does it look for pandas when it checks a frame of Polars. Put here nothing but this; it imports nothing that takes time.
+Nor does it look for pandas when it checks a frame of Polars, or import Hypothesis before somebody has it make up rows.
+Put here nothing but this; it imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +22,7 @@ from backfill_assets.declarations.light_imports import hidden, put_around
 _PANDERA = "pandera"
 _HIDDEN = "pandas"
 _CHECKS = "pandera.backends.register_checks"
+_STRATEGIES = "pandera.strategies.base_strategies"
 _OF_PANDAS = {_PANDERA: "pandera.pandas", "pandera.typing": "pandera.typing.pandas"}
 """Modules that have the names of another one where there is pandas."""
 
@@ -54,6 +57,20 @@ def _polars_first(checks: ModuleType) -> Iterator[None]:
     checks.register_default_check_backends = register
 
 
+@contextmanager
+def _without_hypothesis(strategies: ModuleType) -> Iterator[None]:
+    """Have checks declared without what makes up rows that pass them, where that is not there already."""
+    if "hypothesis" in sys.modules:
+        yield
+        return
+    with hidden("hypothesis"):
+        yield
+    if find_spec("hypothesis") is not None:
+        strategies.HAS_HYPOTHESIS = True
+        del strategies.SearchStrategy, strategies.composite  # which stand for Hypothesis' own where there is none
+        _fetch_late(strategies, "hypothesis.strategies")
+
+
 def _fetch_late(module: ModuleType, source: str) -> None:
     """Let a module have the names that it has from another one where there is pandas, once somebody asks for one of them."""
 
@@ -76,3 +93,4 @@ def install() -> None:
     """Have pandera imported so from now on; safe to repeat."""
     put_around(_PANDERA, _light)
     put_around(_CHECKS, _polars_first)
+    put_around(_STRATEGIES, _without_hypothesis)
