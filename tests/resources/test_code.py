@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from types import ModuleType
@@ -20,7 +21,7 @@ from resources.code import bytecode, held_before
 from resources.code import identity as module
 from resources.code.bytecode import altered
 from resources.code.identity import code_identity, forget
-from resources.code.sources import Sources
+from resources.code.sources import Sources, _distribution_of, _imports
 
 
 @pytest.fixture
@@ -326,3 +327,48 @@ def test_a_product_in_two_distributions_is_clean_where_both_are(
     assert found.git_commit == "+".join(commits)
     assert found.dirty is (changed == "of_functions" or (changed is not None and second_is_kept))
     assert all(one[:12] in str(found) for one in commits)
+
+
+IMPORTS = """
+if x:
+    import one
+elif y:
+    import two
+else:
+    from three.four import five
+for z in x:
+    try:
+        import six.seven as eight, nine
+    except* ValueError:
+        import ten
+    else:
+        from . import near
+    finally:
+        import eleven
+while x:
+    with y:
+        match z:
+            case 1:
+                import twelve
+else:
+    async def f():
+        async with x:
+            class C:
+                def g(self):
+                    async for a in b:
+                        import thirteen
+"""
+
+
+def test_an_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(IMPORTS)
+    found = set(_imports(tmp_path / "code.py"))
+    assert found == {"one", "two", "three", "six", "nine", "ten", "eleven", "twelve", "thirteen"}
+
+
+def test_a_package_is_of_the_distribution_that_python_says_has_brought_it() -> None:
+    known = packages_distributions()
+    asked = sorted(name for name in known if name.isidentifier())[::25]
+    assert len(asked) > 5
+    assert {name: _distribution_of(name) for name in asked} == {name: known[name][0] for name in asked}
+    assert _distribution_of("nothing_has_brought_this") is None
