@@ -23,8 +23,15 @@ from resources.ledger.facade import Ledger
 from resources.settings import load_settings
 
 HEAVY = (
+    "confluent_kafka",
     "dagster",
+    "grpc",
+    "httpx",
+    "hypothesis",
+    "jinja2",
+    "numpy",
     "opentelemetry",
+    "pandas",
     "pandera",
     "polars",
     "pyarrow",
@@ -42,6 +49,7 @@ FOR_NOTHING = (
     "alembic",
     "boto3",
     "botocore",
+    "confluent_kafka",
     "dagster",
     "fsspec",
     "grpc",
