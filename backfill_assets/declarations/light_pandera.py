@@ -45,7 +45,8 @@ def _light(_: ModuleType) -> Iterator[None]:
 def _polars_first(checks: ModuleType) -> Iterator[None]:
     """Have what checks frames of Polars looked for without asking first whether they are pandas'."""
     yield
-    usual = checks.register_default_check_backends
+    names = vars(checks)
+    usual = names["register_default_check_backends"]
 
     def register(frame: type) -> None:
         if not frame.__module__.startswith("polars."):
@@ -54,7 +55,7 @@ def _polars_first(checks: ModuleType) -> Iterator[None]:
         use_narwhals = import_module("pandera.config").CONFIG.use_narwhals_backend
         import_module("pandera.backends.polars.register").register_polars_backends(use_narwhals_backend=use_narwhals)
 
-    checks.register_default_check_backends = register
+    names["register_default_check_backends"] = register
 
 
 @contextmanager
@@ -66,7 +67,7 @@ def _without_hypothesis(strategies: ModuleType) -> Iterator[None]:
     with hidden("hypothesis"):
         yield
     if find_spec("hypothesis") is not None:
-        strategies.HAS_HYPOTHESIS = True
+        vars(strategies)["HAS_HYPOTHESIS"] = True
         del strategies.SearchStrategy, strategies.composite  # which stand for Hypothesis' own where there is none
         _fetch_late(strategies, "hypothesis.strategies")
 
