@@ -20,7 +20,20 @@ try:
     Model.validate(pl.DataFrame({"number": [0]}), lazy=True)
 except pa.errors.SchemaErrors as error:
     print(error.failure_cases["failure_case"].to_list())
+assert not {"hypothesis", "pandas", "pandera.engines.pandas_engine"} & set(sys.modules)
 """
+MADE_UP = (
+    OF_POLARS
+    + """
+import warnings
+import pandera.pandas as pp
+from pandera.strategies.base_strategies import SearchStrategy, composite
+class Frame(pp.DataFrameModel):
+    number: pp.typing.Series[int] = pp.Field(ge=1, le=3)
+warnings.simplefilter("ignore")
+print(len(Frame.example(size=2)), SearchStrategy.__module__.partition(".")[0], composite.__module__.partition(".")[0])
+"""
+)
 OF_PANDAS = """
 import pandas
 import pandera.pandas as pp
@@ -53,6 +66,7 @@ print(files("pandera").joinpath("polars.py").is_file(), type(sys.modules["pander
     ("code", "said"),
     [
         pytest.param(OF_POLARS, "['0']", id="a model of Polars"),
+        pytest.param(MADE_UP, "['0']\n2 hypothesis hypothesis", id="rows that are made up"),
         pytest.param(OF_PANDAS, "[0]\n[{'number': 7}]", id="a model of pandas"),
         pytest.param(BY_ITS_OLD_NAME, "pandera.api.pandas.model False False", id="its old names"),
         pytest.param(OF_PYSPARK, "['number']", id="a model of PySpark"),
@@ -77,9 +91,9 @@ def test_pandas_is_hidden_from_the_thread_alone_that_imports_pandera() -> None:
     script = """
 import threading
 from importlib.util import find_spec
-from backfill_assets.declarations import light_pandera
+from backfill_assets.declarations import light_imports
 found = []
-with light_pandera._without_pandas():
+with light_imports.hidden("pandas"):
     thread = threading.Thread(target=lambda: found.append(find_spec("pandas") is not None))
     thread.start()
     thread.join()

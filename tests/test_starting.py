@@ -23,8 +23,15 @@ from resources.ledger.facade import Ledger
 from resources.settings import load_settings
 
 HEAVY = (
+    "confluent_kafka",
     "dagster",
+    "grpc",
+    "httpx",
+    "hypothesis",
+    "jinja2",
+    "numpy",
     "opentelemetry",
+    "pandas",
     "pandera",
     "polars",
     "pyarrow",
@@ -38,7 +45,26 @@ HEAVY = (
 """Libraries that take from a tenth of a second to seconds to import."""
 OF_THE_LEDGER = {"pydantic", "rich", "sqlalchemy"}
 """Those without which nobody reads the ledger."""
-FOR_NOTHING = ("alembic", "dagster", "opentelemetry", "pandera.engines.pandas_engine", "pyspark.pandas")
+FOR_NOTHING = (
+    "alembic",
+    "boto3",
+    "botocore",
+    "confluent_kafka",
+    "dagster",
+    "fsspec",
+    "grpc",
+    "httpx",
+    "hypothesis",
+    "jinja2",
+    "opentelemetry",
+    "pandas",
+    "pandera.engines.pandas_engine",
+    "plotext",
+    "pyspark.pandas",
+    "requests",
+    "rich.progress",
+    "s3fs",
+)
 """What planning has no use for, and comes along easily."""
 RUN = "restate-2012"
 

@@ -3,79 +3,73 @@
 Models are Polars', and every command, every worker and every page that looks at a declaration imports pandera. It can be installed
 without pandas, and is imported here as it is then; what it would have from pandas is fetched when somebody asks for it, so that a
 product whose own code validates pandas' frames with it notices nothing (but for `from pandera import *`, which has the names for Polars).
+Nor does it look for pandas when it checks a frame of Polars, or import Hypothesis before somebody has it make up rows.
 Put here nothing but this; it imports nothing that takes time.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from threading import get_ident
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from backfill_assets.declarations.light_imports import hidden, put_around
+
 _PANDERA = "pandera"
 _HIDDEN = "pandas"
+_CHECKS = "pandera.backends.register_checks"
+_STRATEGIES = "pandera.strategies.base_strategies"
 _OF_PANDAS = {_PANDERA: "pandera.pandas", "pandera.typing": "pandera.typing.pandas"}
 """Modules that have the names of another one where there is pandas."""
 
 
-class _Hidden(MetaPathFinder):
-    """Finds no pandas for the thread that imports pandera; other threads find it."""
-
-    def __init__(self) -> None:
-        self._thread = get_ident()
-
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> None:
-        if name == _HIDDEN and get_ident() == self._thread:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-
-
-class _Light(Loader):
-    """Loads pandera as another loader does, without pandas."""
-
-    def __init__(self, usual: Loader) -> None:
-        self._usual = usual
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._usual.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        import_module("polars")  # it asks as well whether there is pandas, and is told the truth
-        module.__loader__ = self._usual
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._usual
-        with _without_pandas():
-            self._usual.exec_module(module)
-        for name, source in _OF_PANDAS.items():
-            if name in sys.modules:
-                _fetch_late(sys.modules[name], source)
-
-
-class _FindsPandera(MetaPathFinder):
-    """Finds pandera, which it has imported so."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != _PANDERA or _HIDDEN in sys.modules:  # what is there already costs nothing more
-            return None
-        found = PathFinder.find_spec(name, path)
-        if found is not None and found.loader is not None:
-            found.loader = _Light(found.loader)
-        return found
+@contextmanager
+def _light(_: ModuleType) -> Iterator[None]:
+    """Have pandera executed without pandas, where that is not there already and costs nothing more."""
+    if _HIDDEN in sys.modules:
+        yield
+        return
+    import_module("polars")  # it asks as well whether there is pandas, and is told the truth
+    with hidden(_HIDDEN):
+        yield
+    for name, source in _OF_PANDAS.items():
+        if name in sys.modules:
+            _fetch_late(sys.modules[name], source)
 
 
 @contextmanager
-def _without_pandas() -> Iterator[None]:
-    hidden = _Hidden()
-    sys.meta_path.insert(0, hidden)
-    try:
+def _polars_first(checks: ModuleType) -> Iterator[None]:
+    """Have what checks frames of Polars looked for without asking first whether they are pandas'."""
+    yield
+    names = vars(checks)
+    usual = names["register_default_check_backends"]
+
+    def register(frame: type) -> None:
+        if not frame.__module__.startswith("polars."):
+            usual(frame)
+            return
+        use_narwhals = import_module("pandera.config").CONFIG.use_narwhals_backend
+        import_module("pandera.backends.polars.register").register_polars_backends(use_narwhals_backend=use_narwhals)
+
+    names["register_default_check_backends"] = register
+
+
+@contextmanager
+def _without_hypothesis(strategies: ModuleType) -> Iterator[None]:
+    """Have checks declared without what makes up rows that pass them, where that is not there already."""
+    if "hypothesis" in sys.modules:
         yield
-    finally:
-        sys.meta_path.remove(hidden)
+        return
+    with hidden("hypothesis"):
+        yield
+    if find_spec("hypothesis") is not None:
+        vars(strategies)["HAS_HYPOTHESIS"] = True
+        del strategies.SearchStrategy, strategies.composite  # which stand for Hypothesis' own where there is none
+        _fetch_late(strategies, "hypothesis.strategies")
 
 
 def _fetch_late(module: ModuleType, source: str) -> None:
@@ -98,5 +92,6 @@ def _fetch_late(module: ModuleType, source: str) -> None:
 
 def install() -> None:
     """Have pandera imported so from now on; safe to repeat."""
-    if not any(isinstance(one, _FindsPandera) for one in sys.meta_path):
-        sys.meta_path.insert(0, _FindsPandera())
+    put_around(_PANDERA, _light)
+    put_around(_CHECKS, _polars_first)
+    put_around(_STRATEGIES, _without_hypothesis)

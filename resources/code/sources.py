@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.machinery import BYTECODE_SUFFIXES, ModuleSpec
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from symtable import symtable
@@ -27,6 +27,8 @@ _MAKES_NAMES = re.compile(
     r"import[\s\\]*\*|:=|\b(globals|locals|vars|exec|eval|setattr|global|modules|__dict__|__class__|__getattr__|__import__)\b"
 )
 """What a module has names by that nobody can see: star imports, names that are set, modules in place of itself."""
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of a node of syntax that statements are in, or what has statements in it."""
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of what is installed: the lock file is about it, wherever the environment lies."""
 
@@ -76,8 +78,26 @@ class Sources:
         try:
             return f"{usual} {version(usual)}"
         except (PackageNotFoundError, ValueError):
-            others = packages_distributions().get(top, [])  # reads the files of every distribution
-        return f"{others[0]} {version(others[0])}" if others else None
+            other = _distribution_of(top)
+        return None if other is None else f"{other} {version(other)}"
+
+
+def _distribution_of(top: str) -> str | None:
+    """Return the name of the first distribution that brought a package or module of a top-level name; None where none did.
+
+    `importlib.metadata.packages_distributions` says the same of every package there is, and reads what every distribution
+    has brought; here that of a distribution which does not mention the name is not taken apart.
+    """
+    for one in distributions():
+        declared = (one.read_text("top_level.txt") or "").split()
+        if not declared:
+            record = one.read_text("RECORD")
+            if record is None or top in record:
+                brought = (file for file in one.files or () if file.suffix == ".py")
+                declared = [file.parts[0] if len(file.parts) > 1 else file.stem for file in brought]
+        if top in declared:
+            return one.metadata["Name"]
+    return None
 
 
 @cache
@@ -112,11 +132,22 @@ def _imports(file: Path) -> Iterator[str]:
             tree = ast.parse(file.read_bytes())
     except (OSError, ValueError, SyntaxError):
         return
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.module.partition(".")[0]
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of a file, however deep they stand: an expression has none in it, and most of a file is expressions."""
+    to_read: list[ast.AST] = [tree]
+    while to_read:
+        node = to_read.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        for name in _BODIES:
+            to_read += getattr(node, name, ())
 
 
 def missing_of(module: str, name: str) -> str | None:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from types import ModuleType
@@ -16,10 +17,11 @@ from checkouts import COMPUTE, TRANSFORMS, commit, compiled, forge, git, make_ch
 
 from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
+from resources.code import bytecode, held_before
 from resources.code import identity as module
 from resources.code.bytecode import altered
 from resources.code.identity import code_identity, forget
-from resources.code.sources import Sources
+from resources.code.sources import Sources, _distribution_of, _imports
 
 
 @pytest.fixture
@@ -177,6 +179,80 @@ def test_a_plan_looks_into_what_is_imported_and_a_launch_into_everything(
         code_identity(loaded_only=True)
 
 
+@pytest.fixture
+def imported(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cached file of a module that is taken for imported, where no process has held one against its source before."""
+    monkeypatch.setattr(held_before, "_file", lambda: tmp_path / "held")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    module = ModuleType("compute")
+    module.__file__ = str(root / COMPUTE)
+    monkeypatch.setitem(sys.modules, "compute_that_is_imported", module)
+    return compiled(root, COMPUTE)
+
+
+def compiled_by(root: Path, *, loaded_only: bool) -> list[bytes]:
+    """Return the sources that a new process compiles to look into cached files."""
+    found: list[bytes] = []
+
+    def noted(text: bytes, raw: bytes, level: str) -> bool:
+        found.append(text)
+        return is_of(text, raw, level)
+
+    is_of = bytecode._is_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bytecode, "_is_of", noted)
+        patch.setattr(bytecode, "_seen", {})
+        assert altered([root / "backfill_assets"], loaded_only=loaded_only) == []
+    return found
+
+
+def test_a_plan_compiles_nothing_again_that_was_held_against_its_source_and_a_launch_everything(
+    root: Path, imported: Path
+) -> None:
+    assert compiled_by(root, loaded_only=True) == [b"VERSION = 1\n"]
+    assert compiled_by(root, loaded_only=True) == []
+    assert compiled_by(root, loaded_only=False) == [b"VERSION = 1\n"]
+    write(root, COMPUTE, "VERSION = 2\n")
+    compiled(root, COMPUTE)
+    assert compiled_by(root, loaded_only=True) == [b"VERSION = 2\n"]
+
+
+def test_what_was_held_against_its_source_and_is_forged_since_is_refused(root: Path, imported: Path) -> None:
+    facts = imported.stat()
+    for _ in range(2):
+        assert altered([root / "backfill_assets"], loaded_only=True) == []
+    forge(imported, "VERSION = 9\n")
+    os.utime(imported, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    for _ in range(2):
+        assert altered([root / "backfill_assets"], loaded_only=True) == [str(imported)]
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"\xff\n"), lambda file: file.mkdir()])
+def test_what_was_held_before_is_held_again_where_that_is_not_on_record(
+    root: Path, imported: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(held_before._file())
+    assert compiled_by(root, loaded_only=True) == [b"VERSION = 1\n"]
+
+
+def test_nothing_is_kept_where_python_is_told_to_cache_nothing(
+    root: Path, imported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert compiled_by(root, loaded_only=True) == [b"VERSION = 1\n"]
+    assert not held_before._file().exists()
+
+
+def test_of_very_many_files_those_of_the_last_look_are_remembered(
+    root: Path, imported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_before._file().write_text("".join(f"{number:064}\n" for number in range(20)))
+    monkeypatch.setattr(held_before, "_MOST", 20)
+    assert compiled_by(root, loaded_only=True) == [b"VERSION = 1\n"]
+    assert len(held_before._file().read_text().split()) == 1
+    assert compiled_by(root, loaded_only=True) == []
+
+
 def test_cached_bytecode_that_python_does_not_use_is_left_alone(root: Path) -> None:
     cached = compiled(root, "manifests/__init__.py")
     write(root, "manifests/__init__.py", "x = 1  # longer than before\n")  # Python compiles it again
@@ -251,3 +327,48 @@ def test_a_product_in_two_distributions_is_clean_where_both_are(
     assert found.git_commit == "+".join(commits)
     assert found.dirty is (changed == "of_functions" or (changed is not None and second_is_kept))
     assert all(one[:12] in str(found) for one in commits)
+
+
+IMPORTS = """
+if x:
+    import one
+elif y:
+    import two
+else:
+    from three.four import five
+for z in x:
+    try:
+        import six.seven as eight, nine
+    except* ValueError:
+        import ten
+    else:
+        from . import near
+    finally:
+        import eleven
+while x:
+    with y:
+        match z:
+            case 1:
+                import twelve
+else:
+    async def f():
+        async with x:
+            class C:
+                def g(self):
+                    async for a in b:
+                        import thirteen
+"""
+
+
+def test_an_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(IMPORTS)
+    found = set(_imports(tmp_path / "code.py"))
+    assert found == {"one", "two", "three", "six", "nine", "ten", "eleven", "twelve", "thirteen"}
+
+
+def test_a_package_is_of_the_distribution_that_python_says_has_brought_it() -> None:
+    known = packages_distributions()
+    asked = sorted(name for name in known if name.isidentifier())[::25]
+    assert len(asked) > 5
+    assert {name: _distribution_of(name) for name in asked} == {name: known[name][0] for name in asked}
+    assert _distribution_of("nothing_has_brought_this") is None

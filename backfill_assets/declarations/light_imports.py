@@ -1,0 +1,83 @@
+"""Has libraries imported in a lighter way, whoever imports them and when: they are found as Python finds them, and something is done around.
+
+Put here how that is done. What is done around which library is said in `light_pandera` and `light_arrow`; neither imports
+anything that takes time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import get_ident
+from types import ModuleType
+
+Around = Callable[[ModuleType], AbstractContextManager[None]]
+"""What is entered before a module is executed, and left after it."""
+
+
+class _Loads(Loader):
+    """Loads a module as another loader does, with something around."""
+
+    def __init__(self, usual: Loader, around: Around) -> None:
+        self._usual, self._around = usual, around
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._usual.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._usual
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._usual
+        with self._around(module):
+            self._usual.exec_module(module)
+
+
+class _Finds(MetaPathFinder):
+    """Finds some modules as Python does, and has them loaded with something around."""
+
+    def __init__(self) -> None:
+        self.around: dict[str, Around] = {}
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        around = self.around.get(name)
+        if around is None:
+            return None
+        found = PathFinder.find_spec(name, path)
+        if found is not None and found.loader is not None:
+            found.loader = _Loads(found.loader, around)
+        return found
+
+
+class _Hides(MetaPathFinder):
+    """Finds no module of some name for the thread that it was made by; other threads find it."""
+
+    def __init__(self, hidden: str) -> None:
+        self._hidden, self._thread = hidden, get_ident()
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> None:
+        if name == self._hidden and get_ident() == self._thread:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
+_finds = _Finds()
+
+
+@contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """Have this thread find no library of a name; what is imported already, it has all the same."""
+    hides = _Hides(name)
+    sys.meta_path.insert(0, hides)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hides)
+
+
+def put_around(name: str, around: Around) -> None:
+    """Have something done around a module from now on, whenever it is imported; safe to repeat."""
+    _finds.around[name] = around
+    if _finds not in sys.meta_path:
+        sys.meta_path.insert(0, _finds)
