@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowNotImplementedError
+from pyarrow.types import is_nested
 from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
@@ -69,8 +70,10 @@ class FootersOfSchema:
     ) -> None:
         self._schema, self._words = known.schema, known.metadata
         self._arrow = known.schema.to_arrow_schema()
-        self._is_flat = known.num_columns == len(self._arrow)
-        self._columns = [_Column(wanted[ids[known.schema.column(at).path]]) for at in range(known.num_columns)]
+        self._is_flat = not any(map(is_nested, self._arrow.types))  # a struct of one column has as many as a schema without it
+        paths = [known.schema.column(at).path for at in range(known.num_columns)]
+        self._columns = [_Column(path, wanted[ids[path]]) for path in paths]
+        self._has_twins = len(set(paths)) < len(paths)
 
     def has(self, metadata: pq.FileMetaData) -> bool:
         """Whether a file has this schema, in all that PyIceberg looks at: names, types, ids, and what is said beside them.
@@ -83,13 +86,15 @@ class FootersOfSchema:
 
     def read(self, metadata: pq.FileMetaData) -> Described | None:
         """Return what a footer of this schema says; None where it takes PyIceberg to say it."""
-        if metadata.num_row_groups != 1:
+        if metadata.num_row_groups != 1 or self._has_twins:
             return None
         group = metadata.row_group(0)
         sizes, values, nulls = dict[int, int](), dict[int, int](), dict[int, int]()
         aggregates, lower, upper = dict[int, StatsAggregator](), dict[int, bytes](), dict[int, bytes]()
         for at, known in enumerate(self._columns):
             column, field_id = group.column(at), known.field_id
+            if column.path_in_schema != known.path:  # a row group says anew which column each is, and PyIceberg goes by that
+                return None
             sizes[field_id] = column.total_compressed_size
             if not known.is_counted:
                 continue
@@ -116,7 +121,8 @@ class FootersOfSchema:
 class _Column:
     """One column of a schema, and the ends that files have had in it."""
 
-    def __init__(self, collector: StatisticsCollector) -> None:
+    def __init__(self, path: str, collector: StatisticsCollector) -> None:
+        self.path = path
         self.field_id = collector.field_id
         self.is_counted = collector.mode.type != MetricModeTypes.NONE
         self.is_bounded = self.is_counted and collector.mode.type != MetricModeTypes.COUNTS
