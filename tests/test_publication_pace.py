@@ -46,7 +46,7 @@ def counted(platform: Platform, run_id: str) -> Counter[str]:
     found: Counter[str] = Counter()
 
     def listen(*_: Any) -> None:
-        found["statement"] += threading.current_thread() is threading.main_thread()  # the watch for stops goes by the clock
+        found["statement"] += threading.current_thread() is threading.main_thread()  # others go by the clock
 
     sa.event.listen(platform.ledger.engine, "before_cursor_execute", listen)
     with pytest.MonkeyPatch.context() as patch:

@@ -62,7 +62,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
         if not _tells_of(linked, done, place):  # before anybody waits for the ledger
             said[COMMITTED] = commits_of(platform, record, said["action"], place, int(said["snapshot_id"]))
     with platform.ledger.holding(record.target) as moment:
-        known = moment.newest_entry(record.run_id)  # before any row is read: on a server others add rows of a run meanwhile
+        known = moment.newest_entry(record.run_id)  # before its rows: on a server others add some meanwhile
         for place, said in due:
             is_told = partial(_tells_of, done=done, place=place)
             _record(platform, moment, record.run_id, said["action"], said, name_of(said["action"], place), is_told)

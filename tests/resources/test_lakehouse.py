@@ -736,7 +736,9 @@ def test_a_file_of_no_rows_is_described_whatever_its_columns_were_called(
     """Nothing of its columns is said in it, and so nobody asks for them by the names that they had."""
     lakehouse.catalog.create_namespace("silver")
     table = lakehouse.catalog.create_table(
-        "silver.words", Schema(NestedField(1, "word", StringType(), required=False)), location=f"{catalog['warehouse']}/w"
+        "silver.words",
+        Schema(NestedField(1, "word", StringType(), required=False)),
+        location=f"{catalog['warehouse']}/w",
     )
     path = f"{table.location()}/data/none.parquet"
     Path(local_path(path)).parent.mkdir(parents=True)
