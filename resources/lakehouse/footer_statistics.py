@@ -146,7 +146,8 @@ class _Column:
         found = self._known.get(key)
         if found is None:
             found = self._read(statistics)
-            if low is not None and high is not None and len(self._known) < _MOST_KNOWN:
+            is_told_apart = low is not None and high is not None and low == low and high == high  # noqa: PLR0124 - NaNs differ, not as text
+            if is_told_apart and len(self._known) < _MOST_KNOWN:
                 self._known[key] = found
         return found
 

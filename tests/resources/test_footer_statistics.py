@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -250,6 +251,19 @@ def test_columns_are_those_that_the_row_group_says_as_pyiceberg_has_it() -> None
     assert reader.has(odd)
     assert reader.read(odd) is None
     assert as_read(reader.read(known)) == as_pyiceberg(known, schema, {})
+
+
+def test_ends_that_are_no_numbers_are_told_apart() -> None:
+    """Arrow writes none; another writer may, and they are many."""
+    schema = Schema(NestedField(1, "x", DoubleType(), required=False))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([[1.5]], schema=schema_to_pyarrow(schema)), sink, use_dictionary=False)
+    raw = sink.getvalue().to_pybytes()
+    end, others = struct.pack("<d", 1.5), (b"\x01\0\0\0\0\0\xf8\x7f", b"\x02\0\0\0\0\0\xf8\xff")
+    footers = [pq.read_metadata(pa.BufferReader(raw.replace(end, other))) for other in others]
+    reader = read_as(footers[0], schema, {})
+    for one in footers:
+        assert as_read(reader.read(one)) == as_pyiceberg(one, schema, {})
 
 
 def test_columns_of_one_name_are_left_to_pyiceberg() -> None:
