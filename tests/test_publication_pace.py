@@ -5,6 +5,7 @@ The table is the benchmarks' of hours and tenants, without Spark.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from backfill_assets.evidence import record_writing
 from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish
 from benchmarks import many_chunks, small_table
-from manifests.lifecycle import RunState
+from manifests.lifecycle import PUBLISH, RunState
 from resources.lakehouse import footer_statistics
-from resources.ledger import cells, chunks, explained, journal, rows
+from resources.ledger import cells, chunks, explained, journal, journaling, rows
+from resources.ledger.moments import Moment
 
 HOURS = 24
 
@@ -42,8 +45,8 @@ def counted(platform: Platform, run_id: str) -> Counter[str]:
     """Publish a run, and return how often was done what takes time."""
     found: Counter[str] = Counter()
 
-    def listen(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        found["statement"] += 1
+    def listen(*_: Any) -> None:
+        found["statement"] += threading.current_thread() is threading.main_thread()  # others go by the clock
 
     sa.event.listen(platform.ledger.engine, "before_cursor_execute", listen)
     with pytest.MonkeyPatch.context() as patch:
@@ -106,3 +109,24 @@ def test_chunks_that_change_hands_are_asked_for_together(platform: Platform) -> 
     assert platform.ledger.run("many").state is RunState.SUPERSEDED
     held = platform.ledger.accepted(many_chunks.HOURLY)
     assert Counter(held.values()) == {"few-again": HOURS, "many-again": 4 * HOURS}
+
+
+def test_what_others_commit_while_a_record_is_written_is_asked_for_after_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a server a lock of a run keeps nobody from adding rows of it, and each statement sees what was committed before it."""
+    record = platform.ledger.run(ready(platform, "run", 0, 1))
+    publish(platform, record.run_id)
+    (entry,) = platform.ledger.landed(record.run_id)
+    real = record_writing._record
+
+    def overtaken(platform: Platform, moment: Moment, run_id: str, *arguments: Any) -> bool:
+        found = real(platform, moment, run_id, *arguments)
+        if run_id == record.run_id:
+            journaling._write(moment._connection, run_id, {"stops": {"columns": ["id"], "rows": {}}}, 0)
+        return found
+
+    monkeypatch.setattr(record_writing, "_record", overtaken)
+    known = record_writing.tell(platform, record, PUBLISH, entry.as_record(), 1)
+    with platform.ledger.holding() as moment:
+        assert moment.newest_entry(record.run_id) > known

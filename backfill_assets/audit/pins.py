@@ -20,7 +20,7 @@ from backfill_assets.evidence.seals import Sealed
 from backfill_assets.installation import Platform
 from manifests.further_sources import PinnedSource
 from manifests.model import DayRange
-from resources.lakehouse.contents import hash_of, proven_sha256, said_of
+from resources.lakehouse.contents import hash_of, proven_sha256, said_of, sha256_at
 from resources.lakehouse.facade import before
 from resources.lakehouse.scopes import any_of
 from resources.lakehouse.snapshots import (
@@ -41,7 +41,7 @@ class Inputs:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._hashes: dict[tuple[str, str], tuple[int, str] | None] = {}
+        self._hashes: dict[tuple[str, str, bool], tuple[int, str] | None] = {}
         self._audit: dict[str, dict[tuple[str, str], list[str | None]]] = {}
 
     # --- by metadata --------------------------------------------------------------------------------------------
@@ -113,13 +113,16 @@ class Inputs:
         return known is not None
 
     def _hash(self, seen: Seen, path: str, expected: str) -> tuple[int, str] | None:
-        if (seen.name, path) not in self._hashes:
+        """Return the length of a file and its SHA-256 (hex), None where it is missing; read once where no hash is expected of it."""
+        place = seen.name, path, bool(expected)
+        if place not in self._hashes:
             try:
-                found = len(seen.table.io.new_input(path)), proven_sha256(seen.table, path, expected)
+                length = len(seen.table.io.new_input(path))
+                hash_ = proven_sha256(seen.table, path, expected) if expected else sha256_at(seen.table, path)
+                self._hashes[place] = length, hash_
             except FileNotFoundError:
-                found = None
-            self._hashes[seen.name, path] = found
-        return self._hashes[seen.name, path]
+                self._hashes[place] = None
+        return self._hashes[place]
 
     def _read_beside(
         self, world: World, sealed: Sealed, facts: Mapping[str, Any], report: Report, collected: Container[str]

@@ -51,7 +51,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
 
     `number` counts the run's changes; those before it that no record tells of are recorded first. Nothing is recorded twice.
 
-    Returns the run's newest entry in the ledger's journal by then: whose rows the run's records know, see `catch_up`.
+    Returns the run's newest entry in the ledger's journal whose rows its records know for certain, see `catch_up`.
     """
     due = [(place, said) for place, said in untold(platform, record) if place < number]
     due.append((number, {**facts, "action": action}))
@@ -62,6 +62,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
         if not _tells_of(linked, done, place):  # before anybody waits for the ledger
             said[COMMITTED] = commits_of(platform, record, said["action"], place, int(said["snapshot_id"]))
     with platform.ledger.holding(record.target) as moment:
+        known = moment.newest_entry(record.run_id)  # before its rows: on a server others add some meanwhile
         for place, said in due:
             is_told = partial(_tells_of, done=done, place=place)
             _record(platform, moment, record.run_id, said["action"], said, name_of(said["action"], place), is_told)
@@ -82,7 +83,7 @@ def tell(platform: Platform, record: RunRecord, action: str, facts: Mapping[str,
                 _LOG.warning(
                     "the evidence of %s cannot be continued: %s; see `backfill verify %s`", run_id, damage, run_id
                 )
-        return moment.newest_entry(record.run_id)
+    return known
 
 
 def untold(platform: Platform, record: RunRecord) -> list[tuple[int, dict[str, Any]]]:

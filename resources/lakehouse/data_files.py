@@ -83,7 +83,8 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
         known = next((one for one in schemas if one.has(footer)), None)
         if known is None:
             parquet_file_to_data_file(table.io, unpartitioned, path)
-            schemas.append(FootersOfSchema(footer, wanted, ids))
+            if footer.num_row_groups:  # else nobody asks for the fields of its columns, and one may have none
+                schemas.append(FootersOfSchema(footer, wanted, ids))
         found = None if known is None else known.read(footer)
         return found or Described.by_pyiceberg(footer, wanted, ids)
 

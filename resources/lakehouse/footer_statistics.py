@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowNotImplementedError
+from pyarrow.types import is_nested
 from pyiceberg.io.fileformat import DataFileStatistics
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
@@ -69,8 +70,11 @@ class FootersOfSchema:
     ) -> None:
         self._schema, self._words = known.schema, known.metadata
         self._arrow = known.schema.to_arrow_schema()
-        self._is_flat = known.num_columns == len(self._arrow)
-        self._columns = [_Column(wanted[ids[known.schema.column(at).path]]) for at in range(known.num_columns)]
+        # not told by their number: a struct of one column is one
+        self._is_flat = not any(map(is_nested, self._arrow.types))
+        self._paths = [known.schema.column(at).path for at in range(known.num_columns)]
+        self._columns = [_Column(wanted[ids[path]]) for path in self._paths]
+        self._has_twins = len(set(self._paths)) < len(self._paths)
 
     def has(self, metadata: pq.FileMetaData) -> bool:
         """Whether a file has this schema, in all that PyIceberg looks at: names, types, ids, and what is said beside them.
@@ -83,13 +87,13 @@ class FootersOfSchema:
 
     def read(self, metadata: pq.FileMetaData) -> Described | None:
         """Return what a footer of this schema says; None where it takes PyIceberg to say it."""
-        if metadata.num_row_groups != 1:
+        columns = self._columns_in(metadata)
+        if columns is None:
             return None
-        group = metadata.row_group(0)
         sizes, values, nulls = dict[int, int](), dict[int, int](), dict[int, int]()
         aggregates, lower, upper = dict[int, StatsAggregator](), dict[int, bytes](), dict[int, bytes]()
-        for at, known in enumerate(self._columns):
-            column, field_id = group.column(at), known.field_id
+        for column, known in zip(columns, self._columns, strict=True):
+            field_id = known.field_id
             sizes[field_id] = column.total_compressed_size
             if not known.is_counted:
                 continue
@@ -109,8 +113,19 @@ class FootersOfSchema:
                 lower[field_id] = low
             if high is not None:
                 upper[field_id] = high
-        found = DataFileStatistics(metadata.num_rows, sizes, values, nulls, {}, aggregates, [_begin(group.column(0))])
+        found = DataFileStatistics(metadata.num_rows, sizes, values, nulls, {}, aggregates, [_begin(columns[0])])
         return Described(found, lower, upper)
+
+    def _columns_in(self, metadata: pq.FileMetaData) -> list[pq.ColumnChunkMetaData] | None:
+        """Return the columns of a file's one row group; None where it has several, or columns that are not told apart by their place.
+
+        A row group says anew which column of the schema each is, and PyIceberg goes by that.
+        """
+        if metadata.num_row_groups != 1 or self._has_twins:
+            return None
+        group = metadata.row_group(0)
+        columns = [group.column(at) for at in range(len(self._paths))]
+        return columns if [one.path_in_schema for one in columns] == self._paths else None
 
 
 class _Column:
@@ -131,7 +146,8 @@ class _Column:
         found = self._known.get(key)
         if found is None:
             found = self._read(statistics)
-            if low is not None and high is not None and len(self._known) < _MOST_KNOWN:
+            is_told_apart = low is not None and high is not None and low == low and high == high  # noqa: PLR0124 - NaNs differ, not as text
+            if is_told_apart and len(self._known) < _MOST_KNOWN:
                 self._known[key] = found
         return found
 

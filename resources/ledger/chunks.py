@@ -88,10 +88,20 @@ def chunks_in(rows: Mapping[str, Mapping[str, Any]], run_id: str) -> list[ChunkR
         return [_chunk_record(_Cells(row)) for row in rows.values()]
 
 
+_NUMBERS = [(column.name, column.nullable) for column in chunks.c if isinstance(column.type, sa.Integer)]
+
+
 class _Cells:
-    """A row that was read cell by cell, as a row of a query is."""
+    """A row that was read cell by cell, as a row of a query is.
+
+    Raises:
+        TypeError: if a number is none: of a cell that is read by itself, whatever it holds is a text.
+    """
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
+        for name, may_lack in _NUMBERS:
+            if type(cells[name]) is not int and not (may_lack and cells[name] is None):
+                raise TypeError(f"{name} is {cells[name]!r}")
         self.__dict__.update(cells)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -215,6 +216,65 @@ def test_another_schema_is_told_from_one_that_was_read(known: Schema, other: Sch
     reader = read_as(footer([], known), known, {})
     assert reader.has(footer([], known))
     assert not reader.has(footer([], other))
+
+
+def test_a_struct_of_one_column_is_told_by_its_own_name() -> None:
+    """It has as many columns as one without it: Parquet compares only what is in it."""
+
+    def within(name: str, number: int) -> Schema:
+        inner = StructType(NestedField(3, "x", LongType(), required=False))
+        return Schema(
+            NestedField(1, "id", LongType(), required=False), NestedField(number, name, inner, required=False)
+        )
+
+    known = within("place", 2)
+    reader = read_as(footer([], known, store_schema=False), known, {})
+    assert reader.has(footer([], known, store_schema=False))
+    assert not reader.has(footer([], within("other", 2), store_schema=False))
+    assert not reader.has(footer([], within("place", 77), store_schema=False))
+
+
+def test_columns_are_those_that_the_row_group_says_as_pyiceberg_has_it() -> None:
+    """Schema and row group name each column; where they differ, the second counts."""
+    schema = Schema(NestedField(1, "aa", LongType(), required=False), NestedField(2, "bb", LongType(), required=False))
+    known = footer([{"aa": 1, "bb": 2}], schema)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([{"aa": 3, "bb": 4}], schema=schema_to_pyarrow(schema)), sink)
+    raw = sink.getvalue().to_pybytes()
+    at, beside = (raw.rindex(b"\x19\x18\x02" + name) + 3 for name in (b"aa", b"bb"))  # a list of one text of two bytes
+    swapped = bytearray(raw)
+    swapped[at : at + 2], swapped[beside : beside + 2] = b"bb", b"aa"
+    odd = pq.read_metadata(pa.BufferReader(bytes(swapped)))
+    assert [odd.row_group(0).column(place).path_in_schema for place in range(2)] == ["bb", "aa"]
+
+    reader = read_as(known, schema, {})
+    assert reader.has(odd)
+    assert reader.read(odd) is None
+    assert as_read(reader.read(known)) == as_pyiceberg(known, schema, {})
+
+
+def test_ends_that_are_no_numbers_are_told_apart() -> None:
+    """Arrow writes none; another writer may, and they are many."""
+    schema = Schema(NestedField(1, "x", DoubleType(), required=False))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([[1.5]], schema=schema_to_pyarrow(schema)), sink, use_dictionary=False)
+    raw = sink.getvalue().to_pybytes()
+    end, others = struct.pack("<d", 1.5), (b"\x01\0\0\0\0\0\xf8\x7f", b"\x02\0\0\0\0\0\xf8\xff")
+    footers = [pq.read_metadata(pa.BufferReader(raw.replace(end, other))) for other in others]
+    reader = read_as(footers[0], schema, {})
+    for one in footers:
+        assert as_read(reader.read(one)) == as_pyiceberg(one, schema, {})
+
+
+def test_columns_of_one_name_are_left_to_pyiceberg() -> None:
+    schema = Schema(NestedField(1, "a", LongType(), required=False))
+    field = schema_to_pyarrow(schema).field("a")
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([[1], [2]], schema=pa.schema([field, field])), sink)
+    twins = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    reader = read_as(twins, schema, {})
+    assert reader.has(twins)
+    assert reader.read(twins) is None
 
 
 def test_what_is_said_beside_a_schema_is_part_of_it() -> None:

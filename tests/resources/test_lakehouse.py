@@ -730,6 +730,28 @@ def test_creating_the_catalog_again_keeps_its_tables(lakehouse: Lakehouse, days:
     assert lakehouse.table(DAYS).metadata.table_uuid == days.metadata.table_uuid
 
 
+def test_a_file_of_no_rows_is_described_whatever_its_columns_were_called(
+    lakehouse: Lakehouse, catalog: dict[str, str]
+) -> None:
+    """Nothing of its columns is said in it, and so nobody asks for them by the names that they had."""
+    lakehouse.catalog.create_namespace("silver")
+    table = lakehouse.catalog.create_table(
+        "silver.words",
+        Schema(NestedField(1, "word", StringType(), required=False)),
+        location=f"{catalog['warehouse']}/w",
+    )
+    path = f"{table.location()}/data/none.parquet"
+    Path(local_path(path)).parent.mkdir(parents=True)
+    pq.ParquetWriter(local_path(path), schema_to_pyarrow(table.schema())).close()
+    assert pq.read_metadata(local_path(path)).num_row_groups == 0
+    with table.update_schema() as update:
+        update.rename_column("word", "text")
+    table.refresh()
+
+    (found,) = data_files(table, [path])
+    assert repr(found) == repr(parquet_file_to_data_file(table.io, table.metadata, path))
+
+
 def test_two_processes_see_each_others_commits(lakehouse: Lakehouse, days: Table, catalog: dict[str, str]) -> None:
     other = Lakehouse("lake", catalog)
     commit = live(other, "2012-03-06", load="live")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
@@ -15,6 +17,7 @@ from resources.ledger.amendments import AmendmentRecord
 from resources.ledger.approvals import ApprovalRecord
 from resources.ledger.attempts import AttemptRecord
 from resources.ledger.cells import IllegibleRow
+from resources.ledger.chunks import chunks_in
 from resources.ledger.extractions import ExtractionRecord, ResponseRecord
 from resources.ledger.facade import Ledger
 from resources.ledger.freezes import FreezeRecord
@@ -79,3 +82,23 @@ def test_a_state_that_there_is_not_is_refused_where_it_is_read(ledger: Ledger) -
         connection.execute(publications.update().values(state="LANDED"))
     with pytest.raises(IllegibleRow, match="ledger publications has cells that cannot be read"):
         ledger.publications(RUN)
+
+
+@pytest.mark.parametrize("column", ["idx", "attempt", "rows", "bytes"])
+@pytest.mark.parametrize("cell", ["x", "[1]", 2.5, b"5"])
+def test_chunks_that_are_read_cell_by_cell_are_held_to_the_same(
+    ledger: Ledger, backend: str, column: str, cell: Any
+) -> None:
+    """What is sealed of chunks is read so: a cell that was changed since they were gated is no number there, either."""
+    if backend != "sqlite":
+        pytest.skip("a server keeps nothing but numbers in a column of numbers")
+    approved(ledger, RUN)
+    with ledger.holding() as moment:
+        assert chunks_in(moment.rows_of(RUN)["chunks"], RUN) == ledger.chunks(RUN)
+    with closing(sqlite3.connect(str(ledger.engine.url.database))) as by_hand:
+        by_hand.execute(f"UPDATE chunks SET {column} = ?", [cell])
+        by_hand.commit()
+    with pytest.raises(IllegibleRow, match="ledger chunks"):
+        ledger.chunks(RUN)
+    with ledger.holding() as moment, pytest.raises(IllegibleRow, match=f"ledger chunks of {RUN} .*{column} is"):
+        chunks_in(moment.rows_of(RUN)["chunks"], RUN)
