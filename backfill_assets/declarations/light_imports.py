@@ -10,19 +10,25 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from threading import get_ident
 from types import ModuleType
+from typing import Any
 
 Around = Callable[[ModuleType], AbstractContextManager[None]]
 """What is entered before a module is executed, and left after it."""
 
 
 class _Loads(Loader):
-    """Loads a module as another loader does, with something around."""
+    """Loads a module as another loader does, with something around; whatever else is asked of it, the other one answers."""
 
     def __init__(self, usual: Loader, around: Around) -> None:
         self._usual, self._around = usual, around
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_usual":  # nothing is there yet: it is being copied
+            raise AttributeError(name)
+        return getattr(self._usual, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._usual.create_module(spec)
@@ -36,19 +42,34 @@ class _Loads(Loader):
 
 
 class _Finds(MetaPathFinder):
-    """Finds some modules as Python does, and has them loaded with something around."""
+    """Has some modules loaded with something around, as whichever of the other finders finds them: an editable installation has its own."""
 
     def __init__(self) -> None:
         self.around: dict[str, Around] = {}
+        self._asking: set[tuple[int, str]] = set()
 
-    def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        around = self.around.get(name)
-        if around is None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        around, asked = self.around.get(name), (get_ident(), name)
+        if around is None or asked in self._asking:  # another finder may ask all of them, this one, too
             return None
-        found = PathFinder.find_spec(name, path)
-        if found is not None and found.loader is not None:
+        self._asking.add(asked)
+        try:
+            found = _found_by_others(self, name, path, target)
+        finally:
+            self._asking.remove(asked)
+        if found is not None and hasattr(found.loader, "exec_module"):
             found.loader = _Loads(found.loader, around)
         return found
+
+
+def _found_by_others(
+    but: MetaPathFinder, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    for finder in list(sys.meta_path):
+        finds = None if finder is but else getattr(finder, "find_spec", None)
+        if finds is not None and (found := finds(name, path, target)) is not None:
+            return found
+    return None
 
 
 class _Hides(MetaPathFinder):

@@ -18,6 +18,8 @@ from pathlib import Path
 
 _MOST = 10_000
 """So many files are remembered, a hundred bytes each; beyond it only those of the last look are."""
+_LARGEST = 1 << 24
+"""Bytes of what is kept that are read; more was not written by this module."""
 
 
 @dataclass
@@ -32,7 +34,10 @@ class HeldBefore:
     def kept(cls) -> HeldBefore:
         """Return what earlier processes have kept: nothing where there is no such file, or it cannot be read."""
         try:
-            return cls(frozenset(_file().read_text("ascii").split()))
+            file = _file()
+            if not file.is_file() or file.stat().st_size > _LARGEST:  # a pipe would be waited for
+                return cls(frozenset())
+            return cls(frozenset(file.read_text("ascii").split()))
         except (OSError, ValueError):
             return cls(frozenset())
 

@@ -227,7 +227,14 @@ def test_what_was_held_against_its_source_and_is_forged_since_is_refused(root: P
         assert altered([root / "backfill_assets"], loaded_only=True) == [str(imported)]
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"\xff\n"), lambda file: file.mkdir()])
+def larger(file: Path) -> None:
+    with file.open("wb") as opened:
+        opened.truncate(1 << 34)  # without taking room
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda file: file.write_bytes(b"\xff\n"), lambda file: file.mkdir(), os.mkfifo, larger]
+)
 def test_what_was_held_before_is_held_again_where_that_is_not_on_record(
     root: Path, imported: Path, damage: Callable[[Path], None]
 ) -> None:
