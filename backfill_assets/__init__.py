@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from backfill_assets.declarations import light_arrow, light_pandera
+from backfill_assets.declarations import light_pandera
 
 if TYPE_CHECKING:
     from backfill_assets.declarations.apis import (
@@ -369,7 +369,6 @@ _ROOMS = {
     "resources.sinks.event_logs": ("events_of",),
 }
 light_pandera.install()
-light_arrow.install()
 _PLACES = {name: room for room, names in _ROOMS.items() for name in names}
 
 

@@ -57,7 +57,6 @@ FOR_NOTHING = (
     "hypothesis",
     "jinja2",
     "opentelemetry",
-    "pandas",
     "pandera.engines.pandas_engine",
     "plotext",
     "pyspark.pandas",

@@ -1,7 +1,6 @@
 """Has libraries imported in a lighter way, whoever imports them and when: they are found as Python finds them, and something is done around.
 
-Put here how that is done. What is done around which library is said in `light_pandera` and `light_arrow`; neither imports
-anything that takes time.
+Put here how that is done. What is done around which library is said in `light_pandera`; neither imports anything that takes time.
 """
 
 from __future__ import annotations
