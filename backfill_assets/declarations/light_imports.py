@@ -1,5 +1,6 @@
 """Has libraries imported in a lighter way, whoever imports them and when: they are found as Python finds them, and something is done around.
 
+A finder that somebody puts in front later, and that asks no other one, goes before this: what it finds is imported without.
 Put here how that is done. What is done around which library is said in `light_pandera`; neither imports anything that takes time.
 """
 
@@ -56,7 +57,7 @@ class _Finds(MetaPathFinder):
             found = _found_by_others(self, name, path, target)
         finally:
             self._asking.remove(asked)
-        if found is not None and hasattr(found.loader, "exec_module"):
+        if found is not None and found.loader is not None and hasattr(found.loader, "exec_module"):
             found.loader = _Loads(found.loader, around)
         return found
 
@@ -65,8 +66,10 @@ def _found_by_others(
     but: MetaPathFinder, name: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
     for finder in list(sys.meta_path):
-        finds = None if finder is but else getattr(finder, "find_spec", None)
-        if finds is not None and (found := finds(name, path, target)) is not None:
+        if finder is but or not hasattr(finder, "find_spec"):
+            continue
+        found = finder.find_spec(name, path, target)
+        if found is not None:
             return found
     return None
 
