@@ -460,7 +460,7 @@ def test_a_run_published_before_there_was_a_chain_is_said_and_adopted(
     with monkeypatch.context() as patch:
         patch.setattr(publication, "bundle_files", lambda *_: {"plan.json": {"any": "plan"}, "chunks.json": []})
         patch.setattr(announcements, "tell", tell_as_before)
-        patch.setattr(announcements, "catch_up", lambda *_: None)
+        patch.setattr(announcements, "catch_up", lambda *_, **__: None)
         publish(world.platform, "waiting")
     # as the upgrade does, which puts such a run under the journal
     monkeypatch.setattr(journal.Entry, "adopted", property(lambda one: one.run_id == "waiting"))
