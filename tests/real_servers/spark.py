@@ -49,7 +49,7 @@ def _ready(process: subprocess.Popen[bytes], folder: Path, port: int, what: str)
             raise MissingServerError(f"{what} has ended: {end_of_log(folder)}")
         return listens(port)
 
-    wait_until(is_there, f"{what} listens", 60.0)
+    wait_until(is_there, f"{what} listens", 180.0)
 
 
 class Cluster:
