@@ -250,7 +250,7 @@ def _ending(path: str) -> bytes:
             _footer(raw)
         except arrow.ArrowInvalid:
             if _in_pieces(path, len(raw)) != crc32(raw):
-                raise _differ(path) from None
+                raise readings_differ(path) from None
             raise
     return raw
 
@@ -296,7 +296,7 @@ def require_alike(path: str) -> None:
     if before is not None and _in_pieces(path) != before:
         if kept is not None:
             kept.pop(path, None)
-        raise _differ(path)
+        raise readings_differ(path)
 
 
 def _in_pieces(path: str, last: int | None = None) -> int:
@@ -312,7 +312,8 @@ def _in_pieces(path: str, last: int | None = None) -> int:
     return found
 
 
-def _differ(path: str) -> OSError:
+def readings_differ(path: str) -> OSError:
+    """Return the error of a store's file that has other bytes each time it is read: an answer was cut on its way."""
     return OSError(f"two readings of {path}, one after the other, have other bytes")
 
 

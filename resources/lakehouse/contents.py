@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from resources.files.stores import is_local, require_seen
+from resources.files.stores import is_local, readings_differ, require_seen
 from resources.lakehouse.storage import filesystem_of
 
 CONTENT_PROPERTY = "backfill.content-sha256"
@@ -75,7 +75,7 @@ def proven_sha256(table: Table, path: str, expected: str = "") -> str:
         before, found = found, sha256_at(table, path, otherwise=reading % 2 == 1)
         if found == before:
             return found
-    raise OSError(f"readings of {path}, one after the other, have other bytes")
+    raise readings_differ(path)
 
 
 def said_of(snapshots: Iterable[Snapshot]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.staged_file import StagedFile
 from resources.files.stores import is_local
-from resources.lakehouse.contents import sha256_at
+from resources.lakehouse.contents import proven_sha256
 
 _ASKED_TOGETHER = 8
 _SHARES = 8
@@ -62,18 +62,14 @@ def _sha256(table: Table, file: StagedFile) -> str:
     """
     path = file.path
     try:
-        found = sha256_at(table, path)
-        if found == file.sha256 or is_local(path) or sha256_at(table, path, otherwise=True) == found:
-            return found
-        error: OSError = OSError("two readings, one after the other, have other bytes")
+        return proven_sha256(table, path, file.sha256)
     except FileNotFoundError:
         return ""
-    except OSError as raised:
-        error = raised
-    raise EnvironmentRefused(
-        Problem(
-            f"{path} could not be read just now: {type(error).__name__}: {error}",
-            _RULE,
-            "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
-        )
-    ) from error
+    except OSError as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"{path} could not be read just now: {type(error).__name__}: {error}",
+                _RULE,
+                "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
+            )
+        ) from error

@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem
 from resources.files.fingerprints import read_footer
-from resources.files.stores import NAMED_HOSTS, local_path, place_of, require_seen, seen
+from resources.files.stores import NAMED_HOSTS, local_path, place_of, readings_differ, require_seen, seen
 from resources.lakehouse.metadata import readable_place
 
 __all__ = ["FileFound", "Storage", "ask_each", "filesystem_of", "local_path", "place_of", "store_of"]
@@ -189,7 +189,7 @@ class Storage:
             size = min(_MOST_OF_A_PIECE, len(raw) // _PIECES + 1)
             at = range(0, len(raw) + 1, size)
             if not all(stream.read(size) == raw[begin : begin + size] for begin in at):
-                raise OSError(f"two readings of {path}, one after the other, have other bytes")
+                raise readings_differ(path)
         return raw
 
     def _require_own(self, path: str) -> None:
