@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from manifests.errors import EnvironmentRefused
 from manifests.model import Mode
 from resources.settings import load_settings
 from resources.sinks.policy import judge
-from resources.spark.mode_settings import JDBC_PROVIDERS, session_settings, working_folder
+from resources.spark.mode_settings import JAVA_OPTIONS, JDBC_PROVIDERS, session_settings, working_folder
 from resources.spark.one_mode import SparkOfOneMode
 
 SINKS = find_products(None).sinks
@@ -219,6 +220,16 @@ def test_live_has_no_jdbc_unless_an_installation_says_so() -> None:
     everywhere = load_settings(spark_by_mode=dict.fromkeys(Mode, by_mode[Mode.LIVE]))
     for mode in CONFINED:
         assert session_settings(everywhere, mode)["spark.sql.sources.disabledJdbcConnProviderList"] == JDBC_PROVIDERS
+
+
+@pytest.mark.parametrize("own", ["", "-XX:Tier4InvocationThreshold=7777", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"])
+def test_a_jvm_takes_the_options_that_it_is_started_with_and_those_of_an_installation_after_them(own: str) -> None:
+    ours = session_settings(load_settings(spark={}), Mode.BACKFILL)[JAVA_OPTIONS]
+    asked = ["java", *shlex.split(f"{ours} {own}"), "-XX:+PrintFlagsFinal", "-version"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True)
+    flags = {words[1]: words[3] for line in said.stdout.splitlines() if len(words := line.split()) > 3}
+    assert flags["Tier4InvocationThreshold"] == ("7777" if "7777" in own else "200000")
+    assert "warning" not in said.stderr.lower()
 
 
 @pytest.mark.parametrize("mode", [*CONFINED, Mode.LIVE])

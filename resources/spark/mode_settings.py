@@ -33,6 +33,12 @@ OPEN_FILES = 8
 """Files that a task writes side by side; of rows for more than these, Spark would sort what is left once more."""
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 """Ours; an installation's own are `spark.driver.extraJavaOptions`, which come after them."""
+_COMPILED_LATER = (
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
+    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""How often the JVM runs code before it optimises it to the end, some ten to forty times as often as by default: what is done with
+rows is run so often at once, and what plans a job, some thousand methods, is not worth a core for as long as a run takes."""
 
 # Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
 _STATIC = {
@@ -40,7 +46,7 @@ _STATIC = {
     DRIVER_MEMORY_KEY: DEFAULT_MEMORY,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    JAVA_OPTIONS: class_archive.LOGGING,
+    JAVA_OPTIONS: f"{class_archive.LOGGING} {_COMPILED_LATER}",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.codegen.cache.maxEntries": "1000",
