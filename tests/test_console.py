@@ -27,6 +27,8 @@ from backfill_assets.cli import console, diff_view, explain_view
 from backfill_assets.cli import status as status_command
 from backfill_assets.cli.base import tell
 from backfill_assets.cli.command import cli
+from backfill_assets.cli.publication import published
+from backfill_assets.cli.status import told_in_words
 from backfill_assets.cli.terminal import Table, make_console
 from backfill_assets.defs.checks import _rows_table as check_rows
 from backfill_assets.evidence.diff_records import RunDiff
@@ -37,7 +39,7 @@ from backfill_assets.publication.modes import stages_of
 from backfill_assets.ui.gate_parts import _rows_table as page_rows
 from benchmarks.small_table import SCOPE, closed, declared, initialise, manifest_data, opened
 from manifests.expected import Expected
-from manifests.lifecycle import RunState
+from manifests.lifecycle import PublicationState, RunState
 from manifests.reading import manifest_from
 from manifests.text import visible_lines
 from resources import logs
@@ -296,9 +298,19 @@ def test_what_an_encoding_has_no_sign_for_is_shown_as_its_escape(tmp_path: Path,
 
 def test_a_publication_names_its_base_as_such_and_not_as_what_readers_had_before() -> None:
     done = Published("run", 4604, 4514, 1, 1, "root", new=True)
-    lines = [line.split() for line in printed(console.published(done, "published")).splitlines()]
+    lines = [line.split() for line in printed(published(done, "published")).splitlines()]
     assert ["snapshot", "4604"] in lines
     assert ["base", "snapshot", "4514"] in lines
+
+
+def test_a_rollback_says_which_events_it_has_taken_back() -> None:
+    done = Published("run", 4605, 4604, 1, 1, "root", new=True)
+    told = [
+        {"topic": "meters", "action": action, "state": PublicationState.COMMITTED, "events": 9}
+        for action in ("publish", "rollback")
+    ]
+    said = " ".join(printed(published(done, "rolled back", list(map(told_in_words, told)))).split())
+    assert "events 9 in meters, of the publish events 9 in meters, which take back as many" in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -25,7 +26,7 @@ from topic_kills import POINTS, SINK, campaign, consumed, differences, ended, st
 import backfill_assets as ba
 from backfill_assets import decisions
 from backfill_assets.audit.verification import verify
-from backfill_assets.cli import status
+from backfill_assets.cli import publication, status
 from backfill_assets.declarations import finding
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
@@ -90,6 +91,16 @@ def told_of(platform: Platform) -> list[dict[str, Any]]:
     return plain(said.call_args.args[0])["topics"]  # type: ignore[no-any-return]
 
 
+def rolled_back(platform: Platform) -> list[dict[str, Any]]:
+    """Roll the run back as the command does; return what it says of events with --json."""
+    with (
+        mock.patch.object(publication, "opened_platform", return_value=nullcontext(platform)),
+        mock.patch.object(publication, "say") as said,
+    ):
+        publication._decided(decisions.rollback, "restate", "rolled back", None, "", "", True)
+    return plain(said.call_args.args[0])["topics"]  # type: ignore[no-any-return]
+
+
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -115,7 +126,11 @@ def test_a_run_publishes_its_rows_to_a_topic_of_its_own_and_takes_them_back(serv
         assert sum(one["events"] for one in said_of_it["ranges"]) == len(computed)
         execute_publication(platform, "restate")
         assert read(servers, own_topic()) == messages
-        decisions.rollback(platform, "restate")
+        said_of_both = rolled_back(platform)
+        assert [(one["action"], one["events"]) for one in said_of_both] == [
+            ("publish", len(computed)),
+            ("rollback", len(computed)),
+        ]
         after = read(servers, own_topic())
         assert [one for one in after if one[4]["x-op"] == "publish"] == messages
         assert {one[4]["x-corrects"] for one in after if one[4]["x-op"] == "retract"} == set(ids(messages))

@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # a refusal is shown also where a product, which these import
     from backfill_assets.operations.doctor.disagreements import Disagreement, Repaired
     from backfill_assets.operations.garbage_found import TableGarbage
     from backfill_assets.operations.runbook import Step
-    from backfill_assets.publication.announcements import Published
 
 STATE_STYLE: Mapping[str, str] = {
     RunState.PUBLISHED: "green",
@@ -326,19 +325,6 @@ def _bracketed(value: object) -> str:
 
 def _mark(passed: bool) -> Text:
     return Text("passed", "green") if passed else Text("NOT PASSED", "bold red")
-
-
-def published(done: Published, verb: str) -> Table:
-    """Show what a publication or rollback did."""
-    return facts(
-        [
-            ("snapshot", done.snapshot_id),
-            ("base", f"snapshot {done.base_snapshot_id}" if done.base_snapshot_id else "none"),
-            ("files", f"{done.files_added:,} added, {done.files_removed:,} removed"),
-            ("evidence root", done.evidence_root),
-        ],
-        f"{done.run_id}: {verb}" + ("" if done.new else " before; the table was not changed again"),
-    )
 
 
 def reproduction(done: Reproduction) -> RenderableType:

@@ -6,9 +6,9 @@ Put here arguments and output; who may is `decisions`', what is done `publicatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,10 @@ from backfill_assets.cli.base import (
     tell,
 )
 from backfill_assets.cli.decisions import loud, publisher_options
+
+if TYPE_CHECKING:
+    from backfill_assets.cli.terminal import Table
+    from backfill_assets.publication.announcements import Published
 
 
 @click.command()
@@ -74,6 +78,7 @@ def _decided(
     act: Callable[..., Any], run_id: str, verb: str, by: str | None, comment: str, break_glass: str, as_json: bool
 ) -> None:
     """Decide about a publication in somebody's name, see to its diff and report, and say what was done."""
+    from backfill_assets.cli.status import told_in_words, topics_told
     from backfill_assets.defs.decision_jobs import announcing
     from backfill_assets.defs.launch import tell_dagster
     from backfill_assets.review.kept_diffs import after_publication
@@ -91,17 +96,38 @@ def _decided(
             stack.callback(say_so)
             broken = stack.enter_context(announcing(platform, instance, run_id))
         done = act(platform, run_id, by=by, comment=comment, break_glass=break_glass)
-        not_told = tell_dagster(platform, platform.ledger.run(run_id).target)
+        record = platform.ledger.run(run_id)
+        not_told = tell_dagster(platform, record.target)
         after_publication(platform, run_id)
-    _tell(done, verb, as_json)
+        topics = topics_told(platform, record)
+    _tell(done, verb, topics, [told_in_words(one) for one in topics], as_json)
     if not_told:
         tell(f"{not_told}. Readers see it all the same; `backfill doctor --repair` tells it later.", err=True)
 
 
-def _tell(done: Any, verb: str, as_json: bool) -> None:
-    from backfill_assets.cli.console import published
+def _tell(
+    done: Published, verb: str, topics: Sequence[Mapping[str, Any]], events: Sequence[str], as_json: bool
+) -> None:
+    """Say what was done to the table, and what the run has told topics since it was first published, as `status` does."""
+    from manifests.canonical import plain
 
     if as_json:
-        say(done)
+        say(plain(done) | {"topics": topics})
     else:
-        show(published(done, verb))
+        show(published(done, verb, events))
+
+
+def published(done: Published, verb: str, events: Sequence[str] = ()) -> Table:
+    """Show what a publication or rollback did; `events` says what topics were told."""
+    from backfill_assets.cli.console import facts
+
+    return facts(
+        [
+            ("snapshot", done.snapshot_id),
+            ("base", f"snapshot {done.base_snapshot_id}" if done.base_snapshot_id else "none"),
+            ("files", f"{done.files_added:,} added, {done.files_removed:,} removed"),
+            ("evidence root", done.evidence_root),
+            *(("events", one) for one in events),
+        ],
+        f"{done.run_id}: {verb}" + ("" if done.new else " before; the table was not changed again"),
+    )

@@ -59,7 +59,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
                 "approvals": platform.ledger.approvals(run_id),
                 "asksForOwner": [verdict.gate for verdict in platform.ledger.asking(run_id)],
                 "publications": publications,
-                "topics": _topics(platform, record),
+                "topics": topics_told(platform, record),
                 "sinkRequests": platform.ledger.sink_attempts(run_id),
                 "evidence": str(platform.evidence.path(run_id)),
                 "waitsFor": waiting.get(run_id),
@@ -129,12 +129,12 @@ def _outcome(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:
     """Return what a run was approved on, has taken, tells and changes, each with its name."""
     found: list[tuple[str, object]] = [("dry run", said)] if (said := _dry_run(platform, record)) else []
     found += took(platform, record)
-    found += [("events", _in_words(one)) for one in _topics(platform, record)]
+    found += [("events", told_in_words(one)) for one in topics_told(platform, record)]
     changes = _changes(platform, record.run_id)
     return [*found, ("changes", changes)] if changes else found
 
 
-def _topics(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
+def topics_told(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
     """Return what a run has told its topics, an entry a change, and what it is still to tell them, as plain data."""
     planned = platform.ledger.terms([record.run_id])[record.run_id].approved.topics
     entries = [one for one in platform.ledger.topics.of_run(record.run_id) if not one.is_intent]
@@ -162,7 +162,7 @@ def _topics(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _in_words(told: Mapping[str, Any]) -> str:
+def told_in_words(told: Mapping[str, Any]) -> str:
     """Say what a run has told a topic, or is to tell it."""
     topic, action = told["topic"], told["action"]
     match told["state"]:
