@@ -6,7 +6,7 @@ Put here what tests of topics share: the declaration, how it is served, and how 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -73,9 +73,10 @@ def ran(
     run_id: str = "restate",
     mode: str = "REPLACE_PARTITIONS",
     options: Mapping[str, Any] | None = None,
+    sinks: Sequence[str] = (EVENTS.name,),
 ) -> str:
-    """Plan, approve and compute a run whose manifest grants the topic; `options` are its target's."""
-    data = manifest_data(run_id, mode, SCOPE, **(options or {})) | {"safety": {"sinks": ["reading_events"]}}
+    """Plan, approve and compute a run whose manifest grants topics; `options` are its target's."""
+    data = manifest_data(run_id, mode, SCOPE, **(options or {})) | {"safety": {"sinks": list(sinks)}}
     planned(platform, manifest_from(data))
     assert staged(platform, run_id).state == "VALIDATED"
     return run_id

@@ -10,13 +10,15 @@ import hashlib
 import heapq
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import date, datetime
 from math import isfinite
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from backfill_assets.declarations.places import place
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import lineage_columns
 from backfill_assets.publication.change import Change
 from manifests.canonical import canonical_json, plain
@@ -56,7 +58,8 @@ def events_of(change: Change, sink: str, declared: ToTopic, action: str, number:
     """Yield the messages of a run's `number`th change, in order: what its rows say, or that they are taken back.
 
     Raises:
-        PublicationRefused: if rows of a chunk do not lie in the order of the table's key, each key once.
+        PublicationRefused: if rows of a chunk do not lie in the order of the table's key, each key once; if they lack a column
+            that is declared, or the declared function raises.
     """
     run_id, mode = change.record.run_id, change.plan.mode
     live = mode is Mode.LIVE
@@ -64,9 +67,11 @@ def events_of(change: Change, sink: str, declared: ToTopic, action: str, number:
     value_of = _value_of(declared, change)
     own = "" if action == PUBLISH else f"~{run_id}~{action}-{number}"
     for sequence, row in enumerate(_rows(change)):
-        event_id = _text([row[name] for name in declared.event_id or change.target.key])
-        said = {"retracts": event_id} if action == ROLLBACK else value_of(row)
-        value = canonical_json(_plain(said)).encode()
+        with _of_declaration(run_id, sink):
+            event_id = _text([row[name] for name in declared.event_id or change.target.key])
+            said = {"retracts": event_id} if action == ROLLBACK else value_of(row)
+            value = canonical_json(_plain(said)).encode()
+            key = _text([row[name] for name in declared.key]).encode()
         headers = {
             RUN: row["run_id"],
             MODE: row["processing_mode"],
@@ -81,7 +86,7 @@ def events_of(change: Change, sink: str, declared: ToTopic, action: str, number:
         }
         yield Message(
             sequence,
-            _text([row[name] for name in declared.key]).encode(),
+            key,
             value,
             (*((name, value.encode()) for name, value in headers.items()), (PUBLICATION, publication)),
         )
@@ -91,9 +96,29 @@ def _value_of(declared: ToTopic, change: Change) -> Any:
     """Return what makes the value of a row: the declared function, or one that picks columns."""
     if callable(declared.value):
         return declared.value
+    if declared.value:
+        names = declared.value
+        return lambda row: {name: row[name] for name in names}
     hidden = lineage_columns(change.target.model)
-    names = declared.value or tuple(name for name in change.target.model.to_schema().columns if name not in hidden)
-    return lambda row: {name: row[name] for name in names}
+    # those of its file: the table may have further ones by now
+    return lambda row: {name: value for name, value in row.items() if name not in hidden}
+
+
+@contextmanager
+def _of_declaration(run_id: str, sink: str) -> Iterator[None]:
+    """Refuse rows of which the declared events cannot be made; no text of an error is told, since it may quote a row."""
+    try:
+        yield
+    except ANY_ERROR as error:
+        at = f" ({where})" if (where := place(error)) else ""
+        lacks = f"no column {error}" if isinstance(error, KeyError) else f"{type(error).__name__}{at}"
+        raise PublicationRefused(
+            Problem(
+                f"the events of '{run_id}' that the sink {sink} declares cannot be made of its rows: {lacks}",
+                "key, event_id and value are made of the columns that the run's files have",
+                "put the declaration back as it was when the run was planned, and give the same command again",
+            )
+        ) from error
 
 
 def _text(values: Sequence[Any]) -> str:

@@ -9,11 +9,13 @@ numbers together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from backfill_assets import faults
 from backfill_assets.evidence.events import TOLD
+from backfill_assets.evidence.preconditions import require_own_rows
 from backfill_assets.evidence.record_order import name_of
 from backfill_assets.evidence.record_writing import catch_up
 from backfill_assets.installation import Platform
@@ -42,13 +44,15 @@ _PLAN = "plan"
 class _Due:
     """Events that a topic lacks: those of a run's `number`th change, `at_most` so many; None: all of them.
 
-    Of a publication that was undone before all of its events were written, no more are: then it is 0.
+    Of a publication that was undone before all of its events were written, no more are: then it is 0. `told` is what events that
+    take back, or say once more, are about.
     """
 
     number: int
     action: str
     entry: TopicPublication | None
     at_most: int | None = None
+    told: TopicPublication | None = None
 
 
 def publish_events(platform: Platform, run_id: str) -> list[TopicPublication]:
@@ -57,20 +61,39 @@ def publish_events(platform: Platform, run_id: str) -> list[TopicPublication]:
     A publication and a reinstatement are told by the run's rows; a rollback by events that take back those that were written, and
     no event is ever removed. Safe to repeat, and to be killed anywhere.
 
+    A topic that refuses them keeps no other from its own.
+
     Raises:
         SinkRefused: if the policy does not allow the topic, the broker does not take the events, or somebody else writes them.
-        PublicationRefused: if the topic is another one by now, or has something else than was written.
+        PublicationRefused: if the topic is another one by now, or has something else than was written; if events would be others
+            than those that they go on with, or are about; or if the run's rows were changed by hand.
         StateMoved: if another process goes on with the run.
     """
     record = platform.ledger.run(run_id)
-    if record.state in WAS_PUBLISHED:
-        for planned in record.plan.topics:
-            if (due := _next_due(platform, run_id, planned)) is not None:
-                _bring_up_to_date(platform, record, planned, due.action, due.number)
-            elif _lacks_fence(platform, record, planned):
-                number = len(platform.ledger.landed(run_id))
-                _bring_up_to_date(platform, record, planned, ROLLBACK, number, only_fences=True)
+    if record.state in WAS_PUBLISHED and record.plan.topics:
+        require_own_rows(platform, run_id)  # entries that were put there by hand would count as told
+    refused: list[Refused] = []
+    for planned in record.plan.topics if record.state in WAS_PUBLISHED else ():
+        try:
+            _tell(platform, record, planned)
+        except Refused as refusal:
+            refused.append(refusal)
+    if refused:
+        raise (
+            refused[0]
+            if len(refused) == 1
+            else PublicationRefused([problem for one in refused for problem in one.problems])
+        ) from refused[0]
     return platform.ledger.topics.of_run(run_id)
+
+
+def _tell(platform: Platform, record: RunRecord, planned: PlannedTopic) -> None:
+    """Write to one topic what it lacks."""
+    if (due := _next_due(platform, record.run_id, planned)) is not None:
+        _bring_up_to_date(platform, record, planned, due.action, due.number)
+    elif _lacks_fence(platform, record, planned):
+        number = len(platform.ledger.landed(record.run_id))
+        _bring_up_to_date(platform, record, planned, ROLLBACK, number, only_fences=True)
 
 
 def _lacks_fence(platform: Platform, record: RunRecord, planned: PlannedTopic) -> bool:
@@ -108,19 +131,23 @@ def _next_due(platform: Platform, run_id: str, planned: PlannedTopic) -> _Due | 
     entries = {one.number: one for one in platform.ledger.topics.of_run(run_id, planned.sink)}
     actions = [one.action for one in platform.ledger.landed(run_id)]
     changes = [(place, action) for place, action in enumerate(actions, start=1) if action != ACCEPT]
-    standing = 0
+    state = platform.ledger.run(run_id).state
+    standing, told = 0, None
     for number, action in changes:
         entry, is_last = entries.get(number), number == changes[-1][0]
         if action == ROLLBACK:
             if (standing and entry is None) or (entry is not None and entry.is_intent):
-                return _Due(number, action, entry, standing)
+                return _Due(number, action, entry, standing, told)
             standing = 0
             continue
-        if entry is None and is_last and platform.ledger.run(run_id).state is RunState.PUBLISHED:
-            return _Due(number, action, None)
+        if entry is None and is_last and state is RunState.PUBLISHED:
+            return _Due(number, action, None, None, told)
         if entry is not None and entry.is_intent:
-            return _Due(number, action, entry, None if is_last else 0)
+            if is_last and state is RunState.SUPERSEDED:
+                return None  # a later run has told newer ones; they are due again if that is rolled back
+            return _Due(number, action, entry, None if is_last else 0, told)
         standing = 0 if entry is None else entry.events or 0
+        told = entry if standing else told
     return None
 
 
@@ -177,6 +204,9 @@ def _bring(
     """Write what is due, read it back, and put it on record."""
     action = name_of(due.action, due.number)
     entry = due.entry
+    change = change_of(platform, record, platform.ledger.chunks(record.run_id))
+    if due.told is not None and due.at_most != 0:
+        _require_same_events(change, topic, due.told)
     if entry is None:
         first = next(iter(platform.ledger.topics.of_run(record.run_id, planned.sink)), None)
         if first is not None:
@@ -196,7 +226,7 @@ def _bring(
         )
     _require_same(entry, facts)
     faults.reach("telling.begun")
-    written = _write(platform, topic, facts, entry, due)
+    written = _write(change, topic, facts, entry, due)
     faults.reach("telling.written")
     state = PublicationState.ABANDONED if due.at_most == 0 else PublicationState.COMMITTED
     platform.ledger.topics.close(entry, state, written)
@@ -225,30 +255,65 @@ def _require_same(entry: TopicPublication, facts: TopicFacts) -> None:
         )
 
 
-def _write(
-    platform: Platform, topic: Topic, facts: TopicFacts, entry: TopicPublication, due: _Due
-) -> list[WrittenRange]:
+def _require_same_events(change: Change, topic: Topic, told: TopicPublication) -> None:
+    """Refuse events about others that would be named, or keyed, in another way today than they are in the topic.
+
+    Raises:
+        PublicationRefused: saying what has changed.
+    """
+    recorded = {one.partition: (one.events, one.hash) for one in told.ranges}
+    found = _expected(change, topic, told, told.events or 0)
+    if {place: (one.events, one.hash.hexdigest()) for place, one in found.items() if one.events} != recorded:
+        raise _changed_since(told, f"the {told.events:,} events of its {told.action} have said")
+
+
+def _changed_since(entry: TopicPublication, what: str) -> PublicationRefused:
+    return PublicationRefused(
+        Problem(
+            f"the rows of '{entry.run_id}' would be told in another way to {entry.topic} today than {what}",
+            "a run's events are gone on with, and taken back, by the declaration that they were begun by: key, event_id and value",
+            f"put the declaration of the sink {entry.sink} back as it was, and give the same command again; change it afterwards",
+        )
+    )
+
+
+def _expected(change: Change, topic: Topic, entry: TopicPublication, number: int) -> dict[int, Heard]:
+    """Return what each partition is to have of the first events of a publication, so many of them."""
+    expected = {place: Heard() for place in entry.first_offsets}
+    for message in islice(events_of(change, entry.sink, topic.declared, entry.action, entry.number), number):
+        expected[partition_of(message.key, len(expected))].add(message.key, message.value, message.headers)
+    return expected
+
+
+def _differing(heard: Mapping[int, Heard], expected: Mapping[int, Heard]) -> list[int]:
+    """Return the partitions that have other events than they are to have."""
+    return [
+        place
+        for place in sorted(expected)
+        if (heard[place].events, heard[place].hash.hexdigest())
+        != (expected[place].events, expected[place].hash.hexdigest())
+    ]
+
+
+def _write(change: Change, topic: Topic, facts: TopicFacts, entry: TopicPublication, due: _Due) -> list[WrittenRange]:
     """Write the events that the topic lacks, and return what it has of the publication, which is exactly those.
+
+    Of a publication that was undone meanwhile that is whatever the topic has.
 
     Raises:
         PublicationRefused: if it has something else.
     """
     publication, starts = publication_of(entry.run_id, entry.sink, entry.number), entry.first_offsets
     there = topic.written(publication, starts)
-    at_most = there if due.at_most == 0 else due.at_most
-    record = platform.ledger.run(entry.run_id)
-    change = change_of(platform, record, platform.ledger.chunks(entry.run_id))
+    if due.at_most == 0:
+        return _ranges(topic.heard(publication, starts, topic.ends()))
+    if there and _differing(topic.heard(publication, starts, topic.ends()), _expected(change, topic, entry, there)):
+        raise _changed_since(entry, f"the {there:,} events have said that are there already")
     expected = {place: Heard() for place in starts}
-    for _ in topic.write(_lacking(change, topic, entry, expected, there, at_most)):
+    for _ in topic.write(_lacking(change, topic, entry, expected, there, due.at_most)):
         faults.reach("telling.committed")
     heard = topic.heard(publication, starts, topic.ends())
-    wrong = [
-        place
-        for place in sorted(starts)
-        if (heard[place].events, heard[place].hash.hexdigest())
-        != (expected[place].events, expected[place].hash.hexdigest())
-    ]
-    if wrong:
+    if wrong := _differing(heard, expected):
         said = "; ".join(f"partition {one} has {heard[one].events:,} of {expected[one].events:,}" for one in wrong)
         raise PublicationRefused(
             Problem(
@@ -257,6 +322,10 @@ def _write(
                 "find out who else writes in the run's name, or removes events; what is in the topic stays as it is",
             )
         )
+    return _ranges(heard)
+
+
+def _ranges(heard: Mapping[int, Heard]) -> list[WrittenRange]:
     return [
         WrittenRange(place, one.first, one.last + 1, one.events, one.hash.hexdigest())
         for place, one in sorted(heard.items())

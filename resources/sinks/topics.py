@@ -230,7 +230,7 @@ class Topic:
             SinkRefused: if the broker has removed messages from `starts` on.
         """
         most, ends, span = -1, self.ends(), _TAIL
-        self.require_there(starts)
+        self.require_there(starts, ends)
         left = dict(starts)
         while left:
             begins = {place: max(start, ends[place] - span) for place, start in left.items()}
@@ -242,16 +242,20 @@ class Topic:
 
     def heard(self, publication: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, Heard]:
         """Return what each partition has of a publication between two offsets, as a reader of committed messages gets it."""
-        self.require_there(starts)
+        self.require_there(starts, ends)
         heard = {place: Heard() for place in starts}
         for _, place, offset, message in self._of(publication, starts, ends):
             heard[place].add(message.key() or b"", message.value() or b"", tuple(headers_of(message) or ()), offset)
         return heard
 
-    def require_there(self, starts: Mapping[int, int]) -> None:
-        """Refuse to tell anything of messages that the broker has removed."""
+    def require_there(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        """Refuse to tell anything of messages that the broker has removed, or lost: then a partition ends before `starts`."""
         with self._said("be read"), self._consumer("read_committed") as consumer:
-            gone = [place for place, start in starts.items() if self._watermarks(consumer, place)[0] > start]
+            gone = [
+                place
+                for place, start in starts.items()
+                if ends.get(place, 0) < start or self._watermarks(consumer, place)[0] > start
+            ]
         if gone:
             raise self._refused(
                 f"has no messages any more from where its publication begins, in partition {', '.join(map(str, gone))}",
