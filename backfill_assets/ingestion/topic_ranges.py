@@ -106,7 +106,7 @@ def resolve(
         before = [one for one in _left_before(loads, taken_back, missing) if one.partition in wanted_of]
         gap = joined([*gap, *without([*before, *left_of_beginnings(loads, taken_back, missing)], accepted)])
     else:  # what was taken back since, or was never landed, is no gap that this load makes
-        before = left_of_beginnings(loads, taken_back, missing)
+        before = [*left_of_beginnings(loads, taken_back, missing)]
         problems += [_gap(one, state) for one in without([*without(gap, gaps(landed)), *before], accepted)]
         gap = ()
     known = _first_of(taken_back)
