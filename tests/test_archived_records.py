@@ -20,6 +20,7 @@ from backfill_assets.extraction import archived_records
 from backfill_assets.extraction.archived_records import ArchivedFile, Copied, CopyTask, copy_files, looked_at
 from backfill_assets.extraction.record_files import RecordFiles
 from backfill_assets.ingestion import archived_topics
+from backfill_assets.ingestion.topic_ranges import Resolved
 from backfill_assets.worker import file_batches
 from backfill_assets.worker.columns import scan_file
 from manifests.errors import Problem
@@ -236,3 +237,31 @@ def test_what_is_missing_between_landed_offsets_is_not_accepted_as_lost_with_a_g
     for accepts, gap, named in ((True, (LogRange(0, 500, 1000),), 0), (False, (), 1)):
         found = archived_topics._resolved(None, None, loads, files, [], accepts_gap=accepts, problems=[])  # type: ignore[arg-type]
         assert (found.gap, len(found.problems)) == (gap, named)
+
+
+@pytest.mark.parametrize("of_new", [(), (LogRange(2, 0, 0),)])
+def test_a_beginning_that_an_archive_leaves_out_of_a_partition_that_was_added_is_a_gap(
+    of_new: tuple[LogRange, ...],
+) -> None:
+    log, at = LogIdentity(LogKind.KAFKA, "cluster", "orders", "id"), datetime(2026, 1, 1, tzinfo=UTC)
+    landed = LandedLog(log, tuple(LandedRange(one, one.until - one.start) for one in (LogRange(0, 7, 100), *of_new)))
+    loads, files = [LandedLoad("first", 1, at, landed)], [ArchivedFile("file", (LogRange(2, 50, 80),))]
+
+    def asked(*, accepts: bool, back: tuple[LogRange, ...] = ()) -> Resolved:
+        return archived_topics._resolved(
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            loads,
+            files,
+            [],
+            accepts_gap=accepts,
+            problems=[],
+            taken_back=back,
+        )
+
+    (problem,) = asked(accepts=False).problems
+    assert problem.what == "partition 2 from 0 until 50: no file of the archive has it, and it is not landed"
+    found = asked(accepts=True)
+    assert (found.missing, found.gap, found.problems) == ((LogRange(2, 50, 80),), (LogRange(2, 0, 50),), ())
+    if not of_new:  # it was landed from there on, and taken back
+        assert asked(accepts=False, back=(LogRange(2, 50, 60),)).problems == ()

@@ -22,7 +22,7 @@ from benchmarks import clicks
 from benchmarks.clicks import CLICKS, PLACE, click, land
 from manifests.errors import InputRefused, PlanRefused
 from manifests.lateness import Lateness, Watermark
-from manifests.log_ranges import LogRange
+from manifests.log_ranges import LogRange, joined
 from resources.lakehouse.landed_logs import landed_loads, taken_back
 
 WHY = {"by": "ana", "reason": "taken back to be landed anew"}
@@ -270,6 +270,27 @@ def test_changes_whose_range_is_counted_with_those_before_the_cut_are_taken_back
         accounts.land(part(units, 18), "later")
     assert accounts.land(part(units, 6), "again").loads
     assert accounts.table(CHANGES).height == _changes(units)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_was_accepted_as_lost_with_a_load_of_a_topic_is_missing_once_that_is_taken_back(
+    tmp_path: Path, is_cut: bool
+) -> None:
+    platform = clicks.opened(tmp_path / "home", replace(PLACE, lateness=Lateness(Watermark.BY_BATCH)))
+    initialise(platform)
+    known = datetime(2026, 3, 5, tzinfo=UTC)
+    land(platform, "first", FIRST, [LogRange(0, 0, 40)], complete_before=known)
+    land(platform, "second", SECOND[5:], [LogRange(1, 5, 20)], lost=(LogRange(1, 0, 5),), complete_before=known)
+    undo_load(platform, CLICKS, "second", **WHY)
+    if is_cut:
+        expire(platform.lakehouse.table(CLICKS), 2)
+    table = platform.lakehouse.table(CLICKS)
+    assert LogRange(1, 0, 20) in joined(taken_back(table))
+    with pytest.raises(PlanRefused, match="partition 1 from 0 until 20"):
+        planned(platform, 2, 4)
+    now = state((0, 60, 60), (5, 20, 20), log=clicks.LOG)
+    found = resolved(NEW, now, *landed_loads(table), taken_back=taken_back(table, log=clicks.LOG))
+    assert "partition 1 from 0 until 5 of" in found.problems[0].what
 
 
 def test_offsets_of_a_topic_that_was_made_anew_are_not_those_that_were_taken_back_before(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,8 +14,20 @@ from hypothesis import strategies as st
 from backfill_assets.extraction.topic_state import PartitionState, TopicState
 from backfill_assets.ingestion.landing import first_positions, in_pieces
 from backfill_assets.ingestion.topic_ranges import Resolved, Wanted, behind, gone, resolve
-from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogKind, LogRange, joined, positions, without
-from resources.lakehouse.landed_logs import LandedLoad
+from manifests.log_pins import FoundLog, wanted_ranges
+from manifests.log_ranges import (
+    LandedLog,
+    LandedRange,
+    LogIdentity,
+    LogKind,
+    LogRange,
+    going_on,
+    joined,
+    overlaps,
+    positions,
+    without,
+)
+from resources.lakehouse.landed_logs import LandedLoad, missing_without
 
 LOG = LogIdentity(LogKind.KAFKA, "cluster", "orders", "id-1")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -161,6 +175,60 @@ def test_a_partition_that_was_added_begins_at_0_also_where_others_are_landed_mea
     )
 
 
+@pytest.mark.parametrize("wanted", [Wanted(start={0: 9, 1: 4}), Wanted(since=NOW)])
+@pytest.mark.parametrize("of_new", [(), ((1, 0, 0),)])
+def test_a_partition_that_was_added_is_landed_from_its_beginning_or_what_is_left_out_is_a_gap(
+    wanted: Wanted, of_new: tuple[tuple[int, int, int], ...]
+) -> None:
+    now, there = state((0, 12, 12), (0, 9, 9)), load((0, 0, 9), *of_new)
+    answers = {0: 9, 1: 4}
+    (problem,) = resolve(wanted, now, [there], lambda *_: answers).problems
+    assert problem.what.startswith("partition 1 from 0 until 4 of orders would be left out")
+    found = resolve(wanted, now, [there], lambda *_: answers, accepts_gap=True)
+    assert (found.missing, found.gap, found.problems) == (
+        (LogRange(0, 9, 12), LogRange(1, 4, 9)),
+        (LogRange(1, 0, 4),),
+        (),
+    )
+
+
+@pytest.mark.parametrize("accepts_gap", [False, True])
+def test_a_partition_that_was_added_begins_at_0_also_where_a_time_has_found_nothing_of_it(accepts_gap: bool) -> None:
+    now, there = state((0, 12, 12), (0, 2, 2)), load((0, 0, 9))
+    found = resolve(Wanted(since=NOW), now, [there], lambda *_: {0: 9, 1: None}, accepts_gap=accepts_gap)
+    assert (found.missing, found.gap, found.problems) == ((LogRange(0, 9, 12),), (), ())
+    assert found.begins[1] == 0
+    later = resolved(NEW, state((0, 12, 12), (0, 5, 5)), there, load((0, 9, 12), (1, found.begins[1], 0)))
+    assert later.missing == (LogRange(1, 0, 5),)
+
+
+def test_a_partition_of_which_everything_was_taken_back_begins_where_it_did() -> None:
+    """It is none that was added: retention had taken what was before when the topic was landed first."""
+    now, there, back = state((0, 12, 12), (3, 9, 9)), load((0, 0, 9)), (LogRange(1, 3, 9),)
+    for accepts_gap in (False, True):
+        found = resolved(NEW, now, there, accepts_gap=accepts_gap, taken_back=back)
+        assert (found.missing, found.gap, found.problems) == ((LogRange(0, 9, 12), LogRange(1, 3, 9)), (), ())
+    left = resolved(Wanted(until={0: 12}), now, there, taken_back=back)
+    assert left.begins[1] == 3
+    assert "partition 1 from 3 until 5 of orders would be left out" in said(
+        resolved(Wanted(start={1: 5}), now, there, taken_back=back)
+    )
+
+
+def test_a_gap_that_was_accepted_with_a_load_that_was_taken_back_is_accepted_again() -> None:
+    now, there = state((0, 9, 9), (5, 9, 9)), load((0, 0, 9))
+    first = resolved(NEW, now, there, accepts_gap=True)
+    back = joined(missing_without(load((1, 5, 9), gap=first.gap).landed))
+    assert "partition 1 from 0 until 5 of orders: 5 offsets are gone" in said(
+        resolved(NEW, now, there, taken_back=back)
+    )
+    assert "partition 1 from 0 until 5 of orders would be left out" in said(
+        resolved(Wanted(start={1: 5}), now, there, taken_back=back)
+    )
+    again = resolved(NEW, now, there, accepts_gap=True, taken_back=back)
+    assert (again.missing, again.gap, again.problems) == (first.missing, first.gap, ())
+
+
 def test_how_far_behind_a_table_is_leaves_out_what_nobody_can_land() -> None:
     assert behind(state((4, 9, 12), (0, 0, 0)), [load((0, 0, 6))]) == {0: 3, 1: 0}
 
@@ -201,3 +269,93 @@ def test_pieces_come_to_the_whole(ranges: tuple[LogRange, ...], most: int) -> No
     assert joined(pieces) == ranges
     assert sum(one.until - one.start for one in pieces) == positions(ranges)
     assert max(one.until - one.start for one in pieces) <= most
+
+
+@dataclass
+class _Topic:
+    """A topic that grows, forgets and gets partitions, and what is landed of it and taken back, in an order that chance has chosen."""
+
+    chance: random.Random
+    offsets: dict[int, tuple[int, int]] = field(default_factory=lambda: {0: (0, 5), 1: (0, 3)})
+    there: list[LandedLoad] = field(default_factory=list)
+    back: list[LandedLoad] = field(default_factory=list)
+    first: dict[int, int] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+
+    def go_on(self) -> None:
+        chance, kind = self.chance, self.chance.choice(["grows", "grows", "forgets", "gets", "unload", *["land"] * 3])
+        partition = chance.choice([*self.offsets])
+        low, high = self.offsets[partition]
+        if kind == "grows":
+            self.offsets[partition] = low, high + chance.randint(1, 6)
+        elif kind == "forgets":
+            self.offsets[partition] = chance.randint(low, high), high
+        elif kind == "gets" and len(self.offsets) < 4:
+            self.offsets[len(self.offsets)] = 0, chance.randint(0, 4)
+        elif kind == "unload" and len(self.there) > 1:
+            self.back.append(self.there.pop(chance.randrange(len(self.there))))
+        elif kind == "land":
+            self.land()
+        self.done.append(f"{kind} {partition}: {self.offsets}, {[one.load_id for one in self.there]}")
+
+    def missing(self) -> tuple[LogRange, ...]:
+        return without(
+            [one for load in self.back for one in missing_without(load.landed)],
+            [one.range for load in self.there for one in load.landed.ranges],
+        )
+
+    def wanted(self) -> Wanted:
+        chance = self.chance
+        some = chance.sample([*self.offsets], chance.randint(1, len(self.offsets)))
+        offsets = {one: chance.randint(0, self.offsets[one][1]) for one in some}
+        return chance.choice([NEW, NEW, Wanted(since=NOW), Wanted(start=offsets), Wanted(until=offsets)])
+
+    def land(self) -> None:
+        chance, back = self.chance, self.missing()
+        found = resolve(
+            self.wanted(),
+            state(*((low, high, high) for low, high in self.offsets.values())),
+            self.there,
+            lambda _, partitions: {
+                one: chance.choice([None, *range(*self.offsets[one])]) if chance.random() < 0.8 else None
+                for one in partitions
+            },
+            accepts_gap=chance.random() < 0.4,
+            taken_back=back,
+        )
+        if found.problems or not found.missing:
+            return
+        known = {one.range.partition for load in self.there for one in load.landed.ranges}
+        begun = [
+            (one, at, at)
+            for one, at in found.begins.items()
+            if one not in known | {own.partition for own in found.missing}
+        ]
+        new = load(*((one.partition, one.start, one.until) for one in found.missing), *begun, gap=found.gap)
+        before = [one.landed for one in self.there]
+        self.there.append(LandedLoad(new.load_id, 1, NOW, going_on(new.landed, before, back)))
+        if not self.first:
+            self.first = {
+                one: min(own.range.start for own in new.landed.ranges if own.range.partition == one)
+                for one in self.offsets
+            }
+
+    def silent(self) -> tuple[LogRange, ...]:
+        """Return what is before the end of what is landed, since the topic was landed first, and a plan neither reads nor misses."""
+        landed = {str(number): one.landed for number, one in enumerate(self.there)}
+        found = FoundLog("clicks", "log_offset", "log_partition", landed, taken_back=self.missing())
+        ends = {one.partition: one.until for one in joined(found.ranges)}
+        whole = [LogRange(one, min(self.first.get(one, 0), end), end) for one, end in ends.items()]
+        return without(whole, [*wanted_ranges(None, found), *found.lost])
+
+
+def test_in_whatever_order_a_topic_is_landed_and_taken_back_no_offset_is_left_out_in_silence() -> None:
+    landed = 0
+    for seed in range(1_000):
+        topic = _Topic(random.Random(seed))
+        for _ in range(14):
+            topic.go_on()
+            assert topic.silent() == (), (seed, topic.done)
+            assert overlaps(one.range for load in topic.there for one in load.landed.ranges) == (), (seed, topic.done)
+        landed += len(topic.there)
+    assert landed > 1_000

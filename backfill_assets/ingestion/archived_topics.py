@@ -35,7 +35,7 @@ from backfill_assets.ingestion.landed_commits import (
 )
 from backfill_assets.ingestion.landing import Landed, require_reason
 from backfill_assets.ingestion.topic_overlaps import require_equal, unreadable
-from backfill_assets.ingestion.topic_ranges import Resolved, landed_ranges
+from backfill_assets.ingestion.topic_ranges import Resolved, landed_ranges, left_of_beginnings
 from backfill_assets.installation import Platform
 from backfill_assets.worker.violations import UNREAD_RULE, Violation, require_read
 from manifests.errors import InputRefused, Problem
@@ -54,7 +54,7 @@ from manifests.model import Mode
 from resources import logs
 from resources.files import stores
 from resources.lakehouse.facade import local_path
-from resources.lakehouse.landed_logs import LandedLoad, landed_loads
+from resources.lakehouse.landed_logs import LandedLoad, landed_loads, taken_back
 from resources.lakehouse.live_files import all_files
 from resources.lakehouse.loads import REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
@@ -100,7 +100,14 @@ def land_archive(
         of_table = [] if Path(place).exists() else landed_loads(platform.lakehouse.table(place))
         problems += other_rows(platform, topic.table)
         resolved = _resolved(
-            platform, topic, loads, files, of_table, accepts_gap=accept_gap is not None, problems=problems
+            platform,
+            topic,
+            loads,
+            files,
+            of_table,
+            accepts_gap=accept_gap is not None,
+            problems=problems,
+            taken_back=taken_back(table, log=loads[-1].landed.log) if loads else (),
         )
         if resolved.problems:
             raise InputRefused(list(resolved.problems))
@@ -142,10 +149,12 @@ def _resolved(
     *,
     accepts_gap: bool,
     problems: Sequence[Problem],
+    taken_back: Sequence[LogRange] = (),
 ) -> Resolved:
     """Return what of an archive is missing, and what is there, or every reason why nothing of it is landed.
 
     `of_table` are the loads of an archive that is a table of a log: what has no record in their ranges is none that counts.
+    `taken_back` are the offsets that were landed, or accepted as lost, with loads that were taken back, and are not there again.
     """
     log = loads[-1].landed.log if loads else _asked(platform, topic)
     ranges = [one for file in files for one in file.ranges]
@@ -155,7 +164,8 @@ def _resolved(
     missing, there = without(archived, landed), overlaps([*landed, *archived])
     accepted = joined(one for load in loads for one in load.gap)
     # what is missing between landed offsets is none of the archive's
-    gap = without(without(gaps([*landed, *missing]), accepted), gaps(landed))
+    between = without(gaps([*landed, *missing]), gaps(landed))
+    gap = without([*between, *left_of_beginnings(loads, taken_back, missing)], accepted)
     if not accepts_gap:
         said += map(_gap, gap)
         gap = ()

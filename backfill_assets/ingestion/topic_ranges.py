@@ -84,7 +84,7 @@ def resolve(
         loads: what is landed.
         first_since: asks brokers of times.
         accepts_gap: whether offsets between landed ones and these may be left out.
-        taken_back: offsets that were landed, were taken back and are not there again.
+        taken_back: offsets that were landed, or accepted as lost, with loads that were taken back, and are not there again.
     """
     landed = landed_ranges(loads)
     accepted = joined(one for load in loads for one in load.gap)
@@ -104,15 +104,19 @@ def resolve(
     if accepts_gap:
         wanted_of = {one.partition for one in each}
         before = [one for one in _left_before(loads, taken_back, missing) if one.partition in wanted_of]
-        gap = joined([*gap, *without([*before, *_before_new(new, missing)], accepted)])
+        gap = joined([*gap, *without([*before, *left_of_beginnings(loads, taken_back, missing)], accepted)])
     else:  # what was taken back since, or was never landed, is no gap that this load makes
-        had = {one.partition for one in landed}
-        before = [one for one in _left_before(loads, (), missing) if one.partition not in had]
+        before = [*left_of_beginnings(loads, taken_back, missing)]
         problems += [_gap(one, state) for one in without([*without(gap, gaps(landed)), *before], accepted)]
         gap = ()
-    # a partition that was added begins at 0, whatever retention has taken of it
-    begins = {partition: 0 if landed else now.low for partition, now in state.partitions.items()}
-    begins |= {one.partition: one.start for one in sorted(each, reverse=True)}
+    known = _first_of(taken_back)
+    begins = {one: known.get(one, 0) if landed else now.low for one, now in state.partitions.items()}
+    # a partition that was added begins there, also where nothing of it was found that was asked for
+    begins |= {
+        one.partition: one.start
+        for one in sorted(each, reverse=True)
+        if one.partition not in new or one.start < one.until
+    }
     return Resolved(state.log, missing, there, gap if missing else (), new, state.is_compacted, tuple(problems), begins)
 
 
@@ -122,6 +126,30 @@ def _begun(loads: Sequence[LandedLoad]) -> dict[int, int]:
     for one in (one.range for load in loads for one in load.landed.ranges):
         found[one.partition] = min(one.start, found.get(one.partition, one.start))
     return found
+
+
+def left_of_beginnings(
+    loads: Sequence[LandedLoad], taken_back: Sequence[LogRange], missing: Sequence[LogRange]
+) -> tuple[LogRange, ...]:
+    """Return what lies before the first offset that is landed now, of partitions of which nothing was landed, where others have landed offsets.
+
+    Such a partition begins where a load says so. Of one that no load knows it is where those began that were taken back, and 0
+    without any: it was added, whatever retention has taken of it. Where nothing at all is landed, each begins with what is landed now.
+    """
+    landed, begun = landed_ranges(loads), _begun(loads)
+    had = {one.partition for one in landed}
+    found = [one for one in _left_before(loads, (), missing) if one.partition not in had]
+    known = _first_of(taken_back)
+    for partition, first in _first_of(missing).items():
+        start = known.get(partition, 0)
+        if landed and partition not in begun and start < first:
+            found.append(LogRange(partition, start, first))
+    return joined(found)
+
+
+def _first_of(ranges: Sequence[LogRange]) -> dict[int, int]:
+    """Return the first offset of each partition that some ranges are of."""
+    return {one.partition: one.start for one in sorted(ranges, reverse=True)}
 
 
 def _left_before(
@@ -140,14 +168,6 @@ def _left_before(
         if start < first:
             found.append(LogRange(partition, start, first))
     return joined(found)
-
-
-def _before_new(new: Sequence[int], missing: Sequence[LogRange]) -> Iterator[LogRange]:
-    """Yield what of partitions of which nothing was known lies before the first offset that is landed now."""
-    for partition in new:
-        first = min((one.start for one in missing if one.partition == partition), default=0)
-        if first > 0:
-            yield LogRange(partition, 0, first)
 
 
 def _other_log(state: TopicState, loads: Sequence[LandedLoad]) -> Iterator[Problem]:

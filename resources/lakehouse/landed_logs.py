@@ -18,6 +18,7 @@ from manifests.errors import EnvironmentRefused, Problem
 from manifests.log_ranges import (
     LandedLog,
     LogIdentity,
+    LogKind,
     LogRange,
     going_on,
     known_from,
@@ -116,6 +117,7 @@ def _lacks_undone(history: Sequence[tuple[Snapshot, Mapping[str, str]]]) -> bool
 def taken_back(table: Table, snapshot_id: int | None = None, *, log: LogIdentity | None = None) -> tuple[LogRange, ...]:
     """Return the positions of a log that loads have brought which were taken back, and that no load has brought again.
 
+    Of a topic they are also those that were accepted as lost with such loads: that was a decision about what is not there any more.
     They are missing, also before the first that is landed. Of a load whose snapshot has expired, what took it back says them, and
     every later load. Without a `log` it is the one of the newest load; offsets of a topic that was made anew are others than those of
     the topic before it, and timelines of one server have the same positions.
@@ -138,10 +140,20 @@ def taken_back(table: Table, snapshot_id: int | None = None, *, log: LogIdentity
             continue
         ranges += landed.taken_back
         if said.get(LOAD_PROPERTY) in undone:
-            ranges += [one.range for one in landed.ranges]
+            ranges += missing_without(landed)
     there = [load.landed for load in landed_loads(table, snapshot_id)]
     mine = [landed for landed in there if log is not None and same_positions(landed.log, log)]
     return without(ranges, [one.range for landed in mine for one in landed.ranges])
+
+
+def missing_without(landed: LandedLog) -> list[LogRange]:
+    """Return the positions that are missing once a load is taken back.
+
+    Of a changelog that was begun without a snapshot what is before may be lost, and need not be any more once it begins with one
+    (`still_lost`): the next delivery says it.
+    """
+    lost = () if landed.log.kind is LogKind.CHANGELOG else landed.lost
+    return [*(one.range for one in landed.ranges), *lost]
 
 
 def standing_without(table: Table, load_id: str) -> dict[str, str]:
@@ -158,7 +170,7 @@ def standing_without(table: Table, load_id: str) -> dict[str, str]:
     if own is not None and len(left) == len(loads):  # what stands for it and others, since the history was cut
         stays = [taken_out(one.landed, own) if one.load_id.startswith(BEFORE) else one.landed for one in left]
     log = (left or loads)[-1].landed.log  # of a later timeline that was taken back nothing is left
-    gone = [*taken_back(table, log=log), *(one.range for one in (() if own is None else own.ranges))]
+    gone = [*taken_back(table, log=log), *(() if own is None else missing_without(own))]
     standing = known_from(going_on(LandedLog(log, ()), stays, gone))
     newest = table.snapshot_by_id(left[-1].snapshot_id) if left else None
     is_open = {} if newest is None else summary_of(newest)
