@@ -152,17 +152,23 @@ def wanted_ranges(asked: SourceLog | None, found: FoundLog) -> tuple[LogRange, .
     A range that ends before it begins is left out: `log_problems` names it.
     """
     begins, ends = _hull(found)
-    start = found.from_time if asked is None or asked.from_ is None else asked.from_
+    firsts = first_positions(asked, found)
     until = found.until_time if asked is None or asked.until is None else asked.until
     named = asked is not None and (asked.from_ or asked.until)
     partitions = sorted(named or begins)
     ranges = []
     for one in partitions:
-        first = begins.get(one, 0) if start is None else start.get(one, begins.get(one, 0))
+        first = firsts.get(one, 0)
         last = ends.get(one, 0) if until is None else until.get(one, ends.get(one, 0))
         if first < last:
             ranges.append(LogRange(one, first, last))
     return joined(ranges)
+
+
+def first_positions(asked: SourceLog | None, found: FoundLog) -> dict[int, int]:
+    """Return by partition where a run begins: as a manifest asks; of a partition that it does not name, where what was landed does."""
+    start = found.from_time if asked is None or asked.from_ is None else asked.from_
+    return _hull(found)[0] | dict(start or {})
 
 
 def _hull(found: FoundLog) -> tuple[dict[int, int], dict[int, int]]:

@@ -288,6 +288,32 @@ def test_a_slot_that_was_made_anew_and_an_offset_file_that_is_newer_are_named(ac
     assert accounts.land([m for one in units[9:] for m in one], "rest", facts=older).loads
 
 
+def test_a_slot_that_was_made_before_the_old_one_was_dropped_lacks_nothing(accounts: Accounts) -> None:
+    """The files are of both, and `log.json` names one: a transaction that names the one before it is believed, whichever slot sent it."""
+    units = whole(tail_of(a_bank(6)))
+    accounts.land([m for one in units[:5] for m in one], "old")
+    created = accounts.ranges()[-1].range.until + 1  # the next transaction was under way
+    rest = [m for one in units[5:] for m in one]
+    assert accounts.land(rest, "both", facts=log_facts("other") | {"slot_created_lsn": created}).accepted == ()
+    assert len(joined(one.range for one in accounts.ranges())) == 1
+
+
+def test_a_transaction_of_tables_that_are_not_captured_is_refused_with_what_to_set(accounts: Accounts) -> None:
+    units = whole(tail_of(a_bank(6)))
+    accounts.land([m for one in units[:5] for m in one], "first")
+    (end,) = [m for m in units[5] if _ends(m)]
+    assert end.value is not None
+    empty = Message(end.key, end.value | {"event_count": 0, "data_collections": None})
+    with pytest.raises(InputRefused) as refused:
+        accounts.land([empty, *(m for one in units[6:] for m in one)], "rest")
+    number = end.value["id"].partition(":")[0]
+    (problem,) = refused.value.problems
+    assert f"transaction {number} ends with a count of 0 changes" in problem.what
+    assert "the publication has tables that are not captured" in problem.what
+    assert "start of the connector" not in problem.what
+    assert "publication.autocreate.mode=filtered" in problem.fix
+
+
 def test_a_change_that_says_two_things_and_a_load_that_was_taken_back(accounts: Accounts) -> None:
     bank = a_bank(7)
     messages = tail_of(bank)

@@ -297,6 +297,34 @@ def test_a_batch_is_complete_until_it_was_asked_for_if_all_of_it_is_read(tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("asked", "complete"),
+    [
+        ({}, 20),
+        # partition 1 ends amid the first load, and the second has brought nothing of it
+        ({"until": {0: 40, 1: 5}}, None),
+        ({"untilTime": "2026-03-02"}, None),
+        ({"until": {0: 40}}, None),
+        ({"until": {0: 20, 1: 20}}, 13),
+        ({"until": {0: 30, 1: 20}}, 13),
+        # what lies before the beginning of a run takes nothing from it
+        ({"from": {0: 20, 1: 20}}, 20),
+        ({"from": {0: 10, 1: 10}}, 20),
+        ({"from": {0: 10, 1: 10}, "until": {0: 40, 1: 15}}, None),
+    ],
+)
+def test_a_load_counts_only_if_what_was_landed_before_it_is_read_as_well(
+    tmp_path: Path, asked: dict[str, Any], complete: int | None
+) -> None:
+    platform = clicks.opened(tmp_path / "home", replace(PLACE, lateness=Lateness(Watermark.BY_BATCH)))
+    initialise(platform)
+    before = {day: datetime(2026, 3, day, tzinfo=UTC) for day in (13, 20)}
+    land(platform, "first", FIRST[:20] + SECOND, [LogRange(0, 0, 20), LogRange(1, 0, 20)], complete_before=before[13])
+    land(platform, "second", FIRST[20:], [LogRange(0, 20, 40)], complete_before=before[20])  # the other one was quiet
+    (log,) = planned(platform, 1, 1, asked | {"incompleteDays": "PUBLISH"}).logs
+    assert log.complete_before == (None if complete is None else before[complete])
+
+
+@pytest.mark.parametrize(
     ("place", "says"),
     [
         (replace(PLACE, position="log_partition"), "log.position names a whole number"),

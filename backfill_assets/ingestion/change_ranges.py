@@ -158,6 +158,9 @@ _FIX = (
     "deliver the files that have it; where it is lost for good, take a new snapshot of the tables, and land all the same with "
     "--accept-gap REASON, which goes on record"
 )
+_CAPTURED = (
+    "have the publication list the captured tables alone (publication.autocreate.mode=filtered makes one that does)"
+)
 
 
 def _lost_before(unbegun: Sequence[LogRange], new: dict[int, Transaction | Snapshot]) -> Iterator[Problem]:
@@ -188,7 +191,7 @@ def _lost(
             f"changes between the commits {lsn(part.start - 1)} and {lsn(part.until)} are missing"
             f"{_by_slot(facts, known, part) or _by_start(new, part)}{beside}",
             _RULE,
-            _FIX,
+            f"{_CAPTURED}; of what is there already: {_FIX}" if _is_empty(new.get(part.until)) else _FIX,
         )
     if len(missing) > _SHOWN:
         yield Problem(f"and {len(missing) - _SHOWN:,} more gaps, {positions(missing):,} positions in all", _RULE, _FIX)
@@ -224,7 +227,17 @@ def _by_start(new: dict[int, Transaction | Snapshot], part: LogRange) -> str:
     one = new.get(part.until)
     if not isinstance(one, Transaction) or one.previous is not None:
         return ""
+    if _is_empty(one):
+        return (
+            f": transaction {one.number} ends with a count of 0 changes, so that none of them names the commit before it; the publication "
+            "has tables that are not captured"
+        )
     return (
         f": transaction {one.number} is the first after a start of the connector and names no commit before it, and it was not delivered "
         "before that start, so that nothing overlaps"
     )
+
+
+def _is_empty(one: Transaction | Snapshot | None) -> bool:
+    """Whether it is a transaction without a change: nothing in it says what is before it."""
+    return isinstance(one, Transaction) and not one.count

@@ -19,7 +19,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.facts import SourceState
 from manifests.lateness import last_times
-from manifests.log_pins import FoundLog, wanted_ranges
+from manifests.log_pins import FoundLog, first_positions, wanted_ranges
 from manifests.log_ranges import LandedLog, LogRange, without
 from manifests.model import RunManifest
 from manifests.source_pins import SourceLog
@@ -85,16 +85,26 @@ def _found(
     last = dict.fromkeys((one.partition for one in found.ranges), None) | {
         partition: None if at is None else min(at, state.committed_at) for partition, at in last.items()
     }
-    return replace(found, last=last, false_times=false, batch=_batch(landed, wanted))
+    batch = _batch(landed, wanted, first_positions(asked, found))
+    return replace(found, last=last, false_times=false, batch=batch)
 
 
-def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange]) -> datetime | None:
-    """Return until when loads were asked to land of which nothing is left out; None where none was asked by time."""
-    read = [
-        load.complete_before
-        for load in landed.values()
-        if load.complete_before is not None and not without([one.range for one in load.ranges], wanted)
-    ]
+def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange], begins: Mapping[int, int]) -> datetime | None:
+    """Return until when loads were asked to land of which nothing is left out; None where none was asked by time.
+
+    A load brings what is new: of a partition in which it has found nothing, what it was asked for are the positions of the loads
+    before it. So those are read as well, from where the run `begins`, or it does not count.
+    """
+    cut: dict[int, int] = {}
+    for one in without([one.range for load in landed.values() for one in load.ranges], wanted):
+        if one.until > begins.get(one.partition, 0):
+            cut.setdefault(one.partition, max(one.start, begins.get(one.partition, 0)))
+    read = []
+    for load in landed.values():
+        if any(one.range.until > cut.get(one.range.partition, one.range.until) for one in load.ranges):
+            break
+        if load.complete_before is not None and not without([one.range for one in load.ranges], wanted):
+            read.append(load.complete_before)
     return max(read, default=None)
 
 
