@@ -33,6 +33,8 @@ class GrantedTopic:
     table: str
     is_live_of: str = ""
     """The sink whose live topic it is, where it is one that the run may not write to."""
+    is_source_of: str = ""
+    """The declared topic whose records are landed from it, where it is one that the run may not write to."""
     named_like: str = ""
     """Another topic, and whose it is, which Kafka's metrics do not tell from it."""
 
@@ -68,6 +70,14 @@ def topic_problems(manifest: RunManifest, granted: Sequence[GrantedTopic]) -> li
                 Problem(
                     f"{where}, and the topic {one.topic} is the live one of the sink {one.is_live_of}",
                     "only LIVE writes to a live topic",
+                    "give the run another id, or the sink another topic",
+                )
+            )
+        if one.is_source_of:
+            problems.append(
+                Problem(
+                    f"{where}, and records of the topic {one.is_source_of} are landed from {one.topic}",
+                    "a run that is not LIVE writes to no topic that is a source",
                     "give the run another id, or the sink another topic",
                 )
             )

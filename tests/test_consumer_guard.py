@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import backfill_assets as ba
+from manifests import model
+from resources.sinks import consumer_guard
 
 LIVE = [("x-run-id", b"live-1"), ("x-processing-mode", b"LIVE"), ("x-synthetic", b"false"), ("x-event-id", b"e1")]
 PAST = [("x-run-id", b"bf-1"), ("x-processing-mode", b"BACKFILL"), ("x-synthetic", b"true"), ("x-event-id", b"e1")]
@@ -56,6 +58,18 @@ def test_by_default_only_live_events_are_processed() -> None:
         [("x-event-id", b"e1"), ("x-event-id", b"e2")],
         [*without("x-processing-mode", PAST), ("x-processing-mode", b"DRY_RUN")],
         [*without("x-processing-mode", PAST), ("x-processing-mode", b"")],
+        *(
+            [*without("x-processing-mode", PAST), ("x-processing-mode", mode)]
+            for mode in (b"dry_run", b"DRY_RUN ", b"RECONCILIATION\0", b"live", b"Live", b"backfill", b"MADEUP")
+        ),
+        *([*events, ("x-op", said)] for events in (LIVE, PAST) for said in (b"RETRACT", b"delete", b"", None)),
+        *(
+            [*events, (name, said)]
+            for events in (LIVE, PAST)
+            for name in ("x-content", "x-transform-version", "x-input-snapshot", "x-publication")
+            for said in (b"", None)
+        ),
+        [*LIVE, ("x-op", b"retract"), ("x-corrects", None)],
     ],
 )
 def test_headers_that_contradict_one_another_are_refused_whoever_is_waited_for(
@@ -63,6 +77,31 @@ def test_headers_that_contradict_one_another_are_refused_whoever_is_waited_for(
 ) -> None:
     guard = ba.ConsumerGuard(runs=("bf-1",), routes={"*": "rebuild"})
     assert guard.decide(headers).verdict == "REFUSE"
+
+
+@pytest.mark.parametrize("run_id", ["live", "live, last", "live\n", "Live", "l", "bf 1", "x" * 65, "bf-\u0661x"])
+def test_no_run_takes_the_place_of_what_live_has_told(run_id: str) -> None:
+    guard, done = ba.ConsumerGuard(ba.SqliteEventIds(":memory:"), runs=(run_id,), routes={"*": "rebuild"}), []
+    for event in ("a", "a\x1f1"):  # as LIVE's are kept by themselves, and by what was told last
+        past = [("x-run-id", run_id.encode()), *without("x-run-id", without("x-event-id", PAST))]
+        told = guard.handle([*past, ("x-event-id", event.encode())], done.clear, {"rebuild": done.clear})
+        assert told.verdict == "REFUSE"
+    assert guard.handle(LIVE, lambda: done.append("e1")).verdict == "PROCESS"
+    assert guard.handle(told_live("live-8", "a", "1"), lambda: done.append("a")).verdict == "PROCESS"
+    assert done == ["e1", "a"]
+
+
+def test_every_run_id_of_a_manifest_is_one_to_the_guard() -> None:
+    assert consumer_guard._RUN_ID.pattern == model._RUN_ID.pattern
+    assert {mode.value for mode in model.Mode} - consumer_guard._TELLING == {"DRY_RUN", "RECONCILIATION"}
+
+
+def test_an_event_may_have_an_empty_text_as_its_id() -> None:
+    guard, emptied = ba.ConsumerGuard(), [*without("x-event-id", LIVE), ("x-event-id", b"~live-1~rollback-2")]
+    assert guard.decide([*emptied, ("x-op", b"retract"), ("x-corrects", b"")]).verdict == "PROCESS"
+    assert (
+        guard.decide([("x-event-id", b"e1"), ("x-op", b"upsert"), ("x-content", None)]).verdict == "PROCESS"
+    )  # not ours
 
 
 @pytest.mark.parametrize("spelled", [str.upper, str.title])
@@ -227,6 +266,15 @@ def test_what_live_tells_again_is_done_where_it_says_something_else_or_was_taken
     for headers in (*first, *rewound, *back, *taken_back, *again):
         assert guard.handle(headers, lambda: pytest.fail("done twice")).verdict == "DUPLICATE"
     assert state == {"a": 1, "b": 4, "b~live-3~rollback-2": 1}
+
+
+def test_what_live_says_is_not_lost_to_an_event_without_headers_nor_that_to_live() -> None:
+    unknown = [("x-event-id", b"a")]
+    for order in ((unknown, told_live("live-1", "a", "1")), (told_live("live-1", "a", "1"), unknown)):
+        guard, done = ba.ConsumerGuard(ba.SqliteEventIds(":memory:")), []
+        for headers in (*order, *order):
+            guard.handle(headers, lambda headers=headers, done=done: done.append(headers))
+        assert done == list(order)  # each once: nothing shows whether they say the same
 
 
 def test_a_live_event_costs_the_same_however_many_were_done_before() -> None:

@@ -54,6 +54,39 @@ def said(*sinks: Any, name: str = "metering") -> list[str]:
     return [str(one) for one in problems_of([ba.Product(name, (), (), sinks=sinks)])]
 
 
+class TwoFaced(ba.Sink):
+    """A sink that shows one adapter to the checks, and another to who opens it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "adapter" and sys._getframe(1).f_code.co_name in {"_opened", "needs"}:
+            return ba.ToWebhook()
+        return super().__getattribute__(name)
+
+
+class TwoTexts(str):
+    """A text that is equal to no other, whatever it says."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def test_a_part_or_a_name_of_a_class_of_its_own_could_show_each_reader_something_else_and_is_refused() -> None:
+    (problem,) = said(TwoFaced("mail", ba.SinkClass.CACHE, "a cache, it says", OWNERS, ba.ToCache()))
+    assert "sinks has a TwoFaced" in problem
+    assert "of no class that inherits it" in problem
+    for fields in ({"topic": TwoTexts("readings")}, {"topic": "readings", "backfill_topic": TwoTexts("readings")}):
+        topic = ba.ToTopic(table="silver.readings", key=("meter",), **fields)
+        sink = ba.Sink("readings", ba.SinkClass.EVENT_TOPIC, "each reading", OWNERS, topic)
+        assert any("a topic is named by letters and digits" in one for one in said(sink))
+    path = ba.Sink("index", ba.SinkClass.SEARCH_INDEX, "an index", OWNERS, TwoTexts("zzz:Index"))
+    assert any("adapter is 'zzz:Index'" in one for one in said(path))
+    source = ba.Topic("orders", "An order.", OWNERS, TwoTexts("orders"), "bronze.orders")
+    assert any("topic is 'orders'" in str(one) for one in problems_of([ba.Product("shop", (), (), topics=(source,))]))
+
+
 def test_every_shipped_adapter_can_be_declared_with_each_of_its_classes() -> None:
     adapters = (ba.ToTable("audit.meter_runs"), ba.ToEventLog(), ba.ToWebhook(token="token"), ba.ToCache())
     # a topic has rows of a target: `test_declared_topics`

@@ -459,6 +459,9 @@ def test_a_reconciliation_has_the_name_that_its_schedule_asks_under_and_no_other
     assert claimed("RECONCILIATION", "live schedule")
     for kind in ("BACKFILL", "RECONCILIATION"):
         assert claimed(kind, "ada", "live-silver-other-17"), "LIVE may be declared for it tomorrow"
+        (problem,) = claimed(kind, "ada", "live")
+        assert "consumers of topics keep what LIVE has told them under this name" in str(problem)
+        assert claimed(kind, "ada", "live-ly") == []
 
 
 # --- cut lines and gaps ---------------------------------------------------------------------------------------------

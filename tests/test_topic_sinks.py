@@ -111,6 +111,35 @@ def test_a_backfill_topic_is_no_live_topic_of_another_sink() -> None:
     )
 
 
+def landed_from(topic: str) -> dict[str, Any]:
+    """Return the fields of a product that lands the records of a topic."""
+    table = ba.InputTable("bronze.fix_log", "records", ba.TopicRecord, ("team:a",), log=ba.TOPIC_PLACE)
+    return {"inputs": (table,), "topics": (ba.Topic("fixlog", "records", ("team:a",), topic, table.name),)}
+
+
+@pytest.mark.parametrize(
+    ("backfill_topic", "words"),
+    [
+        (
+            "past.x",
+            "backfill_topic is past.x, and Kafka's metrics do not tell it from past_x, which records are landed from",
+        ),
+        ("past_x", "backfill_topic is past_x, which records are landed from"),
+        ("live.y", "and Kafka's metrics do not tell it from live_y, the live topic of the sink reading_events"),
+    ],
+)
+def test_a_backfill_topic_is_named_like_no_source_and_no_live_topic(backfill_topic: str, words: str) -> None:
+    sink = with_topic(topic="live_y", backfill_topic=backfill_topic)
+    found = [str(one) for one in problems_of((replace(PRODUCT, sinks=(sink,), **landed_from("past_x")),))]
+    assert any(words in one for one in found), found
+
+
+def test_a_topic_that_is_no_text_hides_nothing_that_is_wrong_with_another_sink() -> None:
+    other = replace(with_topic(backfill_topic=LIVE_TOPIC, topic="others"), name="other_events")
+    broken = replace(with_topic(topic=None), name="broken")
+    assert any("the live topic of the sink reading_events" in one for one in said(broken, EVENTS, other))
+
+
 # --- the policy -------------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +221,27 @@ def test_a_run_whose_topic_kafka_takes_for_that_of_another_run_is_refused_by_nam
         for run_id in ("tariffs.2021", "tariffs_2021"):
             with pytest.raises(PlanRefused, match="the backfill topic of the sink other_events"):
                 ran(platform, run_id)
+        closed(platform)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (own_topic("tariff-fix"), f"records of the topic fixlog are landed from {own_topic('tariff-fix')}"),
+        ("readings_backfill_tariff-fix", "from readings_backfill_tariff-fix, which records of the topic fixlog"),
+        (LIVE_TOPIC, ""),  # a product may land what its own LIVE has told
+    ],
+)
+def test_a_run_whose_topic_is_a_source_is_refused_by_name(source: str, words: str) -> None:
+    product = replace(PRODUCT, targets=(TARGET,), sinks=(EVENTS,), **landed_from(source))
+    with serving(), mock.patch.object(finding, "find_products", serves(product)):
+        platform = copy_of(with_history)
+        if words:
+            with pytest.raises(PlanRefused) as refusal:
+                ran(platform, "tariff-fix")
+            assert words in str(refusal.value)
+            assert platform.ledger.find("tariff-fix") is None
+        ran(platform, "tariffs")
         closed(platform)
 
 

@@ -19,6 +19,8 @@ from manifests.policy import OF_A_POLICY, names_group, same_name
 
 ATTEMPTS = 5
 """Live runs for one source snapshot: each after the first stands in for one that lost its scope to somebody else."""
+_SCOPE = "live"
+"""What consumers' guards keep the ids of live events under, where those of other runs are under the run's id."""
 _DIGEST = 8
 """Digits of the hash that stands for the snapshots of sources beside the first."""
 
@@ -88,6 +90,14 @@ def claims(platform: Platform, manifest: RunManifest) -> list[Problem]:
             Problem(
                 f"the run id '{manifest.run_id}' is one of a live run",
                 "the platform gives live runs their ids, and goes on with the run that has one",
+                "give the run another id",
+            )
+        )
+    if manifest.run_id == _SCOPE:
+        problems.append(
+            Problem(
+                f"the run id '{manifest.run_id}' is the platform's",
+                "consumers of topics keep what LIVE has told them under this name, and what a run has told them under its id",
                 "give the run another id",
             )
         )

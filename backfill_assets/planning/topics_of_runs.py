@@ -23,9 +23,11 @@ def topics_of(platform: Platform, manifest: RunManifest) -> list[GrantedTopic]:
     if not found or manifest.execution_mode is Mode.LIVE:
         return found
     others = list(_others(platform, manifest))
+    sources = {one.topic: name for name, one in sorted(platform.products.topics.items())}
     return [
         replace(
             one,
+            is_source_of=sources.get(one.topic, ""),
             named_like=next((whose for topic, whose in others if _are_one(topic, one.topic)), _taken(platform, one)),
         )
         for one in found
@@ -48,9 +50,11 @@ def _taken(platform: Platform, granted: GrantedTopic) -> str:
 
 
 def _others(platform: Platform, manifest: RunManifest) -> Iterator[tuple[str, str]]:
-    """Yield topics that there are, or will be, each with its name in words: live ones, and those of runs with an id like this one's."""
+    """Yield topics that there are, or will be, each with its name in words: live ones, sources, and those of runs with an id like this one's."""
     for topic in sorted(live_topics(platform.products.sinks)):
         yield topic, f"the live topic {topic}"
+    for name, source in sorted(platform.products.topics.items()):
+        yield source.topic, f"{source.topic}, which records of the topic {name} are landed from"
     for record in platform.ledger.named_like(manifest.run_id):
         if record.state not in ENDED:
             yield from ((one.topic, f"{one.topic}, that of the run '{record.run_id}'") for one in record.plan.topics)

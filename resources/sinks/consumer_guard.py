@@ -7,6 +7,7 @@ Put here what a consumer's process imports: the standard library, and nothing of
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +21,14 @@ _RUN, _MODE, _SYNTHETIC, _EVENT_ID = "x-run-id", "x-processing-mode", "x-synthet
 _CONTENT, _CORRECTS, _OPERATION, _RETRACT = "x-content", "x-corrects", "x-op", "retract"
 _OWN = frozenset({_RUN, _MODE, _SYNTHETIC, _CORRECTS, "x-transform-version", "x-input-snapshot", "x-publication"})
 """Headers of this project's events: a message that has one of them has all that say whose it is, or is refused."""
-_SILENT = frozenset({"DRY_RUN", "RECONCILIATION"})
-"""Execution modes that write no event."""
+_SAY_SOMETHING = _OWN | {_CONTENT, _OPERATION}
+"""Headers that this project writes with a value: one without it tells less than its event did."""
+_OPERATIONS = frozenset({"publish", _RETRACT})
 _LIVE, _LIVE_SCOPE = "LIVE", "live"
+_TELLING = frozenset({_LIVE, "BACKFILL", "REPLAY"})
+"""Execution modes that write events; no other does, and none is spelled otherwise."""
+_RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}[a-z0-9]")
+"""A run's id, as `manifests.model` has it: it is the scope of the run's event ids, and must be no scope of LIVE's."""
 _BESIDE = "\x1f"
 _AFTER = "\x20"
 """The character after `_BESIDE`: ids that begin with one text and `_BESIDE` lie between the two."""
@@ -50,7 +56,7 @@ class Decision:
 
     Attributes:
         verdict: what is to be done with it; `why` in words.
-        scope: within what its event id is told from others: "live", or the run whose event it is.
+        scope: within what its event id is told from others: "live", of events without headers too, or the run whose event it is.
         event_id: the id of the event; None where it has none.
         run_id: the run that wrote it; empty of one that no run of this project did.
         route: where it goes, of one that is routed.
@@ -270,6 +276,7 @@ def _contradiction(read: _Read) -> str:
     """Say why headers of an event of this project are not whole, or do not go together; empty where they do."""
     found = read.texts
     mode, run_id, synthetic = found.get(_MODE), found.get(_RUN), found.get(_SYNTHETIC)
+    operation = found.get(_OPERATION)
     said = f"{_MODE}={mode}, {_SYNTHETIC}={synthetic}, {_RUN}={run_id or None}"
     if twice := sorted(read.doubled & {*_OWN, _EVENT_ID, _CONTENT, _OPERATION}):
         return f"it has {', '.join(twice)} twice, and they differ"
@@ -277,4 +284,17 @@ def _contradiction(read: _Read) -> str:
         return f"its headers are not whole: {said}, {_EVENT_ID}{'' if _EVENT_ID in found else ' is missing'}"
     if synthetic != ("false" if mode == _LIVE else "true"):
         return f"its headers contradict one another: {said}"
-    return f"no run of {mode} writes events" if mode in _SILENT else ""
+    if mode not in _TELLING:
+        return f"no run writes events in the mode {mode!a}, only in {', '.join(sorted(_TELLING))}"
+    if mode != _LIVE and (run_id == _LIVE_SCOPE or not _RUN_ID.fullmatch(run_id)):
+        return f"no run of {mode} has the id {run_id!a}"
+    if empty := sorted(name for name in read.names & _SAY_SOMETHING if _is_empty(name, found.get(name))):
+        return f"its headers are not whole: {', '.join(empty)} without a value"
+    if operation is not None and operation not in _OPERATIONS:
+        return f"{_OPERATION} is {operation!a}, and an event is one of {', '.join(sorted(_OPERATIONS))}"
+    return ""
+
+
+def _is_empty(name: str, said: str | None) -> bool:
+    """Whether a header says nothing; an event may have an empty text as its id, and another correct it by that."""
+    return said is None or (said == "" and name != _CORRECTS)

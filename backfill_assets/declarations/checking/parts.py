@@ -26,8 +26,11 @@ def wrong_parts(
         yield Problem(f"{field} is {in_words(parts)}", rule, fix, where)
         return
     for part in parts:
-        if isinstance(part, kind):
+        if type(part) is kind:  # one of a class of its own could show its reader what it does not show here
             yield from of_one(part)
+        elif isinstance(part, kind):
+            own = f"{rule} itself, and of no class that inherits it"
+            yield Problem(f"{field} has {in_words(part)}", own, f"make it by `{kind.__name__}(...)`", where)
         else:
             yield Problem(f"{field} has {in_words(part)}", rule, fix, where)
 
@@ -35,4 +38,4 @@ def wrong_parts(
 def parts_of_kind(product: Product, field: str, kind: type[_Part]) -> tuple[_Part, ...]:
     """Return those parts in a field of a product that are of the declared kind, whatever else is in it."""
     parts: Any = getattr(product, field)
-    return tuple(one for one in parts if isinstance(one, kind)) if isinstance(parts, (tuple, list)) else ()
+    return tuple(one for one in parts if type(one) is kind) if isinstance(parts, (tuple, list)) else ()

@@ -159,7 +159,7 @@ def _of_settings(sink: Sink, where: str) -> Iterator[Problem]:
 
 def _of_adapter(sink: Sink, where: str) -> Iterator[Problem]:
     adapter: Any = sink.adapter
-    if isinstance(adapter, str):
+    if type(adapter) is str:
         yield from _of_path(sink, adapter, where)
         return
     classes = CLASSES_OF.get(type(adapter))

@@ -5,8 +5,7 @@ Put here what can be said of a `ToTopic` without a broker. Whether a run may wri
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -18,7 +17,7 @@ from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.sinks import ToTopic
 from backfill_assets.declarations.target import TargetTable
 from manifests.errors import Problem
-from manifests.planned_topics import TOPIC
+from manifests.planned_topics import TOPIC, metric_name
 
 _LONGEST = 249 - len(".backfill.") - 64
 """Characters of a topic that leaves room for a run's id."""
@@ -41,7 +40,7 @@ def of_topic(adapter: ToTopic, where: str) -> Iterator[Problem]:
     for field, name in (("topic", adapter.topic), ("backfill_topic", adapter.backfill_topic)):
         if field == "backfill_topic" and name is None:
             continue
-        if not isinstance(name, str) or not TOPIC.fullmatch(name) or name in {".", ".."} or len(name) > _LONGEST:
+        if type(name) is not str or not TOPIC.fullmatch(name) or name in {".", ".."} or len(name) > _LONGEST:
             yield Problem(f"{field} is {in_words(name)}", _TOPIC_RULE, "for example meter.readings", where)
     if adapter.backfill_topic is not None and adapter.backfill_topic == adapter.topic:
         yield Problem(
@@ -88,19 +87,21 @@ def of_all_topic_sinks(declared: Sequence[Product]) -> Iterator[Problem]:
     """Say which topics of products have no table, or columns that it does not have; and which stand for two things."""
     sinks = [(product, sink) for product in declared for sink in product.sinks if isinstance(sink.adapter, ToTopic)]
     targets = {target.name: target for product in declared for target in product.targets}
-    read = {topic.topic for product in declared for topic in product.topics}
-    lives = Counter(sink.adapter.topic for _, sink in sinks if isinstance(sink.adapter, ToTopic))
+    read = [topic.topic for product in declared for topic in product.topics]
+    lives: dict[str, str] = {}
+    for _, sink in sinks:
+        if isinstance(sink.adapter, ToTopic) and type(sink.adapter.topic) is str:
+            lives.setdefault(sink.adapter.topic, sink.name)
     for product, sink in sinks:
         adapter, where = sink.adapter, f"sink {sink.name}"
         assert isinstance(adapter, ToTopic)
         if any(True for _ in of_topic(adapter, where)):
             continue  # said with the sink itself
-        if adapter.backfill_topic in lives and adapter.backfill_topic != adapter.topic:
-            whose = next(one.name for _, one in sinks if getattr(one.adapter, "topic", "") == adapter.backfill_topic)
-            what = f"backfill_topic is {adapter.backfill_topic}, the live topic of the sink {whose}"
+        if (live := _same(adapter.backfill_topic, lives)) is not None:
+            what = f"backfill_topic is {_taken_for(adapter.backfill_topic, live)}, the live topic of the sink {lives[live]}"
             yield Problem(what, "only LIVE writes to a live topic", "name another", where)
-        if adapter.backfill_topic in read:
-            what = f"backfill_topic is {adapter.backfill_topic}, which records are landed from"
+        if (source := _same(adapter.backfill_topic, read)) is not None:
+            what = f"backfill_topic is {_taken_for(adapter.backfill_topic, source)}, which records are landed from"
             yield Problem(what, "a run that is not LIVE writes to no topic that is a source", "name another", where)
         target = targets.get(adapter.table)
         if target is None or target not in product.targets:
@@ -109,6 +110,16 @@ def of_all_topic_sinks(declared: Sequence[Product]) -> Iterator[Problem]:
             yield Problem(what, rule, "name one of them", where)
             continue
         yield from _of_columns(adapter, target, where)
+
+
+def _same(topic: str | None, others: Iterable[str]) -> str | None:
+    """Return which of other topics is one of a name, or is to the metrics of a broker."""
+    alike = [one for one in others if topic is not None and metric_name(one) == metric_name(topic)]
+    return topic if topic in alike else next(iter(alike), None)
+
+
+def _taken_for(topic: str | None, other: str) -> str:
+    return other if topic == other else f"{topic}, and Kafka's metrics do not tell it from {other}"
 
 
 def _of_columns(adapter: ToTopic, target: TargetTable, where: str) -> Iterator[Problem]:

@@ -53,7 +53,7 @@ def of_topic(topic: Topic) -> Iterator[Problem]:
             yield Problem(f"{field} is {in_words(shown)}", "it says what it is, or which one", "write it", where)
     yield from of_owners(topic.owners, "a topic", where)
     called: Any = topic.topic
-    if not isinstance(called, str) or not _TOPIC.fullmatch(called):
+    if type(called) is not str or not _TOPIC.fullmatch(called):
         rule = "a broker's name of a topic has letters, digits, '.', '_' and '-', at most 249 of them"
         yield Problem(f"topic is {in_words(called)}", rule, "write it as the broker has it", where)
     yield from _of_settings(topic, where)
