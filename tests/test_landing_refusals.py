@@ -188,6 +188,16 @@ def test_messages_of_another_database_than_the_delivery_says_are_refused(account
     assert accounts.land(foreign, "payroll", facts=log_facts() | {"database": "payroll"}).loads
 
 
+def test_a_log_that_says_two_things_is_refused(accounts: Accounts, tmp_path: Path) -> None:
+    folder = delivery(tmp_path / "delivered", [tail_of(a_bank(8))])
+    text = (folder / "log.json").read_text()
+    for name in ('"database"', '"d\\u0061tabase"'):
+        (folder / "log.json").write_text(text.replace('"database"', f'{name}: "other", "database"'))
+        with pytest.raises(InputRefused, match=r"log\.json says 'database' twice: a message has each member once"):
+            land_changes(accounts.platform, BANK.name, folder)
+    assert accounts.table(CHANGES).height == 0
+
+
 def test_a_change_that_is_delivered_again_in_another_spelling_of_json_is_the_same(
     accounts: Accounts, tmp_path: Path
 ) -> None:

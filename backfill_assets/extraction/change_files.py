@@ -23,6 +23,7 @@ from backfill_assets.extraction.debezium import (
     Read,
     SaysNothing,
     UnreadableError,
+    members_once,
     message_of,
 )
 from manifests.canonical import canonical_json
@@ -227,7 +228,10 @@ def facts_of(folder: Path) -> LogFacts:
     """
     place = folder / FACTS
     try:
-        said = json.loads(place.read_text(encoding="utf-8-sig"))
+        said = json.loads(place.read_text(encoding="utf-8-sig"), object_pairs_hook=members_once)
+    except UnreadableError as error:
+        what = f"{place} says {error.detail!r} twice"
+        raise InputRefused(Problem(what, error.rule, "leave the one that is right")) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputRefused(
             Problem(
