@@ -353,19 +353,7 @@ def _members(text: str, at: int, *, is_checked: bool = False) -> dict[str, _Part
     found: dict[str, _Part] = {}
     at = _after_space(text, at + 1)
     while text[at : at + 1] != "}":
-        try:
-            if text[at] != '"':
-                raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
-            name, at = decoder.raw_decode(text, at)
-            at = _after_space(text, at)
-            if text[at] != ":":
-                raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
-            begin = _after_space(text, at + 1)
-            value, end = decoder.raw_decode(text, begin)
-        except RecursionError:
-            raise _too_deep() from None
-        except (ValueError, IndexError) as error:
-            raise UnreadableError("a line is a whole JSON object", str(error)[:80]) from None
+        name, value, begin, end = _member(text, at, decoder)
         if name in found:
             raise _twice(name)
         found[name] = value, begin, end
@@ -380,6 +368,24 @@ def _members(text: str, at: int, *, is_checked: bool = False) -> dict[str, _Part
     _require_shallow(text, first, at + 1, said)
     _require_letters(text, first, at, said)
     return found
+
+
+def _member(text: str, at: int, decoder: json.JSONDecoder) -> tuple[str, Any, int, int]:
+    """Return the member that begins at a place: its name, its value, and where that begins and ends."""
+    try:
+        if text[at] != '"':
+            raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
+        name, at = decoder.raw_decode(text, at)
+        at = _after_space(text, at)
+        if text[at] != ":":
+            raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
+        begin = _after_space(text, at + 1)
+        value, end = decoder.raw_decode(text, begin)
+    except RecursionError:
+        raise _too_deep() from None
+    except (ValueError, IndexError) as error:
+        raise UnreadableError("a line is a whole JSON object", str(error)[:80]) from None
+    return name, value, begin, end
 
 
 def _after_space(text: str, at: int) -> int:
