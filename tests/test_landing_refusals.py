@@ -195,7 +195,9 @@ def test_a_log_that_says_two_things_is_refused(accounts: Accounts, tmp_path: Pat
     text = (folder / "log.json").read_text()
     for name in ('"database"', '"d\\u0061tabase"'):
         (folder / "log.json").write_text(text.replace('"database"', f'{name}: "other", "database"'))
-        with pytest.raises(InputRefused, match=r"log\.json says 'database' twice\n *rule: a message has each member once"):
+        with pytest.raises(
+            InputRefused, match=r"log\.json says 'database' twice\n *rule: a message has each member once"
+        ):
             land_changes(accounts.platform, BANK.name, folder)
     assert accounts.table(CHANGES).height == 0
 

@@ -79,7 +79,7 @@ def _leave_out_landed(platform: Platform, table: str, asked: dict[int, Transacti
     now = platform.lakehouse.snapshot_id(table)
     if not asked or now is None:
         return
-    inside = And(GreaterThanOrEqual(_COMMIT, min(asked)), LessThanOrEqual(_COMMIT, max(asked)))
+    inside = And(GreaterThanOrEqual(term=_COMMIT, value=min(asked)), LessThanOrEqual(term=_COMMIT, value=max(asked)))
     for batch in platform.lakehouse.batches(table, now, inside, [_COMMIT]):
         tell()
         for commit in pc.unique(batch.column(_COMMIT)).to_pylist():
