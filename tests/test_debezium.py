@@ -136,3 +136,51 @@ def test_letters_that_json_writes_in_two_halves_are_whole() -> None:
 def test_a_damaged_line_is_refused(text: str) -> None:
     with pytest.raises(UnreadableError):
         message_of(text)
+
+
+TWICE = {
+    "after": ('"rate": 1.1', '"rate": 1.1, "rate": 999.0'),
+    "escaped": ('"rate": 1.1', '"rate": 1.1, "\\u0072ate": 999.0'),
+    "source": ('"table": "accounts"', '"table": "accounts", "table": "other"'),
+    "transaction": ('"total_order": 1', '"total_order": 1, "total_order": 2'),
+    "key": ('"key": {"account_id": 7}', '"key": {"account_id": 8, "account_id": 7}'),
+    "before": ('"before": null', '"before": {"rate": {"a": 1, "a": 2}}'),
+}
+
+
+@pytest.mark.parametrize("place", TWICE)
+def test_a_member_that_is_there_twice_is_refused_wherever_it_is(place: str) -> None:
+    twice = line(VALUE, {"account_id": 7}).replace(*TWICE[place])
+    key, value = twice.removeprefix('{"key": ')[:-1].split(', "value": ')
+    in_texts = json.dumps({"key": key, "value": value})
+    for one in (twice, in_texts):
+        with pytest.raises(UnreadableError, match="a message has each member once"):
+            message_of(one)
+
+
+@pytest.mark.parametrize(
+    "odd", [None, "", "None", 571, 571.0, True, ["571:1"], "x\ny:1", "571:", "571:1:2", "-5", "\u0665:1"]
+)
+def test_the_id_of_a_transaction_is_a_text_with_its_number(odd: Any) -> None:
+    place = {"total_order": 1} if odd is None else PLACE | {"id": odd}
+    for value in (VALUE | {"transaction": place}, {"status": "END", "id": odd, "event_count": 1}):
+        with pytest.raises(UnreadableError, match="the id of a transaction is a text with its number"):
+            message_of(line(value))
+    assert message_of(line(VALUE | {"transaction": PLACE | {"id": "571"}})) == message_of(line(VALUE))
+
+
+@pytest.mark.parametrize("note", ["n", "\U0001f511"])
+@pytest.mark.parametrize("depth", [101, 900, *range(970, 990), 5_000])
+def test_what_is_nested_too_deep_is_refused_by_its_rule(depth: int, note: str) -> None:
+    for as_text in (False, True):
+        text = line(VALUE | {"after": {"account_id": 7, "note": note, "rate": "@"}}, as_text=as_text)
+        deep = text.replace('\\"@\\"' if as_text else '"@"', "[" * depth + "]" * depth)
+        with pytest.raises(UnreadableError, match="nested no deeper than 100 times"):
+            message_of(deep)
+
+
+def test_what_is_nested_a_little_or_has_many_rows_beside_one_another_is_read() -> None:
+    row = {"account_id": 7, "flat": [{"a": [1]}] * 500, "deep": json.loads("[" * 90 + "]" * 90), "text": "[" * 900}
+    found = message_of(line(VALUE | {"after": row}, as_text=True))
+    assert isinstance(found, Change)
+    assert found.row == row

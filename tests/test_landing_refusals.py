@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from change_world import CHANGES, Accounts, delivery, make_accounts
+from test_forged_changes import CHANGE, ROW
 from test_landing_changes import a_bank, tail_of, whole
 
 from backfill_assets import faults
@@ -188,6 +190,18 @@ def test_messages_of_another_database_than_the_delivery_says_are_refused(account
     assert accounts.land(foreign, "payroll", facts=log_facts() | {"database": "payroll"}).loads
 
 
+def test_a_log_that_says_two_things_is_refused(accounts: Accounts, tmp_path: Path) -> None:
+    folder = delivery(tmp_path / "delivered", [tail_of(a_bank(8))])
+    text = (folder / "log.json").read_text()
+    for name in ('"database"', '"d\\u0061tabase"'):
+        (folder / "log.json").write_text(text.replace('"database"', f'{name}: "other", "database"'))
+        with pytest.raises(
+            InputRefused, match=r"log\.json says 'database' twice\n *rule: a message has each member once"
+        ):
+            land_changes(accounts.platform, BANK.name, folder)
+    assert accounts.table(CHANGES).height == 0
+
+
 def test_a_change_that_is_delivered_again_in_another_spelling_of_json_is_the_same(
     accounts: Accounts, tmp_path: Path
 ) -> None:
@@ -252,3 +266,35 @@ def test_rows_of_no_declared_version_are_named_when_they_are_landed_and_when_a_r
     with pytest.raises(PlanRefused, match=f"unknown: {columns}") as found:
         plan_run(accounts.platform, accounts.manifest("history-1", target={"table": ACCOUNT_HISTORY.name}))
     assert "land the same files again: they keep the version that they were landed as" in str(found.value)
+
+
+# --- an end that names a later position than its commit ---------------------------------------------------------------
+
+
+def _one(account: int, number: str, previous: int, commit: int, end: int | None = None) -> list[Message]:
+    source = CHANGE["source"] | {"lsn": commit - 1, "sequence": json.dumps([str(previous), str(commit - 1)])}
+    place = {"id": f"{number}:{commit - 1}", "total_order": 1}
+    row = ROW | {"account_id": account}
+    ended = {"status": "END", "id": f"{number}:{end or commit}", "event_count": 1}
+    return [Message(None, CHANGE | {"after": row, "source": source, "transaction": place}), Message(None, ended)]
+
+
+def test_what_an_end_covers_that_names_a_later_position_is_no_repetition(accounts: Accounts) -> None:
+    messages = tail_of(a_bank(8))
+    accounts.land(messages)
+    last = accounts.ranges()[-1].range.until - 1
+    (lie,) = accounts.land(_one(801, "9001", last, last + 100, last + 10**9), "lie").loads
+    true = [*_one(802, "9002", last + 100, last + 200), *_one(803, "9003", last + 200, last + 300)]
+    with pytest.raises(InputRefused) as refused:
+        accounts.land(true, "true")
+    first, second = refused.value.problems
+    assert f"transaction 9002 (commit at {lsn(last + 200)}, 1 of 1 changes) is in no row of {CHANGES}" in first.what
+    assert f"the load {lie.load_id} says" in first.what
+    assert f"backfill unload {CHANGES} {lie.load_id}" in first.fix
+    assert "transaction 9003" in second.what
+    with pytest.raises(InputRefused, match="transaction 9001"):
+        accounts.land(_one(801, "9001", last, last + 100), "itself", accept_gap="whatever it is", by="ana")
+    undo_load(accounts.platform, CHANGES, lie.load_id, by="ana", reason="its end lies")
+    assert accounts.land([*messages, *_one(801, "9001", last, last + 100), *true], "again").loads
+    done = accounts.land([*messages, *true], "once more")
+    assert (done.loads, accounts.table(CHANGES).filter(pl.col("commit_lsn") > last).height) == ((), 3)

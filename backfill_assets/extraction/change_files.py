@@ -23,6 +23,7 @@ from backfill_assets.extraction.debezium import (
     Read,
     SaysNothing,
     UnreadableError,
+    members_once,
     message_of,
 )
 from manifests.canonical import canonical_json
@@ -83,7 +84,7 @@ class Line:
 
 @dataclass
 class Transaction:
-    """What was delivered of one transaction: its changes by their place in it, and its end, if that has come."""
+    """What was delivered of one transaction: its changes by their place in it, its end, if that has come, and if a change is of a declared table."""
 
     number: str
     changes: dict[int, Line] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Transaction:
     count: int = 0
     previous: int | None = None
     first: int | None = None
+    has_rows: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -227,7 +229,10 @@ def facts_of(folder: Path) -> LogFacts:
     """
     place = folder / FACTS
     try:
-        said = json.loads(place.read_text(encoding="utf-8-sig"))
+        said = json.loads(place.read_text(encoding="utf-8-sig"), object_pairs_hook=members_once)
+    except UnreadableError as error:
+        what = f"{place} says {error.detail!r} twice"
+        raise InputRefused(Problem(what, error.rule, "leave the one that is right")) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputRefused(
             Problem(
@@ -357,6 +362,7 @@ def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, ra
         _once(found, snapshot.reads, (read.table, key or f"{line.said:x}"), line, f"the snapshot at {lsn(read.lsn)}")
         return
     one = found.transactions.setdefault(read.transaction, Transaction(read.transaction))
+    one.has_rows |= is_of_a_row(read, found.changelog)
     _once(found, one.changes, read.order, line, f"transaction {read.transaction}")
     if one.first is None or read.order < one.first:
         one.first, one.previous = read.order, read.previous

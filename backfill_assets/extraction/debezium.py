@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,13 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """What may be half of a letter that JSON writes in two halves."""
+_TRANSACTION = re.compile(r"([0-9]{1,19})(?::([0-9]{1,19}))?")
+"""The id of a transaction: the database's number, and the LSN of the message that names it."""
 _LARGEST = 2**63 - 1
 _LAST_POSITION = 2**63 - 2
 """Of a log: where a range ends is a number of 64 bits, too."""
+_DEEPEST = 100
+"""How deep a message is nested at most: with its schema it is some ten deep, and a column of JSON comes as a text."""
 _OPS = ("c", "u", "d", "r", "t", "m")
 TRUNCATE = "t"
 MESSAGE = "m"
@@ -108,13 +112,14 @@ def message_of(line: str) -> Read:
         value, at, _ = parts["value"]
         if value is None:
             return SaysNothing("tombstone")
-        if isinstance(value, str):
+        is_text = isinstance(value, str)
+        if is_text:
             text, at = value, 0
-        parts = _members(text, at)
+        parts = _members(text, at, is_checked=not is_text)
     if parts is not None and set(parts) == {"schema", "payload"}:
         if parts["payload"][0] is None:
             return SaysNothing("tombstone")
-        parts = _members(text, parts["payload"][1])
+        parts = _members(text, parts["payload"][1], is_checked=True)
     if parts is None:
         raise UnreadableError("a message's value is a JSON object", text[at : at + 80])
     if "status" in parts:
@@ -198,10 +203,10 @@ def _database(source: Mapping[str, Any]) -> str | None:
 
 
 def _boundary(said: Mapping[str, Any]) -> Boundary:
-    status, name = said["status"], str(said.get("id"))
-    number, _, lsn = name.partition(":")
-    if status not in ("BEGIN", "END") or not number:
-        raise UnreadableError("a transaction's message is BEGIN or END, with its id", f"{status} {name}"[:80])
+    status = said["status"]
+    if status not in ("BEGIN", "END"):
+        raise UnreadableError("a transaction's message is BEGIN or END, with its id", str(status)[:80])
+    number, lsn = _transaction(said.get("id"))
     count = said.get("event_count")
     if status == "END" and (type(count) is not int or count < 0):
         raise UnreadableError("END says how many changes its transaction has", str(count)[:80])
@@ -214,11 +219,19 @@ def _place(transaction: Any) -> tuple[str, int]:
         raise UnreadableError(
             "a change names its transaction: the connector is to have provide.transaction.metadata=true"
         )
-    number, order = str(transaction.get("id")).partition(":")[0], transaction.get("total_order")
+    (number, _), order = _transaction(transaction.get("id")), transaction.get("total_order")
     order = int(order) if isinstance(order, str) and _NUMBER.fullmatch(order) else order
-    if not number or type(order) is not int or not 1 <= order <= _LARGEST:
+    if type(order) is not int or not 1 <= order <= _LARGEST:
         raise UnreadableError("a change has its place in its transaction, from 1", str(transaction)[:80])
     return number, order
+
+
+def _transaction(value: Any) -> tuple[str, str | None]:
+    """Return the number of a transaction and the LSN beside it, of `571:24023128`."""
+    found = _TRANSACTION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise UnreadableError("the id of a transaction is a text with its number, as 571:24023128", str(value)[:80])
+    return found[1], found[2]
 
 
 def _lsn(value: Any, what: str) -> int:
@@ -252,7 +265,9 @@ def _micros(source: Mapping[str, Any]) -> int:
 def _key(value: Any) -> Mapping[str, Any] | None:
     try:
         said = _whole(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
         raise UnreadableError("a message's key is JSON", str(value)[:80]) from None
     if isinstance(said, Mapping) and set(said) == {"schema", "payload"}:
         said = said["payload"]
@@ -265,13 +280,50 @@ def _no_number(text: str) -> Any:
     raise UnreadableError("a number is none that JSON has", text)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+def members_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object: which of two of one name counts, readers of JSON do not agree about.
+
+    Raises:
+        UnreadableError: if one is there twice, however its name is written.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _twice(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+def _twice(name: str) -> UnreadableError:
+    return UnreadableError("a message has each member once", name[:80])
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=members_once)
+_OF_CHECKED = json.JSONDecoder()
+"""Of an object within one that was read already: what is within it is not checked twice, which takes its time."""
 
 
 def _whole(text: str) -> Any:
     said = _DECODER.decode(text)
+    _require_shallow(text, 0, len(text), said)
     _require_letters(text, 0, len(text), said)
     return said
+
+
+def _too_deep() -> UnreadableError:
+    return UnreadableError(f"a message is nested no deeper than {_DEEPEST} times")
+
+
+def _require_shallow(text: str, begin: int, end: int, said: Any) -> None:
+    """Refuse what is nested so deep that how far it can be read depends on who reads it."""
+    if text.count("{", begin, end) + text.count("[", begin, end) <= _DEEPEST:
+        return
+    level = [said]
+    for _ in range(_DEEPEST):
+        inside = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        level = [value for value in inside if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise _too_deep()
 
 
 def _require_letters(text: str, begin: int, end: int, said: Any) -> None:
@@ -286,39 +338,54 @@ def _require_letters(text: str, begin: int, end: int, said: Any) -> None:
         ) from None
 
 
-def _members(text: str, at: int) -> dict[str, _Part] | None:
+def _members(text: str, at: int, *, is_checked: bool = False) -> dict[str, _Part] | None:
     """Return the members of the JSON object that begins at a place: each value, and where it begins and ends; None if there is no object.
 
+    One that `is_checked` is within another whose members were returned before.
+
     Raises:
-        UnreadableError: if it is damaged, or has a member twice.
+        UnreadableError: if it is damaged, nested too deep, or has a member twice, or anything within it does.
     """
+    decoder = _OF_CHECKED if is_checked else _DECODER
     at = first = _after_space(text, at)
     if text[at : at + 1] != "{":
         return None
     found: dict[str, _Part] = {}
     at = _after_space(text, at + 1)
     while text[at : at + 1] != "}":
-        try:
-            if text[at] != '"':
-                raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
-            name, at = _DECODER.raw_decode(text, at)
-            at = _after_space(text, at)
-            if text[at] != ":":
-                raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
-            begin = _after_space(text, at + 1)
-            value, end = _DECODER.raw_decode(text, begin)
-        except (ValueError, IndexError, RecursionError) as error:
-            raise UnreadableError("a line is a whole JSON object", str(error)[:80]) from None
+        name, value, begin, end = _member(text, at, decoder)
         if name in found:
-            raise UnreadableError("a message has each member once", name[:80])
+            raise _twice(name)
         found[name] = value, begin, end
         at = _after_space(text, end)
         if text[at : at + 1] == ",":
             at = _after_space(text, at + 1)
         elif text[at : at + 1] != "}":
             raise UnreadableError("a line is a whole JSON object", text[at : at + 80] or "it ends too early")
-    _require_letters(text, first, at, {name: value for name, (value, _, _) in found.items()})
+    if is_checked:
+        return found
+    said = {name: value for name, (value, _, _) in found.items()}
+    _require_shallow(text, first, at + 1, said)
+    _require_letters(text, first, at, said)
     return found
+
+
+def _member(text: str, at: int, decoder: json.JSONDecoder) -> tuple[str, Any, int, int]:
+    """Return the member that begins at a place: its name, its value, and where that begins and ends."""
+    try:
+        if text[at] != '"':
+            raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
+        name, at = decoder.raw_decode(text, at)
+        at = _after_space(text, at)
+        if text[at] != ":":
+            raise UnreadableError("a line is a whole JSON object", text[at : at + 80])
+        begin = _after_space(text, at + 1)
+        value, end = decoder.raw_decode(text, begin)
+    except RecursionError:
+        raise _too_deep() from None
+    except (ValueError, IndexError) as error:
+        raise UnreadableError("a line is a whole JSON object", str(error)[:80]) from None
+    return name, value, begin, end
 
 
 def _after_space(text: str, at: int) -> int:

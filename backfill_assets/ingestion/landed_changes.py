@@ -39,6 +39,7 @@ from backfill_assets.extraction.change_files import (
 from backfill_assets.extraction.debezium import Change, message_of
 from backfill_assets.ingestion.change_ranges import Piece, ToLand, to_land
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
+from backfill_assets.ingestion.commits_on_record import not_on_record
 from backfill_assets.ingestion.file_archive import ACCEPTED, FileArchive
 from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.landed_commits import other_rows
@@ -188,6 +189,7 @@ def land_changes(
             archive.read(place.name)  # refuses one that is gone or was changed
         found = delivered(changelog, folder, kept, held.keep)
         plan = _plan(found, facts, there, table.name)
+        _require_none(list(not_on_record(platform, table.name, found, plan, there.ranges, there.observed, held.keep)))
         _require_few_unreadable(platform, table, found, folder)
         gap = _accepted(platform, table.name, plan, found, accept_gap, by)
         loads: tuple[LandedLoad, ...] = ()
