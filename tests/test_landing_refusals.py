@@ -289,7 +289,7 @@ def test_what_an_end_covers_that_names_a_later_position_is_no_repetition(account
         accounts.land(true, "true")
     first, second = refused.value.problems
     assert f"transaction 9002 (commit at {lsn(last + 200)}, 1 of 1 changes) is in no row of {CHANGES}" in first.what
-    assert f"the load {lie.load_id} says" in first.what
+    assert f"whose load {lie.load_id} says" in first.what
     assert f"backfill unload {CHANGES} {lie.load_id}" in first.fix
     assert "transaction 9003" in second.what
     with pytest.raises(InputRefused, match="transaction 9001"):

@@ -50,21 +50,19 @@ def not_on_record(
         for one in found.transactions.values()
         if one.is_whole and one.has_rows and one.commit is not None and one.commit > last
     }
-    asked = {commit: one for commit, one in asked.items() if any(part.start <= commit < part.until for part in known)}
+    asked = {commit: one for commit, one in asked.items() if any(_has(part, commit) for part in known)}
     _leave_out_landed(platform, table, asked, tell)
     loads = platform.lakehouse.landed_loads(table) if asked else []
     for commit, one in sorted(asked.items())[:_SHOWN]:
-        load_id, part = next(
-            (load.load_id, each.range)
-            for load in loads
-            for each in load.landed.ranges
-            if each.range.start <= commit < each.range.until
+        by_load = (
+            (load.load_id, each.range) for load in loads for each in load.landed.ranges if _has(each.range, commit)
         )
+        load_id, part = next(by_load, ("LOAD", next(part for part in known if _has(part, commit))))
         yield Problem(
-            f"{one.in_words()} is in no row of {table}, and the load {load_id} says that it has the log {lsn_ranges([part])}",
+            f"{one.in_words()} is in no row of {table}, whose load {load_id} says that it has the log {lsn_ranges([part])}",
             "a transaction counts as landed where its rows are: an end that names a position beyond its commit covers what comes later",
-            f"take that load back (`backfill unload {table} {load_id} --by NAME --reason TEXT`), and land the files that are right; if its table was "
-            "declared after that load, they are the same files",
+            f"take that load back (`backfill unload {table} {load_id} --by NAME --reason TEXT`; `backfill loads` lists them), and land the files that "
+            "are right; if its table was declared after that load, they are the same files",
         )
     if len(asked) > _SHOWN:
         yield Problem(
@@ -72,6 +70,10 @@ def not_on_record(
             "a transaction counts as landed where its rows are",
             "as above",
         )
+
+
+def _has(part: LogRange, commit: int) -> bool:
+    return part.start <= commit < part.until
 
 
 def _leave_out_landed(platform: Platform, table: str, asked: dict[int, Transaction], tell: Callable[[], None]) -> None:
