@@ -163,13 +163,23 @@ def test_a_column_that_came_since_changes_nothing_of_what_is_told(servers: str) 
         assert set(ids(read(servers, own_topic()), "retract").values()) == {1}
 
 
-@pytest.mark.parametrize("fields", [{"value": ("meter", "gone")}, {"value": lambda row: row["gone"]}])
-def test_what_a_declaration_cannot_make_of_a_row_is_refused_by_name(servers: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"value": ("meter", "gone")}, "no column gone"),
+        ({"key": ("gone",)}, "no column gone"),
+        ({"value": lambda row: {1: 2}[row["meter"]]}, "its rows: KeyError"),
+    ],
+)
+def test_what_a_declaration_cannot_make_of_a_row_is_refused_by_name(
+    servers: str, fields: dict[str, Any], said: str
+) -> None:
     with serving():
         platform = published()
     wrong = with_topic(value=lambda row: row["value"] // 0)
-    with then(platform, with_topic(**fields)) as platform, pytest.raises(PublicationRefused, match="no column 'gone'"):
+    with then(platform, with_topic(**fields)) as platform, pytest.raises(PublicationRefused, match=said) as refused:
         publish_events(platform, "restate")
+    assert "m1" not in str(refused.value), "what an error says may quote a row"
     with then(platform, wrong) as platform, pytest.raises(PublicationRefused, match="ZeroDivisionError"):
         publish_events(platform, "restate")
     with then(platform) as platform:

@@ -67,7 +67,7 @@ def events_of(change: Change, sink: str, declared: ToTopic, action: str, number:
     value_of = _value_of(declared, change)
     own = "" if action == PUBLISH else f"~{run_id}~{action}-{number}"
     for sequence, row in enumerate(_rows(change)):
-        with _of_declaration(run_id, sink):
+        with _of_declaration(run_id, sink, row, (*declared.key, *declared.event_id, *_picked(declared))):
             event_id = _text([row[name] for name in declared.event_id or change.target.key])
             said = {"retracts": event_id} if action == ROLLBACK else value_of(row)
             value = canonical_json(_plain(said)).encode()
@@ -96,22 +96,27 @@ def _value_of(declared: ToTopic, change: Change) -> Any:
     """Return what makes the value of a row: the declared function, or one that picks columns."""
     if callable(declared.value):
         return declared.value
-    if declared.value:
-        names = declared.value
+    if names := _picked(declared):
         return lambda row: {name: row[name] for name in names}
     hidden = lineage_columns(change.target.model)
     # those of its file: the table may have further ones by now
     return lambda row: {name: value for name, value in row.items() if name not in hidden}
 
 
+def _picked(declared: ToTopic) -> Sequence[str]:
+    """Return the columns that make the value, where they are declared by name."""
+    return () if callable(declared.value) else declared.value or ()
+
+
 @contextmanager
-def _of_declaration(run_id: str, sink: str) -> Iterator[None]:
+def _of_declaration(run_id: str, sink: str, row: Row, names: Sequence[str]) -> Iterator[None]:
     """Refuse rows of which the declared events cannot be made; no text of an error is told, since it may quote a row."""
     try:
         yield
     except ANY_ERROR as error:
         at = f" ({where})" if (where := place(error)) else ""
-        lacks = f"no column {error}" if isinstance(error, KeyError) else f"{type(error).__name__}{at}"
+        gone = [name for name in names if name not in row]
+        lacks = f"no column {', '.join(gone)}" if gone else f"{type(error).__name__}{at}"
         raise PublicationRefused(
             Problem(
                 f"the events of '{run_id}' that the sink {sink} declares cannot be made of its rows: {lacks}",
