@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from real_servers.kafka import Broker
 
 import backfill_assets as ba
 from backfill_assets.declarations import finding
@@ -85,6 +87,16 @@ def ran(
 def own_topic(run_id: str = "restate") -> str:
     """Return the topic of a run's own."""
     return f"{LIVE_TOPIC}.backfill.{run_id}"
+
+
+def of_broker(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield where a broker listens, which is what the sink is set to; its topics are removed in the end."""
+    monkeypatch.delenv("BACKFILL_CONFIG", raising=False)
+    monkeypatch.setenv(SETTING, broker.bootstrap_servers)
+    yield broker.bootstrap_servers
+    for topic in broker.admin().list_topics(timeout=10).topics:
+        if not topic.startswith("__"):
+            broker.delete(topic)
 
 
 def read(servers: str, topic: str) -> list[tuple[int, int, bytes, bytes, dict[str, str]]]:

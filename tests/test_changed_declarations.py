@@ -12,7 +12,7 @@ from unittest import mock
 import pandera.polars as pa
 import polars as pl
 import pytest
-from event_world import EVENTS, LIVE_TOPIC, SETTING, ids, own_topic, ran, read, serving, with_history, with_topic
+from event_world import EVENTS, LIVE_TOPIC, ids, of_broker, own_topic, ran, read, serving, with_history, with_topic
 from real_servers.kafka import Broker
 from small_worlds import copy_of
 
@@ -40,12 +40,7 @@ class KilledError(BaseException):
 
 @pytest.fixture
 def servers(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.delenv("BACKFILL_CONFIG", raising=False)
-    monkeypatch.setenv(SETTING, broker.bootstrap_servers)
-    yield broker.bootstrap_servers
-    for topic in broker.admin().list_topics(timeout=10).topics:
-        if not topic.startswith("__"):
-            broker.delete(topic)
+    yield from of_broker(broker, monkeypatch)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
-from event_world import EVENTS, LIVE_TOPIC, SETTING, ids, own_topic, ran, read, serving, with_history, with_topic
+from event_world import EVENTS, LIVE_TOPIC, ids, of_broker, own_topic, ran, read, serving, with_history, with_topic
 from real_servers.kafka import Broker
 from real_servers.processes import wait_until
 from small_worlds import copy_of
@@ -66,12 +66,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def servers(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.delenv("BACKFILL_CONFIG", raising=False)
-    monkeypatch.setenv(SETTING, broker.bootstrap_servers)
-    yield broker.bootstrap_servers
-    for topic in broker.admin().list_topics(timeout=10).topics:
-        if not topic.startswith("__"):
-            broker.delete(topic)
+    yield from of_broker(broker, monkeypatch)
 
 
 def with_live_history(platform: Platform) -> None:
