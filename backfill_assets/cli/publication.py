@@ -78,7 +78,7 @@ def _decided(
     act: Callable[..., Any], run_id: str, verb: str, by: str | None, comment: str, break_glass: str, as_json: bool
 ) -> None:
     """Decide about a publication in somebody's name, see to its diff and report, and say what was done."""
-    from backfill_assets.cli.status import told_in_words, topics_told
+    from backfill_assets.cli.status import topics_told
     from backfill_assets.defs.decision_jobs import announcing
     from backfill_assets.defs.launch import tell_dagster
     from backfill_assets.review.kept_diffs import after_publication
@@ -100,21 +100,20 @@ def _decided(
         not_told = tell_dagster(platform, record.target)
         after_publication(platform, run_id)
         topics = topics_told(platform, record)
-    _tell(done, verb, topics, [told_in_words(one) for one in topics], as_json)
+    _tell(done, verb, topics, as_json)
     if not_told:
         tell(f"{not_told}. Readers see it all the same; `backfill doctor --repair` tells it later.", err=True)
 
 
-def _tell(
-    done: Published, verb: str, topics: Sequence[Mapping[str, Any]], events: Sequence[str], as_json: bool
-) -> None:
+def _tell(done: Published, verb: str, topics: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Say what was done to the table, and what the run has told topics since it was first published, as `status` does."""
+    from backfill_assets.cli.status import told_in_words
     from manifests.canonical import plain
 
     if as_json:
         say(plain(done) | {"topics": topics})
     else:
-        show(published(done, verb, events))
+        show(published(done, verb, [told_in_words(one) for one in topics]))
 
 
 def published(done: Published, verb: str, events: Sequence[str] = ()) -> Table:
