@@ -103,7 +103,15 @@ if TYPE_CHECKING:
         TransformContext,
         TransformVersion,
     )
-    from backfill_assets.declarations.topics import TOPIC_PLACE, Topic, TopicLimits, TopicRecord, TopicSecurity
+    from backfill_assets.declarations.topics import (
+        TOPIC_PLACE,
+        KafkaRecord,
+        TimedTopicRecord,
+        Topic,
+        TopicLimits,
+        TopicRecord,
+        TopicSecurity,
+    )
     from backfill_assets.defs.build import build_definitions
     from backfill_assets.defs.component import BackfillTables
     from backfill_assets.installation import Platform
@@ -161,6 +169,7 @@ __all__ = [
     "InputTable",
     "Inputs",
     "Instant",
+    "KafkaRecord",
     "Lateness",
     "Level",
     "LivePolicy",
@@ -214,6 +223,7 @@ __all__ = [
     "TargetTable",
     "TimeFromPath",
     "TimeOfFile",
+    "TimedTopicRecord",
     "Timeliness",
     "ToCache",
     "ToEventLog",
@@ -351,7 +361,15 @@ _ROOMS = {
         "TransformContext",
         "TransformVersion",
     ),
-    "backfill_assets.declarations.topics": ("TOPIC_PLACE", "Topic", "TopicLimits", "TopicRecord", "TopicSecurity"),
+    "backfill_assets.declarations.topics": (
+        "TOPIC_PLACE",
+        "KafkaRecord",
+        "TimedTopicRecord",
+        "Topic",
+        "TopicLimits",
+        "TopicRecord",
+        "TopicSecurity",
+    ),
     "backfill_assets.defs.build": ("build_definitions",),
     "backfill_assets.defs.component": ("BackfillTables",),
     "backfill_assets.installation": ("Platform",),

@@ -29,6 +29,7 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StringType,
+    StructType,
     TimestamptzType,
 )
 from small_worlds import copy_of
@@ -63,9 +64,13 @@ ROWS = [
         "marks": [number, number + 1],
         "seen": datetime(2024, 1, 1 + number, tzinfo=UTC),
         "note": None if number % 2 else f"note {number}",
+        "parts": [{"name": f"part {number}", "grams": number}],
     }
     for number in range(5)
 ]
+PARTS = StructType(
+    NestedField(22, "name", StringType(), required=False), NestedField(23, "grams", LongType(), required=False)
+)
 BEFORE = Schema(
     NestedField(1, "id", StringType(), required=True),
     NestedField(2, "number", IntegerType(), required=False),
@@ -75,6 +80,7 @@ BEFORE = Schema(
     NestedField(6, "marks", ListType(20, IntegerType(), element_required=False), required=False),
     NestedField(7, "seen", TimestamptzType(), required=False),
     NestedField(8, "note", StringType(), required=False, doc="What was written."),
+    NestedField(9, "parts", ListType(21, PARTS, element_required=False), required=False),
 )
 """A table that somebody else has made: it requires a column, and has one of floats."""
 
@@ -90,9 +96,10 @@ class Sample(pa.DataFrameModel):
     marks: pl.List(pl.Int32) = pa.Field(nullable=True)  # type: ignore[valid-type]
     seen: Instant = pa.Field(nullable=True)
     note: str = pa.Field(nullable=True, description="What was written.")
+    parts: pl.List(pl.Struct({"name": pl.String, "grams": pl.Int64})) = pa.Field(nullable=True)  # type: ignore[valid-type]
 
 
-NAMES = ("id", "number", "wide", "share", "price", "marks", "seen", "note")
+NAMES = ("id", "number", "wide", "share", "price", "marks", "seen", "note", "parts")
 
 
 IN_PLACE = {"remark": "note", "count": "number", "small": "number", "large": "wide"}

@@ -7,7 +7,9 @@ transform's to say. Imported by Spark's Python workers: keep it light.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import pandera.polars as pa
 import polars as pl
@@ -36,6 +38,36 @@ class TopicRecord(pa.DataFrameModel):
         description="Its headers, in their order, repeated ones too; none of a record without."
     )
     load_id: str = pa.Field(description="The load that has brought it.")
+
+
+class TimedTopicRecord(TopicRecord):
+    """A record of a topic as it came, with the instant that it says itself: the model of a table whose topic has an `event_time`."""
+
+    event_time: Instant = pa.Field(
+        nullable=True,
+        description="The instant that the topic's `event_time` reads from the record; NULL where it has none.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record of a topic, as the function of a topic's `event_time` is given it.
+
+    Attributes:
+        key: the key's bytes; None where it has none.
+        value: the value's bytes; None of a tombstone.
+        headers: its headers, in their order, repeated ones too.
+        time: its timestamp, to the millisecond; None where it has none.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    time: datetime | None
+
+
+EventTime = Callable[[KafkaRecord], datetime | None]
+"""Reads from a record the instant that it is about, with its time zone; None of a record that has none."""
 
 
 @said_at_once
@@ -103,10 +135,13 @@ class Topic:
         description: what a record is.
         owners: as of a table.
         topic: what the brokers call it.
-        table: the input table that its records are landed in: its model is `TopicRecord` or inherits it, its `log` is `TOPIC_PLACE`.
+        table: the input table that its records are landed in: its model is `TopicRecord` (with `event_time`:
+            `TimedTopicRecord`) or inherits it, its `log` is `TOPIC_PLACE`.
         bootstrap: the name of the setting that has the addresses of brokers to begin with (`host:port`, with commas between them).
         security: how the broker knows who asks; None where everybody may, unencrypted.
         limits: how much of it is landed together, and how fast.
+        event_time: reads from a record the instant that it is about, which is kept in the column `event_time` of its table, whose model
+            is `TimedTopicRecord` then; None where days go by the time of the record. A function of a module that workers can import.
     """
 
     name: str
@@ -117,6 +152,7 @@ class Topic:
     bootstrap: str = "bootstrap_servers"
     security: TopicSecurity | None = None
     limits: TopicLimits = field(default_factory=TopicLimits)
+    event_time: EventTime | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from backfill_assets.declarations.schema import polars_type
-from backfill_assets.declarations.topics import TIME_TYPES
+from backfill_assets.declarations.topics import TIME_TYPES, EventTime, KafkaRecord
+from backfill_assets.extraction import event_times
 from backfill_assets.extraction.record_files import RecordFiles
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.file_batches import batches_of, bytes_of, rows_of_bytes
@@ -46,6 +47,8 @@ _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The seconds of the years 1 to 9999, which Iceberg and Python can both write."""
 _LOAD, _PARTITION, _OFFSET = "load_id", "log_partition", "log_offset"
 _PLACE = (_PARTITION, _OFFSET)
+_OWN = frozenset({_LOAD, event_times.COLUMN})
+"""Columns that a landing writes itself, whatever an archive has of that name."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class CopyTask:
 class Copied:
     """What was copied of one range of a file. Times are microseconds since 1970, None without a record.
 
-    `unreadable` says why a part of the file cannot be read, `unread` why it could not be just now; empty where all of it could.
+    `unreadable` says why a part of the file cannot be read, `unread` why it could not be just now, `untimed` to which record the
+    topic's `event_time` has no answer; empty where all is well.
     """
 
     chunk: str
@@ -83,6 +87,7 @@ class Copied:
     last_time: int | None
     unreadable: str = ""
     unread: str = ""
+    untimed: str = ""
 
 
 class _UnreadablePartError(Exception):
@@ -104,7 +109,7 @@ def looked_at(path: str, schema: Schema) -> ArchivedFile | Problem:
     Raises:
         EnvironmentRefused: if it could not be read just now.
     """
-    kinds = {field.name: polars_type(field.field_type) for field in schema.fields if field.name != _LOAD}
+    kinds = {field.name: polars_type(field.field_type) for field in schema.fields if field.name not in _OWN}
     try:
         own = pl.scan_parquet(stores.ending(path), hive_partitioning=False, glob=False).collect_schema()
         wrong = [name for name, kind in kinds.items() if not _reads_as(own.get(name), kind)]
@@ -227,20 +232,25 @@ def _reads_as(own: pl.DataType | None, kind: pl.DataType) -> bool:
     return own == kind
 
 
-def copy_files(schema: str, tasks: Iterator[CopyTask]) -> Iterator[Copied]:
+def copy_files(schema: str, tasks: Iterator[CopyTask], *, event_time: EventTime | None = None) -> Iterator[Copied]:
     """Copy ranges of files, one after the other, each into files of its own, in the order of their offsets.
 
     Args:
         schema: the table's columns, Iceberg's JSON.
         tasks: what to copy.
+        event_time: reads from a record its instant, where the topic declares that.
     """
     table = Schema.model_validate_json(schema)
-    kinds = pl.Schema({field.name: polars_type(field.field_type) for field in table.fields if field.name != _LOAD})
+    kinds = pl.Schema({field.name: polars_type(field.field_type) for field in table.fields if field.name not in _OWN})
     for task in tasks:
         for one in task.ranges:
             rows = _readable(task.chunk, _in_order(task.chunk, one, kinds))
             try:
-                yield _copied(rows, one, task, schema_to_pyarrow(table), table.column_names)
+                yield _copied(rows, one, task, schema_to_pyarrow(table), table.column_names, event_time)
+            except event_times.NotTimedError as error:
+                yield Copied(
+                    task.chunk, one.partition, one.start, one.until, (), 0, None, None, untimed=error.problem.what
+                )
             except _UnreadablePartError as error:
                 said, is_proven = str(error), error.is_proven
                 why = {"unreadable": said} if is_proven else {"unread": said}
@@ -277,7 +287,12 @@ def _in_order(path: str, one: LogRange, kinds: pl.Schema) -> Iterator[pl.DataFra
 
 
 def _copied(
-    parts: Iterator[pl.DataFrame], one: LogRange, task: CopyTask, kinds: arrow.Schema, names: Sequence[str]
+    parts: Iterator[pl.DataFrame],
+    one: LogRange,
+    task: CopyTask,
+    kinds: arrow.Schema,
+    names: Sequence[str],
+    event_time: EventTime | None,
 ) -> Copied:
     order = [name for name in names if "." not in name]
     low = high = None
@@ -288,11 +303,35 @@ def _copied(
             for part in rows.iter_slices(
                 min(_ROWS, rows_of_bytes(_SLICE_BYTES, rows.height, int(rows.estimated_size())))
             ):
-                whole = part.with_columns(pl.lit(task.load_id).alias(_LOAD)).select(order).to_arrow().cast(kinds)
+                own = part.with_columns(pl.lit(task.load_id).alias(_LOAD))
+                if event_time is not None:
+                    own = own.with_columns(_event_times(event_time, part))
+                whole = own.select(order).to_arrow().cast(kinds)
                 files.write(whole, whole.nbytes)
             count += rows.height
-            own = rows["record_time"].dt.epoch("us").drop_nulls()
-            if not own.is_empty():
-                first, last = int(own.to_numpy().min()), int(own.to_numpy().max())
+            times = rows["record_time"].dt.epoch("us").drop_nulls()
+            if not times.is_empty():
+                first, last = int(times.to_numpy().min()), int(times.to_numpy().max())
                 low, high = first if low is None else min(low, first), last if high is None else max(high, last)
     return Copied(task.chunk, one.partition, one.start, one.until, tuple(files.paths), count, low, high)
+
+
+def _event_times(read: EventTime, rows: pl.DataFrame) -> pl.Series:
+    """Return the instants that records say.
+
+    Raises:
+        NotTimedError: if the topic's function has no answer to one of them.
+    """
+    records = (
+        (
+            row[_OFFSET],
+            KafkaRecord(
+                row["record_key"],
+                row["record_value"],
+                tuple((one["name"], one["value"]) for one in row["record_headers"]),
+                row["record_time"],
+            ),
+        )
+        for row in rows.iter_rows(named=True)
+    )
+    return pl.Series(event_times.COLUMN, event_times.event_times(read, records))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as arrow
@@ -23,12 +24,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from backfill_assets.declarations.topics import EventTime, KafkaRecord
+from backfill_assets.extraction import event_times
 from backfill_assets.extraction.brokers import reader_settings, shown
 from backfill_assets.extraction.record_files import RecordFiles
 from resources import processes
 from resources.sinks.leaders import LEADERS_CHANGE
 from resources.sinks.message_headers import headers_of
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BATCH_BYTES = 16 << 20
 _MOST_RECORDS, _FIRST_RECORDS = 20_000, 16
 """How many records are taken from librdkafka at once: at most, and before it is known how large they are."""
@@ -118,7 +122,14 @@ class _NotRead(Exception):  # noqa: N818 - becomes a `RangeFailed`, which is tol
 
 
 def read_ranges(
-    client: Mapping[str, Any], topic: str, schema: str, silence_seconds: float, pace: Pace, tasks: Iterator[RangeTask]
+    client: Mapping[str, Any],
+    topic: str,
+    schema: str,
+    silence_seconds: float,
+    pace: Pace,
+    tasks: Iterator[RangeTask],
+    *,
+    event_time: EventTime | None = None,
 ) -> Iterator[RangeRead | RangeFailed]:
     """Read ranges of a topic one after the other, each into files of its own, by one consumer.
 
@@ -129,10 +140,11 @@ def read_ranges(
         silence_seconds: after how long without a word from the brokers a range is given up.
         pace: how fast this worker reads.
         tasks: what to read.
+        event_time: reads from a record its instant, where the topic declares that.
     """
     kinds = schema_to_pyarrow(Schema.model_validate_json(schema))
     with ThreadPoolExecutor(1, initializer=processes.give_way) as apart:  # a process could not raise its priority again
-        reader = apart.submit(_Reader, client, topic, silence_seconds, pace).result()
+        reader = apart.submit(_Reader, client, topic, silence_seconds, pace, event_time).result()
         try:
             for task in tasks:
                 yield apart.submit(reader.read, task, kinds).result()
@@ -143,8 +155,16 @@ def read_ranges(
 class _Reader:
     """A consumer of a topic that reads ranges, one after the other, at a pace that goes on from one to the next."""
 
-    def __init__(self, client: Mapping[str, Any], topic: str, silence_seconds: float, pace: Pace) -> None:
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        topic: str,
+        silence_seconds: float,
+        pace: Pace,
+        event_time: EventTime | None = None,
+    ) -> None:
         self._client, self._topic, self._silence = client, topic, silence_seconds
+        self._event_time = event_time
         self._heard: list[str] = []
         self._paced = _Paced(pace)
         self._consumer = Consumer(reader_settings(client) | pace.fetching() | {"error_cb": self._hear})
@@ -158,7 +178,7 @@ class _Reader:
             self._consumer, self._topic, task, self._silence, self._client, self._heard, self._paced.at_once
         )
         try:
-            return _read_range(records, task, kinds, self._paced)
+            return _read_range(records, task, kinds, self._paced, self._event_time)
         except _NotRead as why:
             what, rule, fix = why.args
             return RangeFailed(task.chunk, what, rule, fix)
@@ -168,13 +188,15 @@ class _Reader:
         self._consumer.close()
 
 
-def _read_range(records: _Records, task: RangeTask, kinds: arrow.Schema, paced: _Paced) -> RangeRead:
+def _read_range(
+    records: _Records, task: RangeTask, kinds: arrow.Schema, paced: _Paced, event_time: EventTime | None
+) -> RangeRead:
     first: int | None = None
     last: int | None = None
     rows = size = 0
     with RecordFiles(task.folder, task.partition, kinds) as files:
         for batch in records.batches():
-            table, times, own = _columns(batch, task, kinds, records.where())
+            table, times, own = _columns(batch, task, kinds, records.where(), event_time)
             files.write(table, own)
             rows += table.num_rows
             size += own
@@ -339,7 +361,11 @@ class _Paced:
 
 
 def _columns(
-    batch: Sequence[Message], task: RangeTask, kinds: arrow.Schema, where: str
+    batch: Sequence[Message],
+    task: RangeTask,
+    kinds: arrow.Schema,
+    where: str,
+    event_time: EventTime | None = None,
 ) -> tuple[arrow.Table, list[int], int]:
     """Return records as the rows of a table, the times (ms) that they have, and their bytes.
 
@@ -363,9 +389,39 @@ def _columns(
         "record_headers": _headers(headers),
         "load_id": arrow.repeat(arrow.scalar(task.load_id, arrow.string()), count),
     }
+    if event_time is not None:
+        columns[event_times.COLUMN] = _event_times(event_time, batch, headers, times, where)
     rows = arrow.table([columns[name] for name in kinds.names], names=kinds.names).cast(kinds)
     size = sum(columns[name].nbytes for name in ("record_key", "record_value", "record_headers"))
     return rows, [at for at in times if at is not None], size
+
+
+def _event_times(
+    read: EventTime,
+    batch: Sequence[Message],
+    headers: Sequence[Sequence[tuple[str, bytes | None]] | None],
+    times: Sequence[int | None],
+    where: str,
+) -> arrow.Array:
+    """Return the instants that records say.
+
+    Raises:
+        _NotRead: if the topic's function has no answer to one of them.
+    """
+    records = (
+        (
+            int(one.offset() or 0),
+            KafkaRecord(
+                one.key(), one.value(), tuple(own or ()), None if at is None else _EPOCH + timedelta(milliseconds=at)
+            ),
+        )
+        for one, own, at in zip(batch, headers, times, strict=True)
+    )
+    try:
+        return event_times.event_times(read, records)
+    except event_times.NotTimedError as error:
+        problem = error.problem
+        raise _NotRead(f"{where}: {problem.what}", problem.rule, problem.fix) from error
 
 
 def _without_names(record: Message, where: str) -> _NotRead:

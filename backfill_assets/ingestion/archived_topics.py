@@ -13,6 +13,7 @@ from pathlib import Path
 
 from backfill_assets import faults
 from backfill_assets.declarations.topics import Topic
+from backfill_assets.extraction import event_times
 from backfill_assets.extraction.archived_records import (
     ArchivedFile,
     Copied,
@@ -224,12 +225,17 @@ def _copied(
         for file in files
         if (own := overlaps([*missing, *file.ranges]))
     ]
-    work: _COPY = ChunkWork(partial(copy_files, table.schema().model_dump_json()), CopyTask, Copied)
+    copy = partial(copy_files, table.schema().model_dump_json(), event_time=topic.event_time)
+    work: _COPY = ChunkWork(copy, CopyTask, Copied)
     done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
     require_read(Violation(UNREAD_RULE, 1, [{"file": one.chunk, "error": one.unread}]) for one in done if one.unread)
     for one in done:
         if one.unreadable:
             raise unreadable(one.chunk, one.unreadable)
+    if untimed := [one for one in done if one.untimed]:
+        raise InputRefused(
+            [Problem(f"{one.chunk}: {one.untimed}", event_times.RULE, event_times.FIX) for one in untimed]
+        )
     faults.reach("landing.read")
     landed = LandedLog(log, tuple(_landed(one, done) for one in missing), resolved.gap)
     said = {REASON_PROPERTY: reason} if resolved.gap else {}

@@ -255,7 +255,9 @@ class _Landing:
         topic = self._topic
         schema = self._platform.lakehouse.table(topic.table).schema().model_dump_json()
         silence, pace = float(topic.limits.silence_seconds), self._pace(len(tasks))
-        read = partial(read_ranges, self._brokers.client, topic.topic, schema, silence, pace)
+        read = partial(
+            read_ranges, self._brokers.client, topic.topic, schema, silence, pace, event_time=topic.event_time
+        )
         work: _READ = ChunkWork(read, RangeTask, RangeRead | RangeFailed)
         done = kept_while(
             self._held, partial(self._platform.workers.do, Mode.BACKFILL, work, tasks, topic.limits.readers)

@@ -32,6 +32,7 @@ from manifests.errors import Problem
 from resources.lakehouse.catalog_errors import known_outcome
 from resources.lakehouse.fences import not_fenced
 from resources.lakehouse.pyiceberg_private import FencedTransaction
+from resources.lakehouse.type_words import type_words
 
 
 class Change(StrEnum):
@@ -137,9 +138,9 @@ def _changed(update: UpdateSchema, own: NestedField, wanted: NestedField) -> Non
     """Put into an update what becomes of one column that the table has."""
     if isinstance(own.field_type, ListType) and isinstance(wanted.field_type, ListType):
         inner = own.field_type.element_type, wanted.field_type.element_type
-        if inner[0] != inner[1]:
+        if type_words(inner[0]) != type_words(inner[1]):
             update.update_column((own.name, "element"), field_type=inner[1])
-    elif own.field_type != wanted.field_type:
+    elif type_words(own.field_type) != type_words(wanted.field_type):
         update.update_column((own.name,), field_type=wanted.field_type)
     if (own.doc or "") != (wanted.doc or ""):
         update.update_column((own.name,), doc=wanted.doc or "")
@@ -179,7 +180,7 @@ def _refused(changes: Sequence[ColumnChange]) -> bool:
 
 def _of_one(table: Table, own: NestedField, wanted: NestedField, declared: DeclaredColumns) -> list[ColumnChange]:
     """Return what differs between a column of a table and its declaration."""
-    found, was, becomes = [], str(own.field_type), str(wanted.field_type)
+    found, was, becomes = [], type_words(own.field_type), type_words(wanted.field_type)
     if own.name != wanted.name:
         found.append(_of_name(table, own, wanted, declared))
     if was != becomes:
@@ -214,7 +215,7 @@ def _of_name(table: Table, own: NestedField, wanted: NestedField, declared: Decl
 
 
 def _of_type(table: Table, own: NestedField, wanted: NestedField) -> ColumnChange:
-    was, becomes = str(own.field_type), str(wanted.field_type)
+    was, becomes = type_words(own.field_type), type_words(wanted.field_type)
     if widens(own.field_type, wanted.field_type):
         readers = f"values stay what they are; readers get them as {becomes}"
         return ColumnChange(Change.WIDEN, wanted.name, was, becomes, readers)
@@ -244,7 +245,7 @@ def _of_identity(table: Table, own: NestedField, wanted: NestedField) -> ColumnC
 
 
 def _added(table: Table, wanted: NestedField, declared: DeclaredColumns) -> list[ColumnChange]:
-    becomes, readers = str(wanted.field_type), "NULL in every row that is there, until a run has filled it"
+    becomes, readers = type_words(wanted.field_type), "NULL in every row that is there, until a run has filled it"
     if (taken := _taken(table, wanted.name, None)) is not None:
         return [ColumnChange(Change.REUSE, wanted.name, "nothing", becomes, "would break", taken)]
     if wanted.name not in declared.may_be_null and table.current_snapshot() is not None:
@@ -260,9 +261,11 @@ def _added(table: Table, wanted: NestedField, declared: DeclaredColumns) -> list
 def _removed(
     table: Table, own: NestedField, declared: DeclaredColumns, fields: Mapping[str, NestedField]
 ) -> ColumnChange:
-    was = str(own.field_type)
+    was = type_words(own.field_type)
     new = [one for one in declared.schema.fields if one.name not in fields]
-    likely = next((one.name for one in new if str(one.field_type) == was or widens(own.field_type, one.field_type)), "")
+    likely = next(
+        (one.name for one in new if type_words(one.field_type) == was or widens(own.field_type, one.field_type)), ""
+    )
     fix = "declare it in the model again"
     if likely:
         fix += f'; or, if it is called {likely} now, say so: `{likely}: ... = pa.Field(metadata={{"renamed_from": "{own.name}"}})`'

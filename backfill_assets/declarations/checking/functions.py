@@ -23,27 +23,31 @@ _Function = tuple[Any, tuple[str, ...], str]
 def of_functions(target: TargetTable) -> Iterator[Problem]:
     """Say of what has to be called that it cannot be, or not with what it is given."""
     for field, (thing, given, rule) in _functions(target).items():
-        where = f"{target.name}: {field}"
-        if not callable(thing):
-            same = (
-                f"; {thing!r} days always are `def warm_up(references): return {thing!r}`"
-                if isinstance(thing, int)
-                else ""
-            )
-            fix = "name the function, without calling it" + same
-            yield Problem(f"{field} is {thing!r}", f"it is a function, {rule}", fix, where)
-        elif (kind := _no_plain_function(thing)) is not None:
-            name = getattr(thing, "__qualname__", repr(thing))
-            fix = "define it with `def`, and return what it makes"
-            yield Problem(f"{name} is {kind}", f"it is a function, {rule}", fix, where)
-        elif (why := _cannot_take(thing, given)) is not None:
-            name = getattr(thing, "__qualname__", repr(thing))
-            fix = f"define it as `def {getattr(thing, '__name__', 'function')}({', '.join(given)})`"
-            yield Problem(
-                f"{name} cannot be called with {' and '.join(given)}: {why}", f"it is a function, {rule}", fix, where
-            )
+        same = (
+            f"; {thing!r} days always are `def warm_up(references): return {thing!r}`" if isinstance(thing, int) else ""
+        )
+        yield from of_function(field, thing, given, rule, f"{target.name}: {field}", same)
     for field in ("model", "measure", "outline.rows"):
         yield from _importable(target, field)
+
+
+def of_function(
+    field: str, thing: Any, given: tuple[str, ...], rule: str, where: str, more: str = ""
+) -> Iterator[Problem]:
+    """Say of what has to be called that it cannot be, or not with what it is given; `more` is said of what is no function."""
+    if not callable(thing):
+        fix = f"name the function, without calling it{more}"
+        yield Problem(f"{field} is {thing!r}", f"it is a function, {rule}", fix, where)
+    elif (kind := _no_plain_function(thing)) is not None:
+        name = getattr(thing, "__qualname__", repr(thing))
+        fix = "define it with `def`, and return what it makes"
+        yield Problem(f"{name} is {kind}", f"it is a function, {rule}", fix, where)
+    elif (why := _cannot_take(thing, given)) is not None:
+        name = getattr(thing, "__qualname__", repr(thing))
+        fix = f"define it as `def {getattr(thing, '__name__', 'function')}({', '.join(given)})`"
+        yield Problem(
+            f"{name} cannot be called with {' and '.join(given)}: {why}", f"it is a function, {rule}", fix, where
+        )
 
 
 def _functions(target: TargetTable) -> dict[str, _Function]:

@@ -12,12 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
+from backfill_assets.declarations.checking.functions import of_function
 from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
 from backfill_assets.declarations.checking.tables import in_problems, of_owners, of_setting_name
 from backfill_assets.declarations.product import InputTable, Product
-from backfill_assets.declarations.topics import TOPIC_PLACE, Topic, TopicLimits, TopicRecord, TopicSecurity
+from backfill_assets.declarations.topics import (
+    TOPIC_PLACE,
+    TimedTopicRecord,
+    Topic,
+    TopicLimits,
+    TopicRecord,
+    TopicSecurity,
+)
 from manifests.errors import Problem
 
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
@@ -58,6 +66,9 @@ def of_topic(topic: Topic) -> Iterator[Problem]:
         yield Problem(f"topic is {in_words(called)}", rule, "write it as the broker has it", where)
     yield from _of_settings(topic, where)
     yield from _of_limits(topic, where)
+    if topic.event_time is not None:
+        rule = "from a record (`ba.KafkaRecord`) to the instant that it says, with its time zone, or None"
+        yield from of_function("event_time", topic.event_time, ("record",), rule, where)
 
 
 def _of_settings(topic: Topic, where: str) -> Iterator[Problem]:
@@ -139,7 +150,8 @@ def of_all_topics(
         if times > 1:
             rule = "the offsets of a table are those of one topic"
             yield Problem(f"{table} is the table of {times} topics", rule, "give each an input table of its own")
-    own_types, _ = declared_columns("", TopicRecord)
+    plain_types, _ = declared_columns("", TopicRecord)
+    timed_types, _ = declared_columns("", TimedTopicRecord)
     for product, topic in topics:
         where = f"topic {topic.name}"
         own = {table.name: table for table in product.inputs}
@@ -152,10 +164,13 @@ def of_all_topics(
                 where,
             )
         else:
-            yield from _of_table(found, columns.get(found.name), own_types or {}, where)
+            wanted = plain_types if topic.event_time is None else timed_types
+            yield from _of_table(topic, found, columns.get(found.name), wanted or {}, where)
 
 
-def _of_table(table: InputTable, types: ColumnTypes | None, wanted: ColumnTypes, where: str) -> Iterator[Problem]:
+def _of_table(
+    topic: Topic, table: InputTable, types: ColumnTypes | None, wanted: ColumnTypes, where: str
+) -> Iterator[Problem]:
     """Say why records of a topic cannot be landed in a table as it is declared."""
     if table.log is None or replace(table.log, lateness=None, time=None) != TOPIC_PLACE:
         rule = "rows that are records of a topic say their places by log_partition and log_offset"
@@ -180,6 +195,8 @@ def _of_table(table: InputTable, types: ColumnTypes | None, wanted: ColumnTypes,
         yield Problem(
             f"the columns of {table.name} are not a record's: {', '.join(said)}",
             "records are kept as they came: what they mean is the transform's to say",
-            "let the model be `ba.TopicRecord`, or inherit it and add rules only",
+            "let the model be `ba.TopicRecord`, or inherit it and add rules only"
+            if topic.event_time is None
+            else "let the model be `ba.TimedTopicRecord`, or inherit it and add rules only; or leave event_time out",
             where,
         )
