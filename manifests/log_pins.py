@@ -7,13 +7,13 @@ are `log_ranges`', days that are complete `lateness`'.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
 from manifests.canonical import LATER
 from manifests.chunks import Chunking, in_words
 from manifests.errors import Problem
-from manifests.facts import TargetContract
+from manifests.facts import SourceFile, SourceState, TargetContract
 from manifests.lateness import FalseTime, Lateness, last_complete_day
 from manifests.log_breaks import (
     InheritedBreaks,
@@ -109,6 +109,7 @@ class FoundLog:
         last: by partition, the greatest time in the ranges that are read, where lateness is declared; `false_times` are not among them.
         batch: until when the newest load was asked to land, where all of it is read.
         untimed: how many rows have no time by which a run would read them.
+        read: the files that may hold rows at the positions that are read; None where that are all.
     """
 
     table: str
@@ -125,6 +126,7 @@ class FoundLog:
     untimed: int = 0
     taken_back: tuple[LogRange, ...] = ()
     """What was landed, was taken back and is not there again."""
+    read: tuple[SourceFile, ...] | None = None
 
     @property
     def ranges(self) -> tuple[LogRange, ...]:
@@ -343,6 +345,12 @@ def pinned_logs(manifest: RunManifest, source: str, logs: Mapping[str, FoundLog]
         pin_of_log(manifest.source.log if table == source else None, found) for table, found in sorted(logs.items())
     )
     return tuple(pin for pin in pins if pin is not None)
+
+
+def with_files_read(source: SourceState, logs: Mapping[str, FoundLog]) -> SourceState:
+    """Return a source with the files that a run reads of it: of a log, those that may hold rows at its positions."""
+    found = logs.get(source.table)
+    return source if found is None or found.read is None else replace(source, files=found.read)
 
 
 def last_complete(logs: Iterable[PinnedLog], start: date, ends: date) -> date:
