@@ -13,7 +13,7 @@ from manifests.log_ranges import LogKind, LogRange, joined, lsn, lsn_ranges
 _OF_HASH = 12
 """So many characters of the hash in a load's id name it, where no other load has them."""
 Loads = Mapping[str, Sequence[LogRange]]
-"""The ranges that each load has brought, by its id."""
+"""The ranges that each load has brought, by its id; what is to be one has a name in words."""
 
 
 def positions_in_words(ranges: Iterable[LogRange], kind: LogKind = LogKind.KAFKA, most: int = 5) -> str:
@@ -59,5 +59,6 @@ def load_in_words(name: str, loads: Iterable[str]) -> str:
     """Name a load, of those that there are, by a beginning of its hash where that is enough for commands."""
     short = name.partition(":")[2][:_OF_HASH]
     is_enough = short and sum(other.partition(":")[2].startswith(short) for other in loads) == 1
-    # what stands for loads whose snapshots have expired has no hash
-    return f"the loads {name}" if " " in name else f"load {short if is_enough else name}"
+    if name.startswith("before "):  # it stands for loads whose snapshots have expired
+        return f"the loads {name}"
+    return name if " " in name else f"load {short if is_enough else name}"

@@ -24,6 +24,7 @@ from manifests.log_breaks import (
     problems_of_inherited,
     still_lost,
 )
+from manifests.log_gaps import place_of_gap, positions_in_words
 from manifests.log_ranges import (
     LandedLog,
     LogIdentity,
@@ -250,18 +251,30 @@ def _problems_of_one(
         )
     missing = without(wanted_ranges(asked, found), [*found.ranges, *found.lost])
     if missing:
-        yield Problem(
-            f"{positions(missing):,} position(s) of {found.table} that the run would read were never landed: {written(missing)}",
-            "a run reads a log without gaps",
-            "land them (`backfill land`); where nobody has them any more, land what comes after with --accept-gap and a reason; "
-            "or name positions without them in source.log",
-        )
+        yield _not_landed(found, missing, identities[0].kind)
     if _publishes_history(manifest):
         yield from _of_days(asked, found, chunks)
         if asked is None or asked.breaks is Breaks.REFUSE:
             yield from problems_of_breaks(
                 found.table, breaks_of(found.landed.values(), wanted_ranges(asked, found)), chunks
             )
+
+
+def _not_landed(found: FoundLog, missing: Sequence[LogRange], kind: LogKind) -> Problem:
+    """Say which positions a run would read and are not there: each gap with the loads around it, and whether it was there before."""
+    loads = {name: [one.range for one in load.ranges] for name, load in found.landed.items()}
+    gaps = [f"{positions_in_words([one], kind)}, {place_of_gap(one, loads, kind)}" for one in missing[:_SHOWN]]
+    gaps += [f"and {len(missing) - _SHOWN:,} more gaps"] if len(missing) > _SHOWN else []
+    had = without(missing, without(missing, found.taken_back))
+    these = "all of them" if had == joined(missing) else positions_in_words(had, kind)
+    back = f"; loads that were taken back had brought {these}" if had else ""
+    of_topic = ", from an archive what the topic does not have any more" if kind is LogKind.KAFKA else ""
+    return Problem(
+        f"{positions(missing):,} position(s) of {found.table} that the run would read are not landed: {'; '.join(gaps)}{back}",
+        "a run reads a log without gaps but those that somebody has accepted",
+        f"land them (`backfill land`{of_topic}); if nobody has them, land what comes after with --accept-gap REASON; or have "
+        "source.log name positions without them",
+    )
 
 
 def _publishes_history(manifest: RunManifest) -> bool:

@@ -118,7 +118,10 @@ def test_positions_and_instants_are_resolved_when_planned(
     [
         (
             {"until": {0: 50, 1: 5}},
-            "10 position(s) of bronze.clicks that the run would read were never landed: partition 0 from 40",
+            (
+                "10 position(s) of bronze.clicks that the run would read are not landed: offsets 40 to 49 of partition 0 (10), "
+                "after load first, ending with 39"
+            ),
         ),
         ({"until": {7: 5}}, "source.log names partition 7, of which nothing was landed"),
         ({"from": {0: 30, 1: 0}, "until": {0: 20, 1: 5}}, "source.log begins at 30 and ends at 20 in partition 0"),
@@ -175,7 +178,10 @@ def more_of(identity: LogIdentity) -> Callable[[ba.Platform], None]:
     [
         (
             lambda platform: later(platform, 45, 50),
-            "5 position(s) of bronze.clicks that the run would read were never landed",
+            (
+                "5 position(s) of bronze.clicks that the run would read are not landed: offsets 40 to 44 of partition 0 (5), "
+                "between load first, ending with 39, and load second, beginning with 45"
+            ),
         ),
         (
             lambda platform: later(platform, 35, 50),
@@ -276,7 +282,10 @@ def test_a_load_that_was_taken_back_is_not_known_again_when_its_history_is_cut(c
     found = [one.range for load in changing.lakehouse.landed_loads(CLICKS) for one in load.landed.ranges]
     assert set(joined(found)) == set(joined(left))
     assert any(
-        "10 position(s) of bronze.clicks" in one and "partition 0 from 40" in one for one in refused(changing, 1, 1)
+        "10 position(s) of bronze.clicks" in one
+        and "offsets 40 to 49 of partition 0 (10), " in one
+        and "taken back had brought all of them" in one
+        for one in refused(changing, 1, 1)
     )
 
 
