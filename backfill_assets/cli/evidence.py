@@ -185,8 +185,8 @@ def _show(done: Verification, *, data: bool) -> None:
         title = f"{problem.run_id}: {problem.where}" if problem.run_id else problem.where
         show(Text(title, "bold red"), facts(pairs, ""))
     for run in done.runs:
-        said = [one.describe() for one in run.topics]
-        for line in (one for one in said if one not in run.notes):
+        checked = [one.describe() for one in run.topics]
+        for line in (one for one in checked if one not in run.notes):
             show(Text(f"{run.run_id}: {line}", "dim"))
         for note in run.notes:
             show(Text(f"{run.run_id}: {note}", "dim"))
