@@ -7,13 +7,13 @@ are `log_ranges`', days that are complete `lateness`'.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
 from manifests.canonical import LATER
 from manifests.chunks import Chunking, in_words
 from manifests.errors import Problem
-from manifests.facts import TargetContract
+from manifests.facts import SourceFile, SourceState, TargetContract
 from manifests.lateness import FalseTime, Lateness, last_complete_day
 from manifests.log_breaks import (
     InheritedBreaks,
@@ -24,6 +24,7 @@ from manifests.log_breaks import (
     problems_of_inherited,
     still_lost,
 )
+from manifests.log_gaps import place_of_gap, positions_in_words
 from manifests.log_ranges import (
     LandedLog,
     LogIdentity,
@@ -109,6 +110,7 @@ class FoundLog:
         last: by partition, the greatest time in the ranges that are read, where lateness is declared; `false_times` are not among them.
         batch: until when the newest load was asked to land, where all of it is read.
         untimed: how many rows have no time by which a run would read them.
+        read: the files that may hold rows at the positions that are read; None where that are all.
     """
 
     table: str
@@ -125,6 +127,7 @@ class FoundLog:
     untimed: int = 0
     taken_back: tuple[LogRange, ...] = ()
     """What was landed, was taken back and is not there again."""
+    read: tuple[SourceFile, ...] | None = None
 
     @property
     def ranges(self) -> tuple[LogRange, ...]:
@@ -248,18 +251,30 @@ def _problems_of_one(
         )
     missing = without(wanted_ranges(asked, found), [*found.ranges, *found.lost])
     if missing:
-        yield Problem(
-            f"{positions(missing):,} position(s) of {found.table} that the run would read were never landed: {written(missing)}",
-            "a run reads a log without gaps",
-            "land them (`backfill land`); where nobody has them any more, land what comes after with --accept-gap and a reason; "
-            "or name positions without them in source.log",
-        )
+        yield _not_landed(found, missing, identities[0].kind)
     if _publishes_history(manifest):
         yield from _of_days(asked, found, chunks)
         if asked is None or asked.breaks is Breaks.REFUSE:
             yield from problems_of_breaks(
                 found.table, breaks_of(found.landed.values(), wanted_ranges(asked, found)), chunks
             )
+
+
+def _not_landed(found: FoundLog, missing: Sequence[LogRange], kind: LogKind) -> Problem:
+    """Say which positions a run would read and are not there: each gap with the loads around it, and whether it was there before."""
+    loads = {name: [one.range for one in load.ranges] for name, load in found.landed.items()}
+    gaps = [f"{positions_in_words([one], kind)}, {place_of_gap(one, loads, kind)}" for one in missing[:_SHOWN]]
+    gaps += [f"and {len(missing) - _SHOWN:,} more gaps"] if len(missing) > _SHOWN else []
+    had = without(missing, without(missing, found.taken_back))
+    these = "all of them" if had == joined(missing) else positions_in_words(had, kind)
+    back = f"; loads that were taken back had brought {these}" if had else ""
+    of_topic = ", from an archive what the topic does not have any more" if kind is LogKind.KAFKA else ""
+    return Problem(
+        f"{positions(missing):,} position(s) of {found.table} that the run would read are not landed: {'; '.join(gaps)}{back}",
+        "a run reads a log without gaps but those that somebody has accepted",
+        f"land them (`backfill land`{of_topic}); if nobody has them, land what comes after with --accept-gap REASON; or have "
+        "source.log name positions without them",
+    )
 
 
 def _publishes_history(manifest: RunManifest) -> bool:
@@ -343,6 +358,12 @@ def pinned_logs(manifest: RunManifest, source: str, logs: Mapping[str, FoundLog]
         pin_of_log(manifest.source.log if table == source else None, found) for table, found in sorted(logs.items())
     )
     return tuple(pin for pin in pins if pin is not None)
+
+
+def with_files_read(source: SourceState, logs: Mapping[str, FoundLog]) -> SourceState:
+    """Return a source with the files that a run reads of it: of a log, those that may hold rows at its positions."""
+    found = logs.get(source.table)
+    return source if found is None or found.read is None else replace(source, files=found.read)
 
 
 def last_complete(logs: Iterable[PinnedLog], start: date, ends: date) -> date:

@@ -28,7 +28,7 @@ from manifests.kinds import kind_problems
 from manifests.limit_problems import breaker_of, limit_problems, pace_of, pace_problems, row_limit_problems
 from manifests.live_problems import live_problems
 from manifests.log_breaks import InheritedBreaks
-from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs
+from manifests.log_pins import FoundLog, PinnedLog, last_complete, log_problems, pinned_logs, with_files_read
 from manifests.merge_policy import MERGE_DECISIONS_GATE, stricter
 from manifests.model import Conflict, DayRange, Kind, Mode, RunManifest
 from manifests.plan import ChangedSince, ConflictTerms, MergeTerms, PinnedReference, PinnedSchema, Plan, PlannedChunk
@@ -241,7 +241,7 @@ def _scope(given: _Given) -> _Scope:
     asked, publish = given.manifest.warm_up, given.publish
     warm_up = max(given.contract.warm_up_days, 0 if asked is None else asked.days)
     inputs = DayRange.model_construct(start=publish.start - timedelta(days=warm_up), end=publish.end)
-    files = FileIndex(given.source.files)
+    files = FileIndex(with_files_read(given.source, given.logs).files)
     return _Scope(warm_up, inputs, files, files.read_for(inputs.start, inputs.end))
 
 
@@ -294,9 +294,8 @@ def _data_terms(given: _Given, scope: _Scope) -> tuple[DataTerms | None, list[Pr
     if given.policy is None or given.facts is None:
         return None, []
     contract = given.contract
-    wanted = wanted_of_first(
-        scope.inputs, scope.warm_up, contract.chunking, given.source, looks_back=contract.reads_look_back
-    )
+    read, looks_back = with_files_read(given.source, given.logs), contract.reads_look_back
+    wanted = wanted_of_first(scope.inputs, scope.warm_up, contract.chunking, read, looks_back=looks_back)
     return data_terms(given.policy, given.manifest, given.facts, wanted, given.run_clock)
 
 

@@ -17,7 +17,19 @@ from unittest import mock
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
-from event_world import EVENTS, LIVE_TOPIC, ids, of_broker, own_topic, ran, read, serving, with_history, with_topic
+from event_world import (
+    EVENTS,
+    LIVE_TOPIC,
+    SETTING,
+    ids,
+    of_broker,
+    own_topic,
+    ran,
+    read,
+    serving,
+    with_history,
+    with_topic,
+)
 from real_servers.kafka import Broker
 from real_servers.processes import wait_until
 from small_worlds import copy_of
@@ -134,7 +146,19 @@ def test_a_run_publishes_its_rows_to_a_topic_of_its_own_and_takes_them_back(serv
         again = read(servers, own_topic())
         assert len(again) == 3 * len(messages)
         assert [one.action for one in platform.ledger.topics.of_run("restate")] == ["publish", "rollback", "reinstate"]
-        assert verify(platform, data=True).everything == []
+        seen = verify(platform, data=True)
+        assert seen.everything == []
+        partitions = len({one[0] for one in messages})
+        told = next(one.topics for one in seen.runs if one.run_id == "restate")
+        assert [(one.action, one.reading, one.events, one.ranges, one.differs) for one in told] == [
+            (action, "READ", len(computed), partitions, False) for action in ("publish", "rollback", "reinstate")
+        ]
+        assert told[0].describe() == (
+            f"topic {own_topic()}, events of the publish: {len(computed):,} in {partitions} range(s) of offsets were read again, "
+            "and are as recorded"
+        )
+        (unread,) = {one.why for one in verify(platform, ["restate"]).runs[0].topics}
+        assert unread == "--data reads them"
         closed(platform)
 
 
@@ -359,7 +383,9 @@ def test_live_writes_to_the_live_topic_and_a_backfill_leaves_it_alone(servers: s
 # --- what is on record, and what the topic has ---------------------------------------------------------------------------
 
 
-def test_verify_names_what_somebody_else_has_written_in_the_runs_name(servers: str) -> None:
+def test_verify_names_what_somebody_else_has_written_in_the_runs_name(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving():
         platform = copy_of(with_history)
         ran(platform)
@@ -372,6 +398,16 @@ def test_verify_names_what_somebody_else_has_written_in_the_runs_name(servers: s
         found = [one.where for one in verify(platform, ["restate"], data=True).everything]
         assert f"topic {own_topic()} publish partition 1 hash" in found
         assert all(own_topic() in one for one in found)
+        (told,) = verify(platform, ["restate"], data=True).runs[0].topics
+        assert (told.reading, told.differs) == ("READ", True)
+        assert told.describe().endswith("were read again, and are not what was written")
+        monkeypatch.delenv(SETTING)
+        (unread,) = verify(platform, ["restate"], data=True).runs
+        assert unread.problems == ()
+        assert (unread.topics[0].reading, unread.topics[0].events) == ("NOT_READ", told.events - 1)
+        assert "setting" in unread.topics[0].why
+        assert unread.notes == (unread.topics[0].describe(),)
+        monkeypatch.setenv(SETTING, servers)
         (seen,) = verify(platform, ["restate"]).runs  # without the data, nobody is asked
         assert (seen.problems, seen.notes) == ((), ())
         closed(platform)

@@ -15,13 +15,14 @@ import pytest
 from change_world import CHANGES, Accounts, delivery, make_accounts
 
 from backfill_assets import faults
-from backfill_assets.ingestion.landed_changes import GAP_PROPERTY, land_changes
+from backfill_assets.ingestion.landed_changes import land_changes
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.products.accounts import BANK
 from backfill_assets.products.accounts.generator import Bank, Message, log_facts
 from manifests.errors import InputRefused
 from manifests.log_ranges import joined
 from manifests.log_ranges import lsn as lsn_in_words
+from resources.lakehouse.loads import GAP_PROPERTY
 from resources.lakehouse.summaries import summary_of
 
 POINTS = ("landing.kept", "landing.quarantined", "landing.appended")

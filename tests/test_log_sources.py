@@ -19,7 +19,9 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.declarations.finding import check_products
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.operations.initialise import initialise
-from backfill_assets.planning.resolve import preview
+from backfill_assets.planning.replanning import replanned
+from backfill_assets.planning.resolve import plan_run, preview
+from backfill_assets.run_context import RunContext
 from benchmarks import clicks
 from benchmarks.clicks import BY_OFFSET, CLICKS, DAILY, LOG, MARCH, PLACE, click, land, manifest
 from manifests.errors import DeclarationRefused, ManifestRefused, PlanRefused
@@ -116,7 +118,10 @@ def test_positions_and_instants_are_resolved_when_planned(
     [
         (
             {"until": {0: 50, 1: 5}},
-            "10 position(s) of bronze.clicks that the run would read were never landed: partition 0 from 40",
+            (
+                "10 position(s) of bronze.clicks that the run would read are not landed: offsets 40 to 49 of partition 0 (10), "
+                "after load first, ending with 39"
+            ),
         ),
         ({"until": {7: 5}}, "source.log names partition 7, of which nothing was landed"),
         ({"from": {0: 30, 1: 0}, "until": {0: 20, 1: 5}}, "source.log begins at 30 and ends at 20 in partition 0"),
@@ -173,7 +178,10 @@ def more_of(identity: LogIdentity) -> Callable[[ba.Platform], None]:
     [
         (
             lambda platform: later(platform, 45, 50),
-            "5 position(s) of bronze.clicks that the run would read were never landed",
+            (
+                "5 position(s) of bronze.clicks that the run would read are not landed: offsets 40 to 44 of partition 0 (5), "
+                "between load first, ending with 39, and load second, beginning with 45"
+            ),
         ),
         (
             lambda platform: later(platform, 35, 50),
@@ -208,6 +216,45 @@ def test_a_gap_that_is_accepted_as_lost_is_in_the_plan(changing: ba.Platform) ->
     assert log.lost == (LogRange(0, 40, 42),)
 
 
+def test_what_a_plan_counts_to_read_are_files_with_positions_that_it_reads(changing: ba.Platform) -> None:
+    anything = {"incompleteDays": "PUBLISH"}
+    alone = planned(changing, 4, 4, anything)
+    first = alone.reads
+    assert (first.files, first.rows) == (1, len(FIRST + SECOND))
+    # days 4 and 5 again, each a file of its own
+    land(changing, "second", [click(0, place, place / 10) for place in range(40, 50)], [LogRange(0, 40, 50)])
+    land(changing, "third", [click(1, place, 3.5) for place in range(20, 27)], [LogRange(1, 20, 27)])
+    whole = planned(changing, 4, 4, anything)
+    assert (whole.reads.files, whole.reads.rows) == (3, 77)
+    assert planned(changing, 4, 4, anything | {"from": {0: 0, 1: 0}}).chunks == whole.chunks, "all that was landed"
+
+    def counted_for(log: dict[str, Any], *days: int) -> tuple[int, int]:
+        plan = planned(changing, *days, anything | log)
+        assert {one.reads.rows for one in plan.chunks} == {plan.reads.rows}
+        return plan.reads.files, plan.reads.rows
+
+    outside = {"until": {0: 40, 1: 20}}
+    assert planned(changing, 4, 4, anything | outside).reads == first
+    assert counted_for({"from": {0: 40}, "until": {0: 50}}, 4, 4) == (1, 10)
+    assert counted_for({"from": {1: 20}, "until": {1: 27}}, 4, 4) == (2, 67), "the first file has both, by its bounds"
+    # a file that has one of the positions counts with all of its rows, as one that has one of the days
+    assert counted_for({"from": {0: 39}, "until": {0: 41}}, 4, 4) == (2, 70)
+    assert counted_for({"fromTime": "2026-03-05T00:00:00Z"}, 4, 4) == (1, 10)
+
+
+def test_a_limit_of_rows_is_held_against_the_positions_that_are_read(changing: ba.Platform) -> None:
+    later(changing, 40, 50)
+    limit = {"safety": {"maxRowsExpected": 60}}
+    assert any("maxRowsExpected" in one for one in refused(changing, 4, 4, {"incompleteDays": "PUBLISH"}, **limit))
+    asked = {"incompleteDays": "PUBLISH", "until": {0: 40, 1: 20}}
+    assert planned(changing, 4, 4, asked, **limit).reads.rows == 60
+    record = plan_run(changing, manifest("asked", 4, 4, asked, **limit))
+    later(changing, 50, 60, "third")
+    anew = replanned(RunContext.of(changing, record))
+    assert anew.source_snapshot_id != record.plan.source_snapshot_id
+    assert anew.logs[0].ranges == record.plan.logs[0].ranges
+
+
 def test_a_history_that_somebody_has_cut_is_known_from_the_oldest_load_that_is_left(changing: ba.Platform) -> None:
     later(changing, 45, 50, lost=(LogRange(0, 40, 45),))
     later(changing, 50, 60, "third")
@@ -235,7 +282,10 @@ def test_a_load_that_was_taken_back_is_not_known_again_when_its_history_is_cut(c
     found = [one.range for load in changing.lakehouse.landed_loads(CLICKS) for one in load.landed.ranges]
     assert set(joined(found)) == set(joined(left))
     assert any(
-        "10 position(s) of bronze.clicks" in one and "partition 0 from 40" in one for one in refused(changing, 1, 1)
+        "10 position(s) of bronze.clicks" in one
+        and "offsets 40 to 49 of partition 0 (10), " in one
+        and "taken back had brought all of them" in one
+        for one in refused(changing, 1, 1)
     )
 
 

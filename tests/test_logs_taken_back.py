@@ -145,7 +145,10 @@ def test_a_plan_misses_a_beginning_that_was_taken_back(tmp_path: Path) -> None:
     land(platform, "second", FIRST[15:] + SECOND[7:], both, complete_before=known)
     assert planned(platform, 2, 4).logs[0].is_whole
     undo_load(platform, CLICKS, "first", **WHY)
-    with pytest.raises(PlanRefused, match=r"22 position\(s\).*partition 0 from 0 until 15; partition 1 from 0 until 7"):
+    with pytest.raises(
+        PlanRefused,
+        match=r"22 position\(s\).*offsets 0 to 14 of partition 0 \(15\), before load second, beginning with 15; offsets 0 to 6",
+    ):
         planned(platform, 2, 4)
 
 
@@ -156,7 +159,9 @@ def test_a_plan_misses_a_partition_of_which_everything_was_taken_back(tmp_path: 
     land(platform, "first", FIRST, [LogRange(0, 0, 40)])
     land(platform, "second", SECOND, [LogRange(1, 0, 20)], complete_before=known)
     undo_load(platform, CLICKS, "second", **WHY)
-    with pytest.raises(PlanRefused, match="partition 1 from 0 until 20"):
+    with pytest.raises(
+        PlanRefused, match=r"offsets 0 to 19 of partition 1 \(20\), no load has an offset of that partition"
+    ):
         planned(platform, 2, 4)
 
 
@@ -189,7 +194,7 @@ def test_what_was_taken_back_and_retention_has_taken_since_is_on_record_once_som
         gone = taken_back(table, log=clicks.LOG)
         return resolved(NEW, now, *landed_loads(table), accepts_gap=accepts_gap, taken_back=gone)
 
-    assert "offsets are gone, the log begins at" in asked(accepts_gap=False).problems[0].what
+    assert "cannot be landed: retention has removed them" in asked(accepts_gap=False).problems[0].what
     found = asked(accepts_gap=True)
     assert (found.problems, found.gap) == ((), lost)
     rows = [click(one.partition, at, at / 10, "home") for one in found.missing for at in range(one.start, one.until)]
@@ -202,7 +207,7 @@ def test_what_was_taken_back_and_retention_has_taken_since_is_on_record_once_som
 def test_a_beginning_that_a_landing_leaves_out_of_a_partition_is_a_gap_like_any_other() -> None:
     now, there = state((0, 9, 9), (0, 9, 9)), load((0, 0, 9), (1, 0, 0))
     (problem,) = resolved(Wanted(start={1: 4}), now, there).problems
-    assert problem.what.startswith("partition 1 from 0 until 4 of orders would be left out")
+    assert problem.what.startswith("orders: offsets 0 to 3 of partition 1 (4) would be missing")
     found = resolved(Wanted(start={1: 4}), now, there, accepts_gap=True)
     assert (found.missing, found.gap, found.problems) == ((LogRange(1, 4, 9),), (LogRange(1, 0, 4),), ())
 
@@ -286,11 +291,13 @@ def test_what_was_accepted_as_lost_with_a_load_of_a_topic_is_missing_once_that_i
         expire(platform.lakehouse.table(CLICKS), 2)
     table = platform.lakehouse.table(CLICKS)
     assert LogRange(1, 0, 20) in joined(taken_back(table))
-    with pytest.raises(PlanRefused, match="partition 1 from 0 until 20"):
+    with pytest.raises(
+        PlanRefused, match=r"offsets 0 to 19 of partition 1 \(20\), no load has an offset of that partition"
+    ):
         planned(platform, 2, 4)
     now = state((0, 60, 60), (5, 20, 20), log=clicks.LOG)
     found = resolved(NEW, now, *landed_loads(table), taken_back=taken_back(table, log=clicks.LOG))
-    assert "partition 1 from 0 until 5 of" in found.problems[0].what
+    assert "offsets 0 to 4 of partition 1 (5)" in found.problems[0].what
 
 
 def test_offsets_of_a_topic_that_was_made_anew_are_not_those_that_were_taken_back_before(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 from event_world import EVENTS, ran, serving, with_history
 from small_worlds import copy_of
 
 import backfill_assets as ba
+from backfill_assets.cli import evidence
 from backfill_assets.installation import Platform
 from backfill_assets.publication import published_events
 from backfill_assets.publication.modes import change_of
@@ -76,6 +80,30 @@ def test_events_say_what_is_declared_and_are_taken_back_by_name() -> None:
             assert dict(other.headers)["x-corrects"] == event_id
             assert dict(other.headers)["x-event-id"] == event_id + b"~restate~rollback-2"
             assert json.loads(other.value) == {"retracts": event_id.decode()}
+        closed(platform)
+
+
+def test_verify_says_which_events_were_not_read_and_why() -> None:
+    with serving():
+        platform = copy_of(with_history)
+        ran(platform)
+        publish(platform, "restate")
+
+        def shown(*options: str, code: int = 0) -> str:
+            with mock.patch.object(evidence, "opened_platform", return_value=nullcontext(platform)):
+                result = CliRunner().invoke(evidence.verify, ["restate", *options], terminal_width=300)
+            assert result.exit_code == code, result.output
+            return " ".join(result.output.split())
+
+        due = "topic readings.backfill.restate, events of the publish: not read: nothing of it is on record yet"
+        assert f"{due}; `backfill publish restate` goes on" in shown("--data")
+        (run,) = json.loads(shown("--data", "--json"))["runs"]
+        assert [(one["reading"], one["events"], one["ranges"]) for one in run["topics"]] == [("NOT_READ", None, None)]
+        assert "topic readings" not in shown(), "nothing is on record"
+        place = {"topic": "readings.backfill.restate", "cluster_id": "c", "topic_id": "t", "starts": {0: 0}}
+        platform.ledger.topics.begin("restate", "reading_events", 1, "publish", **place, actor="ana")
+        assert "events of the publish: not read: they are not all written yet" in shown("--data", code=1)
+        assert "events of the publish: not read: --data reads them" in shown(code=1), "no record of the run tells of it"
         closed(platform)
 
 

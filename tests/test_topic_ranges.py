@@ -39,7 +39,7 @@ def state(*offsets: tuple[int, int, int], log: LogIdentity = LOG) -> TopicState:
 
 def load(*ranges: tuple[int, int, int], log: LogIdentity = LOG, gap: tuple[LogRange, ...] = ()) -> LandedLoad:
     landed = LandedLog(log, tuple(LandedRange(LogRange(*one), one[2] - one[1]) for one in ranges), gap)
-    return LandedLoad(str(ranges), 1, NOW, landed, "somebody")
+    return LandedLoad("+".join(".".join(map(str, one)) for one in ranges), 1, NOW, landed, "somebody")
 
 
 def never(_: datetime, partitions: Iterable[int]) -> Mapping[int, int | None]:
@@ -96,10 +96,10 @@ def test_a_partition_that_has_one_end_only_gets_the_other() -> None:
         (state((0, 9, 9), log=LogIdentity(LogKind.KAFKA, "cluster", "sales", "id-9")), [load((0, 0, 4))], NEW, "the topic is sales, and records of orders are landed"),
         (state((0, 3, 3)), [load((0, 0, 4))], NEW, "partition 0 of orders ends at 3, and offsets until 4 are landed"),
         (state((0, 9, 9)), [load((0, 0, 4), (1, 0, 2))], NEW, "orders has no partition 1 any more, of which offsets until 2 are landed"),
-        (state((6, 9, 9)), [load((0, 0, 4))], NEW, "partition 0 from 4 until 6 of orders: 2 offsets are gone, the log begins at 6"),
-        (state((3, 9, 9)), [], Wanted(start={0: 1}), "partition 0 from 1 until 3 of orders: 2 offsets are gone"),
-        (state((0, 9, 9)), [load((0, 0, 4))], Wanted(start={0: 6}), "partition 0 from 4 until 6 of orders would be left out"),
-        (state((0, 9, 9)), [load((0, 4, 6))], Wanted(until={0: 2}, start={0: 0}), "partition 0 from 2 until 4 of orders would be left out"),
+        (state((6, 9, 9)), [load((0, 0, 4))], NEW, "orders: offsets 4 to 5 of partition 0 (2) cannot be landed: retention has removed them, and partition 0 begins with offset 6 now"),
+        (state((3, 9, 9)), [], Wanted(start={0: 1}), "orders: offsets 1 to 2 of partition 0 (2) cannot be landed: retention has removed them"),
+        (state((0, 9, 9)), [load((0, 0, 4))], Wanted(start={0: 6}), "orders: offsets 4 to 5 of partition 0 (2) would be missing, between load 0.0.4, ending with 3, and what is asked for, beginning with 6"),
+        (state((0, 9, 9)), [load((0, 4, 6))], Wanted(until={0: 2}, start={0: 0}), "orders: offsets 2 to 3 of partition 0 (2) would be missing, between what is asked for, ending with 1, and load 0.4.6, beginning with 4"),
         (state((0, 9, 12)), [], Wanted(until={0: 10}), "partition 0 of orders is wanted until 10, and ends at 9; until 12, transactions are open"),
         (state((0, 9, 9)), [], Wanted(start={1: 0}, until={0: 99}), "orders has no partition 1 / partition 0 of orders is wanted until 99"),
         (state((0, 9, 9)), [], Wanted(start={0: 5}, until={0: 2}), "partition 0 is wanted from 5 until 2"),
@@ -123,7 +123,7 @@ def test_a_gap_is_left_out_by_decision_and_is_no_gap_of_the_next_landing() -> No
 def test_what_retention_has_taken_of_a_new_partition_is_on_record_once_somebody_accepts_it() -> None:
     now = state((0, 9, 9), (5, 9, 9))
     assert said(resolved(NEW, now, load((0, 0, 9)))).startswith(
-        "partition 1 from 0 until 5 of orders: 5 offsets are gone"
+        "orders: offsets 0 to 4 of partition 1 (5) cannot be landed: retention has removed them"
     )
     found = resolved(NEW, now, load((0, 0, 9)), accepts_gap=True)
     assert (found.missing, found.gap, found.problems) == ((LogRange(1, 5, 9),), (LogRange(1, 0, 5),), ())
@@ -170,7 +170,7 @@ def test_a_partition_that_was_added_begins_at_0_also_where_others_are_landed_mea
     found = resolved(Wanted(until={0: 9}), state((0, 9, 9), (5, 9, 9)), load((0, 0, 4)))
     assert (found.missing, found.begins[1]) == ((LogRange(0, 4, 9),), 0)
     of_both = [load((0, 0, 4)), load((0, 4, 9), (1, 0, 0))]
-    assert "partition 1 from 0 until 5 of orders: 5 offsets are gone" in said(
+    assert "orders: offsets 0 to 4 of partition 1 (5) cannot be landed: retention has removed them" in said(
         resolved(NEW, state((0, 9, 9), (5, 9, 9)), *of_both)
     )
 
@@ -183,7 +183,9 @@ def test_a_partition_that_was_added_is_landed_from_its_beginning_or_what_is_left
     now, there = state((0, 12, 12), (0, 9, 9)), load((0, 0, 9), *of_new)
     answers = {0: 9, 1: 4}
     (problem,) = resolve(wanted, now, [there], lambda *_: answers).problems
-    assert problem.what.startswith("partition 1 from 0 until 4 of orders would be left out")
+    assert problem.what.startswith(
+        "orders: offsets 0 to 3 of partition 1 (4) would be missing, before what is asked for, beginning with 4"
+    )
     found = resolve(wanted, now, [there], lambda *_: answers, accepts_gap=True)
     assert (found.missing, found.gap, found.problems) == (
         (LogRange(0, 9, 12), LogRange(1, 4, 9)),
@@ -210,8 +212,9 @@ def test_a_partition_of_which_everything_was_taken_back_begins_where_it_did() ->
         assert (found.missing, found.gap, found.problems) == ((LogRange(0, 9, 12), LogRange(1, 3, 9)), (), ())
     left = resolved(Wanted(until={0: 12}), now, there, taken_back=back)
     assert left.begins[1] == 3
-    assert "partition 1 from 3 until 5 of orders would be left out" in said(
-        resolved(Wanted(start={1: 5}), now, there, taken_back=back)
+    assert (
+        "orders: offsets 3 to 4 of partition 1 (2) would be missing, before what is asked for, beginning with 5"
+        in said(resolved(Wanted(start={1: 5}), now, there, taken_back=back))
     )
 
 
@@ -219,11 +222,12 @@ def test_a_gap_that_was_accepted_with_a_load_that_was_taken_back_is_accepted_aga
     now, there = state((0, 9, 9), (5, 9, 9)), load((0, 0, 9))
     first = resolved(NEW, now, there, accepts_gap=True)
     back = joined(missing_without(load((1, 5, 9), gap=first.gap).landed))
-    assert "partition 1 from 0 until 5 of orders: 5 offsets are gone" in said(
+    assert "orders: offsets 0 to 4 of partition 1 (5) cannot be landed: retention has removed them" in said(
         resolved(NEW, now, there, taken_back=back)
     )
-    assert "partition 1 from 0 until 5 of orders would be left out" in said(
-        resolved(Wanted(start={1: 5}), now, there, taken_back=back)
+    assert (
+        "orders: offsets 0 to 4 of partition 1 (5) would be missing, before what is asked for, beginning with 5"
+        in said(resolved(Wanted(start={1: 5}), now, there, taken_back=back))
     )
     again = resolved(NEW, now, there, accepts_gap=True, taken_back=back)
     assert (again.missing, again.gap, again.problems) == (first.missing, first.gap, ())

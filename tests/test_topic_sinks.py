@@ -284,7 +284,9 @@ def test_the_end_of_a_run_says_which_events_it_has_told_or_is_to_tell(capsys: py
         publish(platform, "restate")
         show_run(platform, "restate", as_json=False)
         said = " ".join(capsys.readouterr().out.split())
-        assert f"events those of the publish are not in {own_topic()} yet: the same command writes them" in said
+        assert (
+            f"events those of the publish are not in {own_topic()} yet: `backfill publish restate` writes them" in said
+        )
         closed(platform)
 
 

@@ -156,9 +156,12 @@ def test_offsets_that_retention_has_taken_are_refused_and_a_gap_is_accepted_by_d
     produce(broker.bootstrap_servers, name, numbered(3, 5))
     _delete_before(broker, name, 6)
     said = refusal(at.land)
-    assert f"partition 0 from 3 until 6 of {name}: 3 offsets are gone, the log begins at 6" in said
+    assert f"{name}: offsets 3 to 5 of partition 0 (3) cannot be landed" in said
+    assert "partition 0 begins with offset 6 now" in said
     assert "--accept-gap REASON" in said
-    assert "would be left out between" in refusal(lambda: at.land(start={0: 6}))
+    left = refusal(lambda: at.land(start={0: 6}))
+    assert f"{name}: offsets 3 to 5 of partition 0 (3) would be missing, between load " in left
+    assert "and what is asked for, beginning with 6; the topic begins with offset 6 there by now" in left
     assert len(at.loads) == 1
     at.land(accept_gap="retention was a day too short")
     assert at.offsets() == {0: [0, 1, 2, 6, 7]}
@@ -181,7 +184,7 @@ def test_retention_by_time_is_seen_as_well(broker: Broker, at: TopicSite, name: 
         return _low(admin, name) > 3
 
     wait_until(gone, "retention", 60, every=0.5)
-    assert "offsets are gone, the log begins at" in refusal(at.land)
+    assert "cannot be landed: retention has removed them" in refusal(at.land)
 
 
 def test_a_topic_that_was_made_anew_is_refused(broker: Broker, at: TopicSite, name: str) -> None:

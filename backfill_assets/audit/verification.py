@@ -21,7 +21,7 @@ from backfill_assets.audit.ledger_and_chain import LedgerAndChain
 from backfill_assets.audit.ledger_rows import check_journal, check_ledger_rows
 from backfill_assets.audit.linked_records import check_records
 from backfill_assets.audit.published_tables import PublishedTables
-from backfill_assets.audit.published_topics import check_topics
+from backfill_assets.audit.published_topics import TopicChecked, check_topics, topics_not_read
 from backfill_assets.audit.recorded_diffs import check_diff
 from backfill_assets.audit.sealed_bundles import check_bundles, check_folder, damage_of
 from backfill_assets.evidence.events import COLUMN_CHANGES, FILE_SPLITS, GC, MIGRATIONS
@@ -72,7 +72,7 @@ _LOOKS = 3
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found of one run. `notes` say what could not be checked, or need not be, and why."""
+    """What was found of one run. `notes` say what could not be checked, or need not be, and why; `topics` what was read of its events."""
 
     run_id: str
     root: str
@@ -80,6 +80,7 @@ class Verified:
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     chunks_read: int = 0
+    topics: tuple[TopicChecked, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class _Check:
         # what a harmed or planted one says is nobody's word
         records = [one for one in records if one.name not in {*harmed, *planted}]
         check_folder(self.read, run_id, found)
-        chunks_read = 0
+        chunks_read, topics = 0, tuple[TopicChecked, ...]()
         rows: Rows | None = None
         try:
             if bundle is not None:
@@ -224,8 +225,8 @@ class _Check:
                 told = [one.content for one in records if one.number]
                 sealed = sealed_of(run_id, target, rows, bundle, told, damaged=damage.files, is_whole=not damage.tables)
                 chunks_read = self._tables.check(sealed, root, found, data=data)
-                if data:
-                    check_topics(self._platform, run_id, found)
+                asked = self._platform, run_id
+                topics = check_topics(*asked, found) if data else topics_not_read(*asked)
         except Exception as error:  # noqa: BLE001 - what was changed may make its readers raise anything
             said = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             why = f"not everything could be checked: {said}"
@@ -238,5 +239,5 @@ class _Check:
                 by_hand = self.read.by_hand(moment, run_id)
             check_journal(run_id, by_hand, found)
         numbers = tuple(link.number for link in mine)
-        verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read)
+        verified = Verified(run_id, root, numbers, tuple(found.problems), tuple(found.notes), chunks_read, topics)
         return verified, found.is_behind

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backfill_assets.cli.base import opened_instance, opened_platform, say, tell
+from backfill_assets.cli.log_gaps import accepted_as_data, missing_as_data, not_accepted, tell_accepted, tell_missing
 from manifests.log_breaks import breaks_of
-from manifests.log_ranges import LogRange, gaps, joined, lsn_ranges
+from manifests.log_ranges import LogKind, LogRange, gaps, joined, lsn_ranges
 from manifests.log_ranges import lsn as lsn_in_words
 
 if TYPE_CHECKING:
@@ -80,11 +81,14 @@ def _tell_undeclared(one: LandedLoad, table: str) -> None:
 
 def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
     """Return what is landed of a changelog, as plain data."""
+    from resources.lakehouse.landed_logs import accepted_gaps
+
     changelog = platform.products.changelog(name)
     loads = platform.lakehouse.landed_loads(changelog.table)
     ranges = [one for load in loads for one in load.landed.ranges]
     breaks = breaks_of(load.landed for load in loads)
     missing = joined([*gaps(one.range for one in ranges), *(one.lost for one in breaks)])
+    accepted = accepted_gaps(changelog.table, loads)
     times = [at for one in ranges for at in (one.first_time, one.last_time) if at is not None]
     return {
         "log": name,
@@ -93,6 +97,8 @@ def changelog_shown(platform: Platform, name: str) -> dict[str, Any]:
         "loads": len(loads),
         "ranges": [[one.start, one.until] for one in joined(one.range for one in ranges)],
         "gaps": [[one.start, one.until] for one in missing],
+        "missing": missing_as_data(not_accepted(missing, accepted), loads, LogKind.CHANGELOG),
+        "accepted_gaps": accepted_as_data(accepted, loads),
         "breaks": breaks,
         "changes": sum(one.rows for one in ranges),
         "first_time": min(times, default=None),
@@ -110,6 +116,8 @@ def show_changelog(found: dict[str, Any]) -> None:
     for name in ("ranges", "gaps"):
         said = lsn_ranges(LogRange(0, start, until) for start, until in found[name])
         tell(f"  {'landed' if name == 'ranges' else 'gaps'}: {said or 'none'}")
+    tell_missing(found["missing"], LogKind.CHANGELOG, found["log"])
+    tell_accepted(found["accepted_gaps"], LogKind.CHANGELOG)
     for one in found["breaks"]:
         tell(f"  break: {one.describe()}")
     if found["first_time"] is None:  # positions of which no change is of a declared table

@@ -42,6 +42,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
       tables      columns, partition specs, snapshots and manifests as the catalog has them now, and the files that
                   readers get of each accepted chunk; what has expired as policy allows is left out
       inputs      metadata of the sources and references that were read; their files with --data
+      events      with --data: what topics have of the run, by number, offsets and hash; which topics were read is said
       rows        with --data: what readers get, found by field ids through the current metadata: every file's hash,
                   the digest of every chunk's rows computed again, bounds and partitions held against the rows
 
@@ -184,6 +185,9 @@ def _show(done: Verification, *, data: bool) -> None:
         title = f"{problem.run_id}: {problem.where}" if problem.run_id else problem.where
         show(Text(title, "bold red"), facts(pairs, ""))
     for run in done.runs:
+        checked = [one.describe() for one in run.topics]
+        for line in (one for one in checked if one not in run.notes):
+            show(Text(f"{run.run_id}: {line}", "dim"))
         for note in run.notes:
             show(Text(f"{run.run_id}: {note}", "dim"))
     for one in done.heads:

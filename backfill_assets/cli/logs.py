@@ -224,6 +224,7 @@ def _time(option: str, text: str | None, problems: list[Problem]) -> datetime | 
 
 
 def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
+    from manifests.log_gaps import positions_in_words
     from manifests.log_ranges import in_words, positions
 
     tell(f"{resolved.log}")
@@ -233,7 +234,7 @@ def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
     for partition in resolved.new_partitions:
         tell(f"  nothing is landed yet of partition {partition}")
     if resolved.gap:
-        tell(f"  left out: {in_words(resolved.gap, _SHOWN)}")
+        tell(f"  left out, and accepted as missing: {positions_in_words(resolved.gap, most=_SHOWN)}")
     if resolved.missing:
         tell(f"  to land: {positions(resolved.missing):,} offsets: {in_words(resolved.missing, _SHOWN)}")
     elif resolved.there:
@@ -267,7 +268,9 @@ def _tell_load(one: LoadLanded) -> None:
 @click.option("--offline", is_flag=True, help="Do not ask brokers how far the log is by now.")
 @json_option
 def logs_command(log: str | None, offline: bool, as_json: bool) -> None:
-    """Show which ranges of a LOG (of all, without one) are landed: by partition, with gaps, times, and how far behind they are.
+    """Show which ranges of a LOG (of all, without one) are landed: by partition, with times, and how far behind they are.
+
+    What is missing is shown with the command that lands it, and each gap that was accepted with who did, when and why.
 
     How far behind is asked of the brokers, where they answer.
     """
@@ -293,8 +296,9 @@ def logs_command(log: str | None, offline: bool, as_json: bool) -> None:
 
 def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, Any]:
     """Return what is landed of a topic, as plain data."""
-    from manifests.log_ranges import gaps, joined
-    from resources.lakehouse.landed_logs import landed_loads
+    from backfill_assets.cli.log_gaps import accepted_as_data, missing_as_data, not_accepted
+    from manifests.log_ranges import LogKind, gaps, joined
+    from resources.lakehouse.landed_logs import accepted_gaps, landed_loads
 
     loads = landed_loads(platform.lakehouse.table(topic.table))
     ranges = [one for load in loads for one in load.landed.ranges]
@@ -322,7 +326,7 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
                 "gone": [[one.start, one.until] for one in lost if one.partition == partition],
             }
         )
-    accepted = [{"gap": load.gap, "reason": load.reason, "by": load.by, "at": load.at} for load in loads if load.gap]
+    accepted = accepted_gaps(topic.table, loads)
     return {
         "log": topic.name,
         "topic": topic.topic,
@@ -331,7 +335,8 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
         "is_this_log": None if state is None or not loads else state.log == loads[-1].landed.log,
         "loads": len(loads),
         "partitions": partitions,
-        "accepted_gaps": accepted,
+        "missing": missing_as_data(not_accepted(holes, accepted), loads, LogKind.KAFKA),
+        "accepted_gaps": accepted_as_data(accepted, loads),
         "not_asked": why,
     }
 
@@ -349,7 +354,10 @@ def _asked_of_brokers(platform: Platform, topic: Topic) -> tuple[Any, str]:
 
 
 def _show_topic(found: dict[str, Any]) -> None:
+    from backfill_assets.cli.log_gaps import tell_accepted, tell_missing
     from backfill_assets.cli.terminal import Table
+    from manifests.log_gaps import positions_in_words
+    from manifests.log_ranges import LogKind, LogRange
 
     shown = Table(title=f"{found['log']}: topic {found['topic']} in {found['table']}", title_justify="left")
     for column in ("partition", "landed", "gaps"):
@@ -372,11 +380,14 @@ def _show_topic(found: dict[str, Any]) -> None:
         tell(f"  {found['identity']}, {found['loads']:,} load(s)")
     for one in found["partitions"]:
         if one["gone"]:
+            gone = positions_in_words(LogRange(one["partition"], *gap) for gap in one["gone"])
+            tell(f"  missing: {gone}: retention has removed them from the topic before they were landed")
             tell(
-                f"  partition {one['partition']}: {_ranges(one['gone'])} is not landed, and the topic does not have it any more"
+                f"    land them from an archive: `backfill land {found['log']} --archive PLACE`; if nobody has them, go on without "
+                f"them, on record: `backfill land {found['log']} --new --accept-gap REASON`"
             )
-    for one in found["accepted_gaps"]:
-        tell(f"  gap accepted by {one['by']}, {one['at']:%Y-%m-%d %H:%M}: {one['reason']}")
+    tell_missing(found["missing"], LogKind.KAFKA, found["log"])
+    tell_accepted(found["accepted_gaps"], LogKind.KAFKA)
     if found["is_this_log"] is False:
         tell("  the topic is another one by now: it was made anew, or the brokers are those of another cluster")
     if found["not_asked"]:
@@ -385,4 +396,5 @@ def _show_topic(found: dict[str, Any]) -> None:
 
 def _ranges(ranges: list[list[int]]) -> str:
     more = f" and {len(ranges) - _SHOWN:,} more" if len(ranges) > _SHOWN else ""
-    return ", ".join(f"{start:,}..{until:,}" for start, until in ranges[:_SHOWN]) + more
+    shown = (f"{start:,}" if until - start == 1 else f"{start:,} to {until - 1:,}" for start, until in ranges[:_SHOWN])
+    return ", ".join(shown) + more

@@ -146,6 +146,7 @@ def topics_told(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
             "state": one.state,
             "events": one.events,
             "ranges": one.ranges,
+            "command": None,
         }
         for one in entries
     ]
@@ -157,7 +158,15 @@ def topics_told(platform: Platform, record: RunRecord) -> list[dict[str, Any]]:
         due = [] if record.state in ENDED else [(one, PUBLISH) for one in planned]
     state = "DUE" if record.state in WAS_PUBLISHED else "PLANNED"
     return found + [
-        {"sink": one.sink, "topic": one.topic, "action": action, "state": state, "events": None, "ranges": []}
+        {
+            "sink": one.sink,
+            "topic": one.topic,
+            "action": action,
+            "state": state,
+            "events": None,
+            "ranges": [],
+            "command": f"backfill {action} {record.run_id}",
+        }
         for one, action in due
     ]
 
@@ -169,7 +178,7 @@ def told_in_words(told: Mapping[str, Any]) -> str:
         case "PLANNED":
             return f"none yet in {topic}: the {action} writes them"
         case "DUE":
-            return f"those of the {action} are not in {topic} yet: the same command writes them"
+            return f"those of the {action} are not in {topic} yet: `{told['command']}` writes them"
         case PublicationState.ABANDONED:
             return f"{told['events']:,} in {topic}, of a {action} that was undone before all were written"
     said = "which take back as many" if action == ROLLBACK else f"of the {action}"

@@ -70,6 +70,7 @@ from resources.lakehouse.landed_logs import landed_loads, taken_back
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
     FILE_PROPERTY,
+    GAP_PROPERTY,
     LOAD_PROPERTY,
     LOG_PROPERTY,
     OPEN_PROPERTY,
@@ -80,8 +81,6 @@ from resources.lakehouse.summaries import summary_of
 from resources.ledger.facade import operator
 
 SLOT_PROPERTY = "backfill.load-log-slot"
-GAP_PROPERTY = "backfill.load-log-gap"
-"""The gap before a load that somebody has accepted: which, who, and why."""
 _BATCH_ROWS = 20_000
 _SHOWN = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

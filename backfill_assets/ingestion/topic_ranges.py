@@ -12,11 +12,13 @@ from datetime import datetime
 
 from backfill_assets.extraction.topic_state import TopicState
 from manifests.errors import Problem
-from manifests.log_ranges import LogIdentity, LogRange, gaps, in_words, joined, overlaps, positions, without
+from manifests.log_gaps import place_of_gap, positions_in_words
+from manifests.log_ranges import LogIdentity, LogRange, gaps, joined, overlaps, without
 from resources.lakehouse.landed_logs import LandedLoad
 
 FirstSince = Callable[[datetime, Iterable[int]], Mapping[int, int | None]]
 """By partition, the first offset of an instant on; None where there is none."""
+_ASKED = "what is asked for"
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ def resolve(
         gap = joined([*gap, *without([*before, *left_of_beginnings(loads, taken_back, missing)], accepted)])
     else:  # what was taken back since, or was never landed, is no gap that this load makes
         before = [*left_of_beginnings(loads, taken_back, missing)]
-        problems += [_gap(one, state) for one in without([*without(gap, gaps(landed)), *before], accepted)]
+        problems += [
+            _gap(one, state, loads, missing) for one in without([*without(gap, gaps(landed)), *before], accepted)
+        ]
         gap = ()
     known = _first_of(taken_back)
     begins = {one: known.get(one, 0) if landed else now.low for one, now in state.partitions.items()}
@@ -298,18 +302,26 @@ def _passed(state: TopicState, missing: Sequence[LogRange]) -> Iterator[Problem]
         gone = without([one for one in missing if one.partition == partition], [LogRange(partition, now.low, 1 << 62)])
         if gone:
             yield Problem(
-                f"{in_words(gone)} of {state.log.name}: {positions(gone):,} offsets are gone, the log begins at {now.low:,}",
-                "a range is landed whole, and retention has passed over a part of it",
-                "land it from an archive, or begin where the log does; where landed offsets end before that, the gap is accepted with "
-                "--accept-gap REASON",
+                f"{state.log.name}: {positions_in_words(gone)} cannot be landed: retention has removed them, and partition {partition} "
+                f"begins with offset {now.low:,} now",
+                "a range is landed whole",
+                f"land them from an archive (--archive PLACE), or begin with offset {now.low:,}; where landed offsets end before "
+                "that, --accept-gap REASON leaves out what lies between, on record",
             )
 
 
-def _gap(gap: LogRange, state: TopicState) -> Problem:
+def _gap(gap: LogRange, state: TopicState, loads: Sequence[LandedLoad], missing: Sequence[LogRange]) -> Problem:
+    """Say which offsets a landing would leave out, and what lies around them."""
+    there = {load.load_id: [one.range for one in load.landed.ranges] for load in loads}
+    low = state.partitions[gap.partition].low
+    begins = f"; the topic begins with offset {low:,} there by now" if low > gap.start else ""
+    offsets = f"--from-offsets {gap.partition}:{max(gap.start, low)} --until-offsets {gap.partition}:{gap.until}"
+    again = f" ({offsets})" if low < gap.until else ""
     return Problem(
-        f"{gap} of {state.log.name} would be left out between what is landed and what is wanted",
-        "what is landed has no gaps, but those that somebody has accepted",
-        "begin where landed offsets end, or accept the gap with --accept-gap REASON",
+        f"{state.log.name}: {positions_in_words([gap])} would be missing, {place_of_gap(gap, there | {_ASKED: missing})}{begins}",
+        "a log's table has no gaps but those that somebody has accepted",
+        f"land them first{again}, from an archive what the topic does not have any more (--archive PLACE); if nobody has them, "
+        "leave them out, on record: --accept-gap REASON",
     )
 
 

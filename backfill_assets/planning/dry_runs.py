@@ -20,7 +20,7 @@ from manifests.dry_run_samples import DEFAULT_CHUNKS, dry_run_id, dry_run_manife
 from manifests.dry_runs import terms_of
 from manifests.errors import Problem, TransitionRefused
 from manifests.estimates import FileIndex
-from manifests.facts import SourceState
+from manifests.facts import SourceFile, SourceState
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, RunState
 from manifests.model import Kind, Mode, RunManifest
 from manifests.plan import Plan
@@ -77,10 +77,19 @@ def _size(
         target, days = platform.products.target(plan.target), whole.target.publish_range
         chunks = cut(plan.chunking, days.start, days.end, parts_of(target.chunk_values, whole.target.values))
         first = days.start - timedelta(days=plan.warm_up_days)
-        return len(list(chunks)), FileIndex(source.files).read_for(first, days.end).rows
+        return len(list(chunks)), FileIndex(_files_read(platform, plan, source)).read_for(first, days.end).rows
     others = [one.plan for one in _steps_beside(platform, manifest)]
     plans = [plan, *others]
     return sum(len(one.chunks) for one in plans), sum(one.reads.rows for one in plans)
+
+
+def _files_read(platform: Platform, plan: Plan, source: SourceState) -> tuple[SourceFile, ...]:
+    """Return the files of a plan's first source that may hold what it reads: of a log, those at its positions."""
+    log = plan.log_of(plan.source)
+    if log is None or log.is_whole:
+        return source.files
+    time_column = platform.products.target(plan.target).source_time_column
+    return platform.lakehouse.files_of_log(log, time_column, source.snapshot_id)
 
 
 def asked_of(platform: Platform, record: RunRecord) -> Asked:

@@ -19,7 +19,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.facts import SourceState
 from manifests.lateness import last_times
-from manifests.log_pins import FoundLog, first_positions, wanted_ranges
+from manifests.log_pins import FoundLog, first_positions, pin_of_log, wanted_ranges
 from manifests.log_ranges import LandedLog, LogRange, without
 from manifests.model import RunManifest
 from manifests.source_pins import SourceLog
@@ -73,10 +73,10 @@ def _found(
     if found.log is None:
         return found  # refused: which positions they are cannot be told
     rows = _Rows(platform, table.name, snapshot_id, place, place.time or time_column)
-    if asked is not None and asked.from_time is not None:
-        found = replace(found, from_time=rows.positions_at(asked.from_time, found.ranges))
-    if asked is not None and asked.until_time is not None:
-        found = replace(found, until_time=rows.positions_at(asked.until_time, found.ranges))
+    found = _with_instants(rows, found, asked)
+    pin = pin_of_log(asked, found)
+    if pin is not None and not pin.is_whole:
+        found = replace(found, read=platform.lakehouse.files_of_log(pin, time_column, snapshot_id))
     if place.lateness is None:
         return found
     wanted = wanted_ranges(asked, found)
@@ -87,6 +87,15 @@ def _found(
     }
     batch = _batch(landed, wanted, first_positions(asked, found))
     return replace(found, last=last, false_times=false, batch=batch)
+
+
+def _with_instants(rows: _Rows, found: FoundLog, asked: SourceLog | None) -> FoundLog:
+    """Return what is known of a log with the positions that the instants of a manifest stand for."""
+    if asked is not None and asked.from_time is not None:
+        found = replace(found, from_time=rows.positions_at(asked.from_time, found.ranges))
+    if asked is not None and asked.until_time is not None:
+        found = replace(found, until_time=rows.positions_at(asked.until_time, found.ranges))
+    return found
 
 
 def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange], begins: Mapping[int, int]) -> datetime | None:

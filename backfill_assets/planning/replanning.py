@@ -28,7 +28,7 @@ from manifests.errors import PlanRefused, Problem
 from manifests.estimates import FileIndex
 from manifests.facts import SourceState
 from manifests.further_sources import PinnedSource, wanted_of
-from manifests.log_pins import PinnedLog, last_complete, log_problems, pinned_logs
+from manifests.log_pins import PinnedLog, last_complete, log_problems, pinned_logs, with_files_read
 from manifests.model import RunManifest
 from manifests.plan import Plan
 from manifests.planner import wanted_of_first
@@ -74,10 +74,11 @@ def replanned(run: RunContext) -> Plan:
     read_of = {moved.source: moved.upstream} | {one.table: one.upstream for one in moved.sources if one.day is None}
     breaks = tuple(one for name, runs in sorted(read_of.items()) for one in inherited_breaks(platform, name, runs))
     moved = replace(moved, inherited_breaks=breaks)
+    states[target.source] = source_read = with_files_read(source, logs)
     under_policy, problems = _under_policy(run, manifest, moved, states)
     chunks = [(one.key, one.start, one.end) for one in plan.chunks]
     problems += log_problems(manifest, contract, logs, chunks, breaks)
-    problems += _row_limit(plan, source)
+    problems += _row_limit(plan, source_read)
     problems += changed_source_problems(manifest, contract, moved.sources)
     problems += changed_since_problems(platform, target, manifest, dict(moved.source_pins))
     if problems:

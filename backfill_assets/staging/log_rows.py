@@ -15,15 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from manifests.log_pins import PinnedLog
 from manifests.plan import Plan
-from resources.lakehouse.facade import in_ranges
+from resources.lakehouse.facade import read_of_log
 
 
 def files_of_log(plan: Plan, table: str, place: BooleanExpression | None = None) -> BooleanExpression:
     """Return a filter that finds the files with rows at the positions that a plan reads of a source; of one that is no log, `place`."""
-    log, place = plan.log_of(table), place or AlwaysTrue()
-    if log is None or log.is_whole:
-        return place
-    return And(place, in_ranges(log.position, log.partition, log.ranges))
+    return And(place or AlwaysTrue(), read_of_log(plan.log_of(table)))
 
 
 def in_log(plan: Plan, table: str, rows: DataFrame) -> DataFrame:

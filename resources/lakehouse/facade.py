@@ -23,7 +23,7 @@ from resources.lakehouse.load_commits import LoadedSince, VersionTaken
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY
 from resources.lakehouse.questions import Questions
 from resources.lakehouse.reads import PinnedRead
-from resources.lakehouse.scopes import Scope, before, between, in_ranges
+from resources.lakehouse.scopes import Scope, before, between, in_ranges, read_of_log
 from resources.lakehouse.storage import local_path
 from resources.lakehouse.summaries import (
     ACTION_PROPERTY,
@@ -56,6 +56,7 @@ __all__ = [
     "between",
     "in_ranges",
     "local_path",
+    "read_of_log",
 ]
 
 

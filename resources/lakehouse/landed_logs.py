@@ -6,6 +6,7 @@ Put here how they are found in a table's history, and what else has changed its 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +32,7 @@ from resources.lakehouse.lineage import ancestors
 from resources.lakehouse.live_files import pinned_snapshot
 from resources.lakehouse.loads import (
     ACTOR_PROPERTY,
+    GAP_PROPERTY,
     LOAD_PROPERTY,
     LOG_PROPERTY,
     OPEN_PROPERTY,
@@ -54,6 +56,7 @@ class LandedLoad:
         landed: what it has brought.
         by: who has landed it.
         reason: why positions between what was there and what it brought are accepted as lost, where some are.
+        gap_said: of a changelog, the same with what is missing and who has accepted it, as JSON.
     """
 
     load_id: str
@@ -62,11 +65,69 @@ class LandedLoad:
     landed: LandedLog
     by: str = ""
     reason: str = ""
+    gap_said: str = ""
 
     @property
     def gap(self) -> tuple[LogRange, ...]:
         """The positions that it leaves out between what was there and what it brought."""
         return self.landed.lost
+
+
+@dataclass(frozen=True)
+class AcceptedGap:
+    """What somebody has accepted as lost, with a load that stands.
+
+    Attributes:
+        load_id: the load that was landed beside the gap; `snapshot_id` its snapshot, `at` that one's time.
+        positions: what is missing; none where a changelog's loss has no positions of its own. `landed_since` are those of them that are there by now.
+        what: what was missing, in the words of the landing; empty of a topic.
+        reason: why it was accepted, and `by` whom; empty where the snapshot that said it has expired.
+    """
+
+    load_id: str
+    snapshot_id: int
+    at: datetime
+    positions: tuple[LogRange, ...]
+    landed_since: tuple[LogRange, ...]
+    what: str
+    reason: str
+    by: str
+
+
+def accepted_gaps(table: str, loads: Sequence[LandedLoad]) -> list[AcceptedGap]:
+    """Return what was accepted as lost with some loads of a table, in their order; each once, whichever loads one landing has made.
+
+    Raises:
+        EnvironmentRefused: if what a load says of its gap cannot be read.
+    """
+    there = [one.range for load in loads for one in load.landed.ranges]
+    found: list[AcceptedGap] = []
+    before = ""
+    for load in loads:
+        again, before = bool(load.gap_said) and load.gap_said == before, load.gap_said
+        if not load.gap and (again or not load.gap_said):
+            continue
+        said = _said_of_gap(table, load)
+        since = without(load.gap, without(load.gap, there))
+        place = load.load_id, load.snapshot_id, load.at
+        found.append(AcceptedGap(*place, load.gap, since, said["gap"], said["reason"], said["by"]))
+    return found
+
+
+def _said_of_gap(table: str, load: LandedLoad) -> dict[str, str]:
+    if not load.gap_said:
+        return {"gap": "", "reason": load.reason, "by": load.by}
+    try:
+        said = json.loads(load.gap_said)
+        return {name: str(said[name]) for name in ("gap", "reason", "by")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise EnvironmentRefused(
+            Problem(
+                f"load '{load.load_id}' of {table} does not say legibly which gap was accepted with it",
+                f"the summary of its snapshot has that as {GAP_PROPERTY}",
+                "find out who has written it; take the load back, and land it again",
+            )
+        ) from error
 
 
 def landed_loads(table: Table, snapshot_id: int | None = None) -> list[LandedLoad]:
@@ -225,7 +286,8 @@ def _load(table: Table, snapshot: Snapshot, text: str) -> LandedLoad:
     load_id = said.get(LOAD_PROPERTY, "")
     at, by = committed_at(table, snapshot), said.get(ACTOR_PROPERTY, "")
     landed = _landed(table, load_id, text)
-    return LandedLoad(load_id, snapshot.snapshot_id, at, landed, by, said.get(REASON_PROPERTY, ""))
+    why = said.get(REASON_PROPERTY, ""), said.get(GAP_PROPERTY, "")
+    return LandedLoad(load_id, snapshot.snapshot_id, at, landed, by, *why)
 
 
 def _landed(table: Table, load_id: str, text: str) -> LandedLog:

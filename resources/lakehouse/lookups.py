@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -45,12 +45,24 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
         InputRefused: if the snapshot does not exist, or rows of it are deleted by their values.
     """
     snapshot = pinned_snapshot(table, snapshot_id)
-    files = []
-    for file, _ in files_and_deletes(table, snapshot, AlwaysTrue()):
-        low, high = _instants(table, file, time_column)
-        files.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
+    files = source_files(table, time_column, snapshot, AlwaysTrue())
     has_dates = bool(time_column) and isinstance(column_of(table, time_column).field_type, DateType)
-    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), tuple(files), has_dates)
+    return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), files, has_dates)
+
+
+def source_files(
+    table: Table, time_column: str, snapshot: Snapshot, row_filter: BooleanExpression
+) -> tuple[SourceFile, ...]:
+    """Return the files of a source at a snapshot that may hold rows of a filter.
+
+    Raises:
+        InputRefused: if rows of the table are deleted by their values.
+    """
+    found = []
+    for file, _ in files_and_deletes(table, snapshot, row_filter):
+        low, high = _instants(table, file, time_column)
+        found.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
+    return tuple(found)
 
 
 def nulls_in(table: Table, snapshot_id: int, column: str) -> int:

@@ -20,16 +20,18 @@ from pyiceberg.table.snapshots import Snapshot
 
 from manifests.division import Division
 from manifests.facts import ReferenceState, SourceFile, SourceState
+from manifests.log_pins import PinnedLog
 from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files, exchanges, lookups, reads, rows_by_file
 from resources.lakehouse.catalog import Tables
 from resources.lakehouse.exchanges import Exchange
 from resources.lakehouse.landed_logs import LandedLoad, landed_loads, other_changes
 from resources.lakehouse.lineage import ancestors
+from resources.lakehouse.live_files import pinned_snapshot
 from resources.lakehouse.loads import LOAD_PROPERTY, Load, loads_of, snapshots_with
 from resources.lakehouse.reads import PinnedRead
 from resources.lakehouse.rows_by_file import RowsOfFile
-from resources.lakehouse.scopes import Scope
+from resources.lakehouse.scopes import Scope, read_of_log
 from resources.lakehouse.summaries import RUN_PROPERTY, each_with, snapshot_with, summary_of
 
 
@@ -141,6 +143,11 @@ class Questions(Tables):
             InputRefused: if the snapshot does not exist or has deletes this project cannot read.
         """
         return lookups.source_state(self.table(name), name, time_column, snapshot_id)
+
+    def files_of_log(self, log: PinnedLog, time_column: str, snapshot_id: int) -> tuple[SourceFile, ...]:
+        """Return the files of a source at a snapshot that may hold rows at the positions that a run reads of its log."""
+        table = self.table(log.table)
+        return lookups.source_files(table, time_column, pinned_snapshot(table, snapshot_id), read_of_log(log))
 
     def landed_loads(self, name: str, snapshot_id: int | None = None) -> list[LandedLoad]:
         """Return the loads of ranges of a log that its table has at a snapshot (None: now), oldest first; see `landed_logs`."""

@@ -27,6 +27,7 @@ from pyiceberg.expressions import (
 
 from manifests.chunks import HOURS
 from manifests.division import NULL_PART, Division, Literal
+from manifests.log_pins import PinnedLog
 from manifests.log_ranges import LogRange
 
 DAY_MICROSECONDS = 86_400_000_000
@@ -176,6 +177,11 @@ def in_ranges(position: str, partition: str | None, ranges: Sequence[LogRange]) 
             place = And(place, EqualTo(term=partition, value=one.partition))
         found = Or(found, place)
     return found
+
+
+def read_of_log(log: PinnedLog | None) -> BooleanExpression:
+    """Rows at the positions that a plan pins of a source that is a log; every row of one that is none, or is read whole."""
+    return AlwaysTrue() if log is None or log.is_whole else in_ranges(log.position, log.partition, log.ranges)
 
 
 def before(column: str, end: date) -> BooleanExpression:
