@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from change_world import CHANGES, Accounts, make_accounts
+from change_world import CHANGES, Accounts, delivery, make_accounts
 from test_debezium import PLACE, SOURCE, VALUE
 from test_landing_changes import a_bank, tail_of
 
 from backfill_assets.extraction.change_files import Delivered, delivered
+from backfill_assets.ingestion.landed_changes import land_changes
 from backfill_assets.products.accounts import ACCOUNT_CHANGES, BANK
 from backfill_assets.products.accounts.generator import Message
+from manifests.errors import InputRefused
 
 ROW = {"account_id": 7, "owner": "o", "email": "e", "balance": "1.10", "opened_at": 1, "note": "n"}
 CHANGE: dict[str, Any] = VALUE | {"after": ROW, "source": SOURCE | {"db": "bank"}}
@@ -104,3 +106,15 @@ def test_half_a_letter_is_quarantined_and_the_rest_is_landed(accounts: Accounts)
     assert accounts.table(CHANGES).height > rows
     kept = accounts.table(accounts.platform.products.quarantine_of(ACCOUNT_CHANGES).name)
     assert set(kept["detail"]) == {"half a letter: '\\ud800'", "half a letter: '\\udfff'"}
+
+
+def test_too_many_lines_that_are_no_messages_are_told_with_their_file_and_line(
+    accounts: Accounts, tmp_path: Path
+) -> None:
+    messages = tail_of(a_bank())
+    folder = delivery(tmp_path / "two", [messages, [*messages[:2], *["no message"] * 100]])
+    with pytest.raises(InputRefused) as refused:
+        land_changes(accounts.platform, BANK.name, folder)
+    (problem,) = refused.value.problems
+    assert "a line is a JSON object (100, first in changes-00001.jsonl line 3: no message" in problem.what
+    assert "rows are counted from 0" not in problem.what

@@ -276,7 +276,7 @@ def _rejections(found: Delivered) -> Rejections:
     reasons = Rejections()
     for one in found.unreadable:
         reasons.counts[one.rule] += 1
-        reasons.first.setdefault(one.rule, FirstRow(one.row, one.detail))
+        reasons.first.setdefault(one.rule, FirstRow(one.row, one.detail, one.file))
     return reasons
 
 
