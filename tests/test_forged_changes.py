@@ -118,3 +118,30 @@ def test_too_many_lines_that_are_no_messages_are_told_with_their_file_and_line(
     (problem,) = refused.value.problems
     assert "a line is a JSON object (100, first in changes-00001.jsonl line 3: no message" in problem.what
     assert "rows are counted from 0" not in problem.what
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "fix"),
+    [
+        (
+            {"connector": "mysql"},
+            "source.connector is 'mysql' at LSN 0/16E9058",
+            "take the files of another connector out",
+        ),
+        ({"snapshot": "blocking"}, "source.snapshot is 'blocking' at LSN 0/16E9058", "as Debezium has written them"),
+    ],
+)
+def test_a_message_that_nothing_here_can_read_refuses_its_delivery(
+    accounts: Accounts, said: dict[str, Any], what: str, fix: str
+) -> None:
+    messages = tail_of(a_bank())
+    odd = Message({"account_id": 7}, CHANGE | {"source": SOURCE | {"db": "bank"} | said})
+    with pytest.raises(InputRefused) as refused:
+        accounts.land([*messages, *[odd] * 20])
+    assert len(refused.value.problems) == 5, "of many lines the first are named"
+    problem = refused.value.problems[0]
+    assert problem.what == f"changes-00000.jsonl line {len(messages) + 1}: {what}"
+    assert fix in problem.fix
+    assert accounts.table(CHANGES).is_empty()
+    accounts.land(messages)
+    assert not accounts.table(CHANGES).is_empty()

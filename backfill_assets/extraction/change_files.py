@@ -20,6 +20,7 @@ from backfill_assets.extraction.debezium import (
     MESSAGE,
     Boundary,
     Change,
+    ForeignError,
     Read,
     SaysNothing,
     UnreadableError,
@@ -329,6 +330,11 @@ def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> No
         read: Read = message_of(text)
         if isinstance(read, Change):
             _enter(found, read, number, row, begin, raw)
+    except ForeignError as error:
+        if len(found.problems) < _SHOWN:
+            what = f"{found.names[number]} line {row + 1:,}: {error.what}"
+            found.problems.append(Problem(what, error.rule, error.fix))
+        return
     except (UnreadableError, UnicodeDecodeError) as error:
         if not raw.endswith(b"\n"):
             return
