@@ -145,3 +145,22 @@ def test_a_message_that_nothing_here_can_read_refuses_its_delivery(
     assert accounts.table(CHANGES).is_empty()
     accounts.land(messages)
     assert not accounts.table(CHANGES).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [({"scale": 0, "value": "Bw=="}, "an object"), ([7], "an array"), ([], "an array")]
+)
+@pytest.mark.parametrize("of", ["row", "key before"])
+def test_a_key_of_a_column_with_parts_is_refused_by_its_place_and_not_its_value(
+    tmp_path: Path, value: Any, kind: str, of: str
+) -> None:
+    odd = ROW | {"account_id": value}
+    change = CHANGE | ({"after": odd} if of == "row" else {"op": "u", "before": odd})
+    found = read(tmp_path, change, END, key=json.dumps({"account_id": value}) if of == "row" else None)
+    (problem,) = found.problems
+    assert problem.what == f"changes.jsonl line 1: account_id of the key of public.accounts is {kind} at LSN 0/16E9058"
+    assert "a column of a key is a text, a number, true or false" in str(problem)
+    assert "decimal.handling.mode=string" in problem.fix
+    assert "Bw" not in str(problem)
+    other = change | {"source": SOURCE | {"db": "bank", "table": "notes"}}
+    assert read(tmp_path, other, END, key=None).problems == [], "of a table that is not declared nobody asks for a key"
