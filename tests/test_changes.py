@@ -10,10 +10,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import SparkRuntimeException
 
 from backfill_assets.declarations.changes import daily_state, history, renamed, state_at
 from backfill_assets.products.accounts.generator import COLUMNS, Bank
+from backfill_assets.staging.raised import words as told_of
 from backfill_assets.testing.sessions import spark_sessions
 from manifests.errors import TransformRefused
 from manifests.model import Mode
@@ -285,7 +287,8 @@ def test_numbers_that_fit_their_decimals_are_as_they_were_sent(spark: Any) -> No
 
 def test_a_text_is_read_once_by_a_reader_of_an_older_version(spark: Any) -> None:
     plan = renamed(ROW, {"email": "contact"})(one_change(spark, "{}"))._jdf.queryExecution().optimizedPlan().toString()
-    assert plan.count("from_json(") == 2  # of what was before, and of what is after
+    # of what was before, and of what is after; what refuses a row reads its text anew, as a map
+    assert plan.count("from_json(StructField(") == 2
 
 
 def test_versions_are_read_by_the_names_of_the_newest(spark: Any) -> None:
@@ -306,3 +309,87 @@ def test_versions_are_read_by_the_names_of_the_newest(spark: Any) -> None:
     for lsn in (bank.commits[20][0], bank.commits[45][0], bank.lsn):
         assert as_dict(state_at(changes, NEWEST, lsn), names) == by_bank(bank, lsn, names)
     assert date(2024, 1, 1) <= bank.commits[-1][1].date()
+
+
+def a_change(op: str = "c", lsn: int = 77, **said: Any) -> dict[str, Any]:
+    """A change of one of a few accounts."""
+    row = json.dumps({"id": 7, "note": "secret", "rate": 1.5, "is_open": True} | said)
+    return {
+        "commit_lsn": lsn,
+        "lsn": lsn,
+        "position": 1,
+        "op": op,
+        "key": json.dumps({"id": said.get("id", 7)}),
+        "before": row if op == "d" else None,
+        "after": None if op == "d" else row,
+        "committed_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "source_table": "public.few",
+        "schema_version": "1",
+    }
+
+
+FAILURES = (SparkRuntimeException, Py4JJavaError)
+"""What Spark raises of one failure, and of several side by side."""
+FEW = "id bigint, note string, rate double, is_open boolean"
+OTHER_TYPES = {
+    "object": ({"id": {"secret": 7}}, "id of the key is no bigint"),
+    "array": ({"id": [7]}, "id of the key is no bigint"),
+    "empty array": ({"id": []}, "id of the key is no bigint"),
+    "fraction": ({"id": 7.5}, "id of the key is no bigint"),
+    "whole fraction": ({"id": 7.0}, "id of the key is no bigint"),
+    "true": ({"id": True}, "id of the key is no bigint"),
+    "text": ({"id": "secret"}, "id of the key is no bigint"),
+    "beyond": ({"id": 2**63}, "id of the key is no bigint"),
+    "others": ({"rate": "secret", "is_open": 1}, "rate is no double, is_open is no boolean"),
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "name"), [*(("as it is", name) for name in OTHER_TYPES), ("renamed", "array"), ("renamed", "others")]
+)
+def test_a_value_of_another_type_is_refused_by_table_lsn_and_column_and_not_quoted(
+    spark: Any, name: str, reader: str
+) -> None:
+    said, words = OTHER_TYPES[name]
+    changes = spark.createDataFrame(
+        [tuple(a_change(**said).values())], SCHEMA.replace(" schema_v", " source_table string, schema_v")
+    )
+    row = FEW
+    if reader == "renamed":
+        changes, row = renamed(FEW, {"note": "words"})(changes), FEW.replace("note", "words")
+    with pytest.raises(FAILURES) as refused:
+        history(changes, row).collect()
+    told = told_of(refused.value)
+    assert told.startswith(
+        "SparkRuntimeException: [USER_RAISED_EXCEPTION] the change of public.few at LSN 77 does not have"
+    )
+    assert f"the change of public.few at LSN 77 does not have the types that its row declares: {words}; declare" in told
+    assert "secret" not in told, str(refused.value)
+
+
+@pytest.mark.parametrize("key", [7.0, True, "7", [7]])
+def test_a_delete_whose_key_is_of_another_type_is_refused_rather_than_that_it_ends_nothing(
+    spark: Any, key: Any
+) -> None:
+    rows = [a_change(), a_change("d", 78, id=key)]
+    changes = spark.createDataFrame(
+        [tuple(one.values()) for one in rows], SCHEMA.replace(" schema_v", " source_table string, schema_v")
+    )
+    with pytest.raises(
+        SparkRuntimeException, match=r"the change of public\.few at LSN 78 .*: id of the key is no bigint; "
+    ):
+        state_at(changes, FEW).collect()
+    changes = spark.createDataFrame(
+        [tuple(a_change(op, lsn).values()) for op, lsn in (("c", 77), ("d", 78))], changes.schema
+    )
+    assert state_at(changes, FEW).collect() == []
+
+
+def test_values_of_a_renamed_version_are_read_once_and_come_as_they_were(spark: Any) -> None:
+    schema = SCHEMA.replace(" schema_v", " source_table string, schema_v")
+    changes = spark.createDataFrame([tuple(a_change(note=None).values()), tuple(a_change("d", 78).values())], schema)
+    found = {row["op"]: row for row in renamed(FEW, {"note": "words"})(changes).collect()}
+    assert json.loads(found["c"]["after"]) == {"id": 7, "words": None, "rate": 1.5, "is_open": True}
+    assert json.loads(found["d"]["before"])["words"] == "secret"
+    assert (found["c"]["before"], found["d"]["after"]) == (None, None)
+    assert found["c"].asDict().keys() == set(changes.columns)

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from backfill_assets.extraction.debezium import Boundary, Change, SaysNothing, UnreadableError, message_of
+from backfill_assets.extraction.debezium import (
+    Boundary,
+    Change,
+    ForeignError,
+    SaysNothing,
+    UnreadableError,
+    message_of,
+)
 
 SOURCE = {
     "snapshot": "false",
@@ -106,6 +113,39 @@ def test_what_is_no_message_says_which_rule_it_breaks(rule: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         message_of(line(WRONG[rule]))
     assert rule in refused.value.rule
+
+
+@pytest.mark.parametrize("word", ["", "Last", "blocking", "none", True, False, 1, ["last"], {}, "x" * 1_000])
+@pytest.mark.parametrize("op", ["c", "r"])
+def test_an_unknown_word_of_a_snapshot_is_told_with_its_lsn(op: str, word: Any) -> None:
+    value = VALUE | {"op": op, "source": SOURCE | {"snapshot": word}}
+    with pytest.raises(ForeignError, match=r"source\.snapshot is one of false, first, ") as refused:
+        message_of(line(value))
+    assert refused.value.what.startswith("source.snapshot is ")
+    assert refused.value.what.endswith(" at LSN 0/16E9058")
+    assert len(refused.value.what) < 120
+    assert "as Debezium has written them" in refused.value.fix
+
+
+@pytest.mark.parametrize("word", ["first", "first_in_data_collection", "true", "last_in_data_collection", "last"])
+def test_the_words_of_a_snapshot_are_read(word: str) -> None:
+    found = message_of(line(VALUE | {"op": "r", "source": SOURCE | {"snapshot": word}, "transaction": None}))
+    assert isinstance(found, Change)
+    assert found.snapshot == word
+
+
+@pytest.mark.parametrize("name", ["mysql", "", 5, ["postgresql"]])
+def test_a_change_of_another_connector_is_told_with_its_lsn_if_it_has_one(name: Any) -> None:
+    for lsn, at in ((24023128, " at LSN 0/16E9058"), (None, ""), (-1, ""), (2**80, "")):
+        with pytest.raises(ForeignError, match=r"source\.connector is postgresql") as refused:
+            message_of(line(VALUE | {"source": SOURCE | {"connector": name, "lsn": lsn}}))
+        assert refused.value.what == f"source.connector is {name!r}{at}"
+    said = VALUE | {"source": SOURCE | {"connector": "postgresql"}}
+    assert (
+        message_of(line(said))
+        == message_of(line(VALUE))
+        == message_of(line(VALUE | {"source": SOURCE | {"connector": None}}))
+    )
 
 
 def test_a_truncate_names_no_row() -> None:

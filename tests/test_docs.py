@@ -1,6 +1,7 @@
 """What the pages say is so: manifests are valid, Python runs, links lead somewhere; names are those that the code has.
 
-A block is tested if the line before its fence says so: `<!-- test: manifest -->` or `<!-- test: python -->`. The Python
+A block is tested if the line before its fence says so: `<!-- test: manifest -->`, `<!-- test: python -->`, or of a message of
+Debezium `<!-- test: message -->`. The Python
 blocks of a page run in order as one module. Bash blocks are never run: their `backfill` commands and options are looked
 up. Names of files, modules, commands, events, variables and states are held against the code, in module headers, too.
 """
@@ -8,6 +9,7 @@ up. Names of files, modules, commands, events, variables and states are held aga
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -59,6 +61,7 @@ from backfill_assets.declarations.target import (
     TransformContext,
 )
 from backfill_assets.declarations.topics import Topic, TopicLimits, TopicSecurity
+from backfill_assets.extraction.debezium import Boundary, Change, message_of
 from backfill_assets.products.enforcement import PRODUCT as ENFORCEMENT
 from manifests.lifecycle import TRANSITIONS, RunState
 from manifests.merge_policy import MergePolicy
@@ -85,7 +88,7 @@ _FENCE = re.compile(r"(?P<indent> *)(?P<fence>```+|~~~+)(?P<language>[\w+-]*)")
 _MARK = re.compile(r"\s*<!--\s*test:\s*(?P<kind>[\w-]+)\s*-->\s*")
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<to>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|#")
-KINDS = {"manifest", "python"}
+KINDS = {"manifest", "message", "python"}
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ def read_page(page: Path) -> tuple[list[Block], list[tuple[int, str]]]:
 
 BLOCKS = [block for page in PAGES for block in read_page(page)[0]]
 MANIFESTS = [block for block in BLOCKS if block.tested_as == "manifest"]
+MESSAGES = [block for block in BLOCKS if block.tested_as == "message"]
 PYTHON = [block for block in BLOCKS if block.tested_as == "python"]
 LINKS = [
     (page, line, link["to"])
@@ -187,6 +191,32 @@ def test_every_mark_names_a_known_test_and_stands_before_a_block() -> None:
 @pytest.mark.parametrize("block", MANIFESTS, ids=lambda block: block.where)
 def test_a_shown_manifest_is_valid(block: Block) -> None:
     parse_manifest(block.text, where=block.where)
+
+
+def _paths(said: dict[str, Any]) -> Iterator[str]:
+    """Yield the members of a message that are explained: those of its value, and of source and transaction theirs."""
+    for name, value in said["value"].items():
+        yield from (f"{name}.{one}" for one in value) if name in {"source", "transaction"} else (name,)
+    yield from ("key",) if "key" in said else ()
+
+
+def test_the_shown_messages_are_read_and_each_of_their_members_is_explained() -> None:
+    change, end = (message_of(block.text) for block in MESSAGES)
+    assert isinstance(change, Change)
+    assert isinstance(end, Boundary)
+    assert (end.is_end, end.transaction, end.count) == (True, change.transaction, change.order)
+    assert change.previous is not None
+    assert change.previous < change.lsn < end.lsn
+    assert (change.op, change.table, change.database, change.key) == ("u", "public.accounts", "bank", {"account_id": 7})
+    assert change.was is not None
+    assert change.row is not None
+    page = MESSAGES[0].page.read_text(encoding="utf-8")
+    assert f'"2": ({", ".join(json.dumps(name) for name in change.row)}),' in page, (
+        "it has the columns of the declared version"
+    )
+    assert change.was.keys() == change.row.keys()
+    shown = {path for block in MESSAGES for path in _paths(json.loads(block.text))}
+    assert shown == _first_cells("change-data-capture.md", "| member | what it is used for |")
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in PYTHON}), ids=lambda page: page.name)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from change_world import CHANGES, Accounts, make_accounts
+from change_world import CHANGES, Accounts, delivery, make_accounts
 from test_debezium import PLACE, SOURCE, VALUE
 from test_landing_changes import a_bank, tail_of
 
 from backfill_assets.extraction.change_files import Delivered, delivered
+from backfill_assets.ingestion.landed_changes import land_changes
 from backfill_assets.products.accounts import ACCOUNT_CHANGES, BANK
 from backfill_assets.products.accounts.generator import Message
+from manifests.errors import InputRefused
 
 ROW = {"account_id": 7, "owner": "o", "email": "e", "balance": "1.10", "opened_at": 1, "note": "n"}
 CHANGE: dict[str, Any] = VALUE | {"after": ROW, "source": SOURCE | {"db": "bank"}}
@@ -104,3 +106,61 @@ def test_half_a_letter_is_quarantined_and_the_rest_is_landed(accounts: Accounts)
     assert accounts.table(CHANGES).height > rows
     kept = accounts.table(accounts.platform.products.quarantine_of(ACCOUNT_CHANGES).name)
     assert set(kept["detail"]) == {"half a letter: '\\ud800'", "half a letter: '\\udfff'"}
+
+
+def test_too_many_lines_that_are_no_messages_are_told_with_their_file_and_line(
+    accounts: Accounts, tmp_path: Path
+) -> None:
+    messages = tail_of(a_bank())
+    folder = delivery(tmp_path / "two", [messages, [*messages[:2], *["no message"] * 100]])
+    with pytest.raises(InputRefused) as refused:
+        land_changes(accounts.platform, BANK.name, folder)
+    (problem,) = refused.value.problems
+    assert "a line is a JSON object (100, first in changes-00001.jsonl line 3: no message" in problem.what
+    assert "rows are counted from 0" not in problem.what
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "fix"),
+    [
+        (
+            {"connector": "mysql"},
+            "source.connector is 'mysql' at LSN 0/16E9058",
+            "take the files of another connector out",
+        ),
+        ({"snapshot": "blocking"}, "source.snapshot is 'blocking' at LSN 0/16E9058", "as Debezium has written them"),
+    ],
+)
+def test_a_message_that_nothing_here_can_read_refuses_its_delivery(
+    accounts: Accounts, said: dict[str, Any], what: str, fix: str
+) -> None:
+    messages = tail_of(a_bank())
+    odd = Message({"account_id": 7}, CHANGE | {"source": SOURCE | {"db": "bank"} | said})
+    with pytest.raises(InputRefused) as refused:
+        accounts.land([*messages, *[odd] * 20])
+    assert len(refused.value.problems) == 5, "of many lines the first are named"
+    problem = refused.value.problems[0]
+    assert problem.what == f"changes-00000.jsonl line {len(messages) + 1}: {what}"
+    assert fix in problem.fix
+    assert accounts.table(CHANGES).is_empty()
+    accounts.land(messages)
+    assert not accounts.table(CHANGES).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [({"scale": 0, "value": "Bw=="}, "an object"), ([7], "an array"), ([], "an array")]
+)
+@pytest.mark.parametrize("of", ["row", "key before"])
+def test_a_key_of_a_column_with_parts_is_refused_by_its_place_and_not_its_value(
+    tmp_path: Path, value: Any, kind: str, of: str
+) -> None:
+    odd = ROW | {"account_id": value}
+    change = CHANGE | ({"after": odd} if of == "row" else {"op": "u", "before": odd})
+    found = read(tmp_path, change, END, key=json.dumps({"account_id": value}) if of == "row" else None)
+    (problem,) = found.problems
+    assert problem.what == f"changes.jsonl line 1: account_id of the key of public.accounts is {kind} at LSN 0/16E9058"
+    assert "a column of a key is a text, a number, true or false" in str(problem)
+    assert "decimal.handling.mode=string" in problem.fix
+    assert "Bw" not in str(problem)
+    other = change | {"source": SOURCE | {"db": "bank", "table": "notes"}}
+    assert read(tmp_path, other, END, key=None).problems == [], "of a table that is not declared nobody asks for a key"

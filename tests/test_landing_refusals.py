@@ -17,11 +17,12 @@ from backfill_assets import faults
 from backfill_assets.cli.changelogs import changelog_shown, show_changelog, tell_landed
 from backfill_assets.ingestion.landed_changes import Landed, land_changes
 from backfill_assets.ingestion.table_loads import undo_load
-from backfill_assets.planning.resolve import plan_run
+from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.products.accounts import ACCOUNT_DAILY, ACCOUNT_HISTORY, BANK
 from backfill_assets.products.accounts.generator import Message, log_facts
 from manifests.errors import InputRefused, PlanRefused
 from manifests.log_ranges import LogRange, lsn
+from manifests.plan import Plan
 from resources.lakehouse.loads import loads_of
 
 WHY: dict[str, Any] = {"accept_gap": "nobody kept the snapshot", "by": "ana"}
@@ -266,6 +267,40 @@ def test_rows_of_no_declared_version_are_named_when_they_are_landed_and_when_a_r
     with pytest.raises(PlanRefused, match=f"unknown: {columns}") as found:
         plan_run(accounts.platform, accounts.manifest("history-1", target={"table": ACCOUNT_HISTORY.name}))
     assert "land the same files again: they keep the version that they were landed as" in str(found.value)
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_a_version_beyond_the_positions_that_a_run_reads_does_not_refuse_it(
+    accounts: Accounts, deliveries: int
+) -> None:
+    units = whole(tail_of(a_bank(11)))
+    for one in (one for unit in units[20:] for one in unit):
+        if one.value and one.value.get("op") == "c":
+            one.value["after"]["mood"] = None
+    parts = [units] if deliveries == 1 else [units[:20], units[20:]]
+    for number, part in enumerate(parts):
+        accounts.land([one for unit in part for one in unit], f"part-{number}")
+    rows = accounts.table(CHANGES)
+    odd = rows.filter(pl.col("schema_version").str.starts_with("unknown"))["commit_lsn"]
+    first, last = odd.min(), odd.max()
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    assert (rows["commit_lsn"] < first).any()
+    assert (rows["commit_lsn"] > last).any()
+    days = rows["committed_at"].dt.date()
+    of = {"start": f"{days.min()}", "end": f"{days.max()}"}
+    targets: list[dict[str, Any]] = [{"table": ACCOUNT_HISTORY.name}, {"table": ACCOUNT_DAILY.name, "publishRange": of}]
+    for target in targets:
+
+        def planned(target: dict[str, Any] = target, **log: Any) -> Plan:
+            source = {"table": CHANGES, "log": {"incompleteDays": "PUBLISH", **log}}
+            return preview(accounts.platform, accounts.manifest(source=source, target=target))
+
+        assert planned(until=first).logs[0].ranges[0].until == first
+        assert planned(**{"from": last + 1}).logs[0].ranges[0].start == last + 1
+        for log in ({}, {"until": first + 1}, {"from": last}, {"from": first, "until": last + 1}):
+            with pytest.raises(PlanRefused, match="has rows of schema_version 'unknown: "):
+                planned(**log)
 
 
 # --- an end that names a later position than its commit ---------------------------------------------------------------

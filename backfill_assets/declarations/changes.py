@@ -36,6 +36,9 @@ UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92
 _MOST_STEPS = 10_000
 """So often a key may be changed before a value is sent again."""
 _STRICT = {"mode": "FAILFAST"}
+_UNREAD = "_text_that_does_not_fit"
+_LENIENT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD}
+"""How rows are read: of one whose values are of other types than are declared, its text is kept in `_UNREAD`, and it is refused with its place."""
 _EXPONENT = r"^[+-]?([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,9}))?$"
 """A decimal number as text: its digits before the point, those after it, and the power of ten, which Java writes of small ones."""
 _INSTEAD = {
@@ -46,6 +49,7 @@ _INSTEAD = {
 }
 """What a row declares instead of types whose members Spark reads as something else, or rounds, without a word."""
 _END = ("valid_to_lsn", "valid_to", "is_end_observed")
+_TABLE = "source_table"
 PLACE = ("commit_lsn", "lsn", "position")
 """The order of changes."""
 
@@ -65,7 +69,8 @@ def history(changes: DataFrame, row: str) -> DataFrame:
         it ends with one, so that it may have ended before; NULL while it holds.
 
     Times go on with the commits of a key: a commit that has an earlier time than the one before it is given the same. Spark raises an
-    error that names the row where a value was not sent, and none is known, and where a number does not fit its decimal exactly.
+    error that names the row where a value was not sent, and none is known, and where a number does not fit its decimal exactly; and one
+    that names table, LSN and columns, and no value, where a value is of another type than its column.
 
     Raises:
         TransformRefused: if a column is declared as a date or a time, or a decimal within another type.
@@ -140,17 +145,18 @@ def renamed(row: str, names: Mapping[str, str]) -> Callable[[DataFrame], DataFra
     """
 
     def read(rows: DataFrame) -> DataFrame:
+        fields = _as_sent(_fields(row))
 
         def anew(column: str) -> Column:
-            fields = _as_sent(_fields(row))
-            now = StructType([StructField(names.get(one.name, one.name), one.dataType) for one in fields])
-            # a cast gives all fields their names at once: with an expression for each, Spark would read the text for each
-            said = F.from_json(column, StructType(fields), _STRICT).cast(now)
-            written = F.to_json(said, {"ignoreNullFields": "false"})
-            return F.when(F.col(column).isNotNull(), written).alias(column)
+            said = F.col(f"_{column}")
+            now = F.struct(*(said[one.name].alias(names.get(one.name, one.name)) for one in fields))
+            written = F.when(F.col(column).isNotNull(), F.to_json(now, {"ignoreNullFields": "false"}))
+            return F.when(said[_UNREAD].isNotNull(), _of_other_types(rows, column, said, fields)).otherwise(written)
 
-        kept = {"before": anew("before"), "after": anew("after")}
-        return rows.select(*(kept.get(name, F.col(name)) for name in rows.columns))
+        # columns of their own: in one expression, Spark would read the text for each field
+        said = rows.withColumns({"_before": _read("before", fields), "_after": _read("after", fields)})
+        kept = {name: anew(name).alias(name) for name in ("before", "after")}
+        return said.select(*(kept.get(name, F.col(name)) for name in rows.columns))
 
     return read
 
@@ -200,6 +206,11 @@ def _as_sent(fields: Sequence[StructField]) -> list[StructField]:
     ]
 
 
+def _read(text: str, fields: Sequence[StructField]) -> Column:
+    """Return what a text of JSON says of some fields; where a value is of another type, the text is in `_UNREAD`."""
+    return F.from_json(text, StructType([*fields, StructField(_UNREAD, StringType())]), _LENIENT)
+
+
 def _decimal(said: Column, name: str, kind: DecimalType) -> Column:
     """Return a number that came as text as the decimal that it is, or refuse its row: one that does not fit exactly is no such decimal."""
     number = said.try_cast(kind)
@@ -221,7 +232,10 @@ def _segments(changes: DataFrame, row: str) -> DataFrame:
     """
     place = F.struct(*PLACE)
     of_key = Window.partitionBy("key").orderBy("_place", "op", "after", "before")
-    rows = changes.where(F.col("key").isNotNull()).select("key", "op", "before", "after", *PLACE, "committed_at")
+    table = [name for name in (_TABLE,) if name in changes.columns]
+    rows = changes.where(F.col("key").isNotNull()).select(
+        "key", "op", "before", "after", *PLACE, "committed_at", *table
+    )
     rows = rows.withColumn("_place", place)
     again = F.coalesce(F.lag("_place").over(of_key) == F.col("_place"), F.lit(False))
     rows = rows.withColumn("_again", again).where(~F.col("_again")).drop("_again")
@@ -277,12 +291,15 @@ def _resolved(rows: DataFrame, row: str) -> DataFrame:
     """
     fields = _fields(row)
     texts = [field.name for field in fields if isinstance(field.dataType, StringType)]
+    sent = _as_sent(fields)
     # of what was before, texts are needed
     before = StructType([field for field in fields if field.name in texts])
     rows = rows.withColumns(
         {
-            "_after": F.from_json("after", StructType(_as_sent(fields)), _STRICT),
+            "_after": _read("after", sent),
             "_before": F.from_json("before", before, _STRICT) if texts else F.lit(None),
+            # what a delete ends is told by its key alone
+            "_gone": F.when(F.col("op") == "d", _read("key", sent)),
         }
     )
     rows = _with_known(rows, texts)
@@ -301,6 +318,8 @@ def _resolved(rows: DataFrame, row: str) -> DataFrame:
             said = F.when(found.isNotNull(), found["value"]).otherwise(_lost(name))
         found_fields.append(said.alias(name))
     whole = F.when(F.col("_after").isNotNull(), F.struct(*found_fields))
+    for text, said in (("after", F.col("_after")), ("key", F.col("_gone"))):
+        whole = F.when(said[_UNREAD].isNotNull(), _of_other_types(rows, text, said, sent)).otherwise(whole)
     return rows.withColumn("_row", whole).select(
         "key", "op", "before", "after", *PLACE, "committed_at", "_place", "_row"
     )
@@ -367,6 +386,43 @@ def _under_other_keys(rows: DataFrame, texts: int) -> DataFrame | None:
 
 def _any(conditions: Sequence[Column]) -> Column:
     return reduce(lambda one, other: one | other, conditions)
+
+
+def _of_other_types(rows: DataFrame, text: str, said: Column, fields: Sequence[StructField]) -> Column:
+    """Return what refuses a change some of whose values are of other types than their columns: its place and the columns, and no value."""
+    came, key = (F.from_json(one, "map<string, string>") for one in (text, "key"))
+    columns = F.array(
+        *(
+            F.struct(
+                F.lit(one.name).alias("name"),
+                F.lit(f" is no {one.dataType.simpleString()}").alias("what"),
+                said[one.name].isNull().alias("is_null"),
+            )
+            for one in fields
+        )
+    )
+    odd = F.filter(columns, lambda one: one["is_null"] & came[one["name"]].isNotNull())
+    named = F.array_join(
+        F.transform(
+            odd,
+            lambda one: F.concat(
+                one["name"], F.when(key[one["name"]].isNotNull(), F.lit(" of the key")).otherwise(""), one["what"]
+            ),
+        ),
+        ", ",
+    )
+    words = (
+        F.lit("the change of "),
+        F.col(_TABLE) if _TABLE in rows.columns else F.lit("a row"),
+        F.lit(" at LSN "),
+        F.col("lsn").cast("string"),
+        F.lit(" does not have the types that its row declares: "),
+        F.coalesce(F.nullif(named, F.lit("")), F.lit(f"{text} is no object of JSON")),
+        F.lit(
+            "; declare the type in which the log has the column (string takes each), or take back the load that has the change"
+        ),
+    )
+    return F.raise_error(F.concat(*words))
 
 
 def _lost(name: str) -> Column:

@@ -36,16 +36,22 @@ class Quarantine(pa.DataFrameModel):
 
 @dataclass(frozen=True)
 class FirstRow:
-    """The first row of a file that breaks a rule: its number, from 0, and the offending value in words."""
+    """The first row of a file that breaks a rule: its number, from 0, and the offending value in words.
+
+    `file` is the name of one of several files of lines: its lines are told by their numbers from 1, as editors do.
+    """
 
     row: int
     detail: str
+    file: str = ""
 
-    def in_words(self, reason: str) -> str:
-        """Say it in a line; a detail that is the reason over again is left out."""
+    def in_words(self, reason: str, *, withheld: bool = False) -> str:
+        """Say it in a line; a detail that is the reason over again, or is `withheld`, is left out."""
+        where = f"{visible(self.file)} line {self.row + 1:,}" if self.file else f"row {self.row:,}"
+        if withheld or self.detail in {"", reason}:
+            return where
         detail = visible(self.detail)
-        shown = detail if len(detail) <= _DETAIL_LENGTH else f"{detail[:_DETAIL_LENGTH]}…"
-        return f"row {self.row:,}" if self.detail in {"", reason} else f"row {self.row:,}: {shown}"
+        return f"{where}: {detail if len(detail) <= _DETAIL_LENGTH else f'{detail[:_DETAIL_LENGTH]}…'}"
 
 
 @dataclass
@@ -70,12 +76,12 @@ class Rejections:
     def in_words(self, *, withheld: bool) -> str:
         """Return the most frequent reasons, each with its number of rows and its first row; without values if `withheld`."""
         told = [
-            f"{reason} ({number:,}, first in {(FirstRow(one.row, '') if withheld else one).in_words(reason)})"
+            f"{reason} ({number:,}, first in {self.first[reason].in_words(reason, withheld=withheld)})"
             for reason, number in self.counts.most_common(_SHOWN_REASONS)
-            for one in (self.first[reason],)
         ]
         more = f"; and {len(self.counts) - _SHOWN_REASONS} more reason(s)" if len(self.counts) > _SHOWN_REASONS else ""
-        return "; ".join(told) + more + "; rows are counted from 0"
+        counted = "" if all(one.file for one in self.first.values()) else "; rows are counted from 0"
+        return "; ".join(told) + more + counted
 
 
 def limit_problems(
@@ -105,9 +111,7 @@ def limit_problems(
         number = reasons.counts[rule]
         if number > share * rows:
             first = reasons.first.get(rule)
-            where = (
-                "" if first is None else f", first in {(FirstRow(first.row, '') if withheld else first).in_words(rule)}"
-            )
+            where = "" if first is None else f", first in {first.in_words(rule, withheld=withheld)}"
             problems.append(
                 Problem(
                     f"{source}: {number:,} of {rows:,} rows ({number / rows:.1%}) break the rule '{rule}'{where}",

@@ -15,18 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backfill_assets.declarations.changelogs import UPDATED, Changelog
+from backfill_assets.declarations.changelogs import Changelog
+from backfill_assets.extraction.changed_keys import earlier_key_of, key_of
 from backfill_assets.extraction.debezium import (
     MESSAGE,
     Boundary,
     Change,
+    ForeignError,
     Read,
     SaysNothing,
     UnreadableError,
     members_once,
     message_of,
 )
-from manifests.canonical import canonical_json
 from manifests.errors import InputRefused, Problem
 from manifests.log_ranges import LogIdentity, LogKind, lsn
 
@@ -329,6 +330,11 @@ def _take(found: Delivered, number: int, row: int, begin: int, raw: bytes) -> No
         read: Read = message_of(text)
         if isinstance(read, Change):
             _enter(found, read, number, row, begin, raw)
+    except ForeignError as error:
+        if len(found.problems) < _SHOWN:
+            what = f"{found.names[number]} line {row + 1:,}: {error.what}"
+            found.problems.append(Problem(what, error.rule, error.fix))
+        return
     except (UnreadableError, UnicodeDecodeError) as error:
         if not raw.endswith(b"\n"):
             return
@@ -369,46 +375,6 @@ def _enter(found: Delivered, read: Change, number: int, row: int, begin: int, ra
     elif read.order == one.first and read.previous is not None:
         # who goes on amid a transaction names a position within it: the least is that of the commit before
         one.previous = read.previous if one.previous is None else min(one.previous, read.previous)
-
-
-def key_of(changelog: Changelog, read: Change) -> str | None:
-    """Return the key of a change as canonical JSON; None where it is of no declared table, or has none.
-
-    Raises:
-        UnreadableError: if the row lacks a column of the key, or the message has another key.
-    """
-    declared = changelog.changed_table(read.table)
-    if declared is None or read.row is None:
-        return None if read.key is None else _written(read.key)
-    if missing := [name for name in declared.key if read.row.get(name) is None]:
-        raise UnreadableError("a row has the columns of its key", ", ".join(missing))
-    key = _written({name: read.row[name] for name in declared.key})
-    if read.key is not None and (said := _written(read.key)) != key:
-        raise UnreadableError("the message's key is that of its row", said[:80])
-    return key
-
-
-def earlier_key_of(changelog: Changelog, read: Change) -> str | None:
-    """Return the key that the row of an update had before, as canonical JSON; None where it has not changed, or nobody says.
-
-    Raises:
-        UnreadableError: as `key_of`.
-    """
-    declared = changelog.changed_table(read.table)
-    if declared is None or read.op != UPDATED or read.was is None:
-        return None
-    old = {name: read.was.get(name) for name in declared.key}
-    if None in old.values() or (key := _written(old)) == key_of(changelog, read):
-        return None
-    return key
-
-
-def _written(key: Mapping[str, Any]) -> str:
-    """Return a key as canonical JSON."""
-    try:
-        return canonical_json(dict(key))
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError("a key can be written as JSON", f"{type(error).__name__}: {error}"[:80]) from None
 
 
 def _once(found: Delivered, lines: dict[Any, Line], place: Any, line: Line, where: str) -> None:

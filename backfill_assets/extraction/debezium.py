@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from manifests.log_ranges import lsn as lsn_in_words
+
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -29,6 +31,17 @@ TRUNCATE = "t"
 MESSAGE = "m"
 """A message that a program has written into the log: part of a transaction, and no change of a row."""
 _NO_ROW = (TRUNCATE, MESSAGE)
+_CONNECTOR = "postgresql"
+_SNAPSHOT_WORDS = (
+    "false",
+    "first",
+    "first_in_data_collection",
+    "true",
+    "last_in_data_collection",
+    "last",
+    "incremental",
+)
+"""What `source.snapshot` says of a change (the first of them), or of a read."""
 
 
 class UnreadableError(Exception):
@@ -38,6 +51,18 @@ class UnreadableError(Exception):
         """Say which rule it breaks."""
         super().__init__(rule, detail)
         self.rule, self.detail = rule, detail
+
+
+class ForeignError(UnreadableError):
+    """A message says that it is of something that nothing here can read: what it means nobody knows, so its whole delivery is refused.
+
+    `what` says what it says and at which LSN, `fix` what to do.
+    """
+
+    def __init__(self, what: str, rule: str, fix: str) -> None:
+        """Say what it says, which rule that breaks, and what to do."""
+        super().__init__(rule, what)
+        self.what, self.fix = what, fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +127,7 @@ def message_of(line: str) -> Read:
 
     Raises:
         UnreadableError: if it is no message of Debezium.
+        ForeignError: if it is one, of another database than PostgreSQL or of a snapshot of an unknown kind.
     """
     parts = _members(line, 0)
     if parts is None:
@@ -136,8 +162,8 @@ def _change(text: str, parts: Mapping[str, _Part], key: Mapping[str, Any] | None
         raise UnreadableError("op is one of " + ", ".join(_OPS), str(op)[:80])
     if not isinstance(source, Mapping):
         raise UnreadableError("a change has a source", str(source)[:80])
+    snapshot = _snapshot(source)
     lsn, sequence = _lsn(source.get("lsn"), "source.lsn"), _sequence(source.get("sequence"))
-    snapshot = str(source.get("snapshot") or "false")
     if op == "r":
         if snapshot in {"false", "incremental"}:
             raise UnreadableError(
@@ -193,6 +219,31 @@ def _table(op: str, source: Mapping[str, Any]) -> str:
     if op != MESSAGE and not all(isinstance(name, str) and name for name in names):
         raise UnreadableError("source names the table: schema and table", str(names)[:80])
     return ".".join(map(str, names))
+
+
+def _snapshot(source: Mapping[str, Any]) -> str:
+    """Return what a source says of its place in a snapshot; `false` where it says nothing.
+
+    Raises:
+        ForeignError: if it says something that no connector of PostgreSQL says, or is another connector's.
+    """
+    position = source.get("lsn")
+    at = f" at LSN {lsn_in_words(position)}" if type(position) is int and 0 <= position <= _LAST_POSITION else ""
+    connector, said = source.get("connector"), source.get("snapshot")
+    if connector not in (None, _CONNECTOR):
+        raise ForeignError(
+            f"source.connector is {connector!r:.80}{at}",
+            f"a log of changes is PostgreSQL's: source.connector is {_CONNECTOR}",
+            "take the files of another connector out of the folder: their positions and transactions are read otherwise",
+        )
+    if said is not None and said not in _SNAPSHOT_WORDS:
+        raise ForeignError(
+            f"source.snapshot is {said!r:.80}{at}",
+            f"source.snapshot is one of {', '.join(_SNAPSHOT_WORDS)}",
+            "deliver the messages as Debezium has written them (up to version 3.6), without a transform that rewrites source: by this word a"
+            " snapshot is told from a change, and its last row from the others",
+        )
+    return said or _SNAPSHOT_WORDS[0]
 
 
 def _database(source: Mapping[str, Any]) -> str | None:

@@ -30,12 +30,11 @@ from backfill_assets.extraction.change_files import (
     LogFacts,
     Snapshot,
     delivered,
-    earlier_key_of,
     facts_of,
     in_order,
     is_of_a_row,
-    key_of,
 )
+from backfill_assets.extraction.changed_keys import earlier_key_of, key_of
 from backfill_assets.extraction.debezium import Change, message_of
 from backfill_assets.ingestion.change_ranges import Piece, ToLand, to_land
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
@@ -275,7 +274,7 @@ def _rejections(found: Delivered) -> Rejections:
     reasons = Rejections()
     for one in found.unreadable:
         reasons.counts[one.rule] += 1
-        reasons.first.setdefault(one.rule, FirstRow(one.row, one.detail))
+        reasons.first.setdefault(one.rule, FirstRow(one.row, one.detail, one.file))
     return reasons
 
 

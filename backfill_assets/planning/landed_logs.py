@@ -57,26 +57,36 @@ def found_logs(
     }
 
 
+def positions_asked(
+    platform: Platform, target: TargetTable, manifest: RunManifest, state: SourceState
+) -> BooleanExpression | None:
+    """Return a filter of the rows of the first source at the positions that a manifest names; None where it names none, or it is no log.
+
+    Raises:
+        EnvironmentRefused: as `found_logs`.
+    """
+    asked, table = manifest.source.log, log_tables(platform, target).get(target.source)
+    if table is None or asked is None or not asked.names_positions:
+        return None
+    found, _ = _landed(platform, table, state, asked, target.every_source[target.source])
+    if found.log is None:
+        return None  # refused: which positions they are cannot be told
+    return in_ranges(found.position, found.partition, wanted_ranges(asked, found))
+
+
 def _found(
     platform: Platform, table: InputTable, state: SourceState, asked: SourceLog | None, time_column: str
 ) -> FoundLog:
-    place, snapshot_id = table.log, state.snapshot_id
+    place = table.log
     assert place is not None
-    landed_in = platform.lakehouse.table(table.name)
-    loads = landed_loads(landed_in, snapshot_id)
-    others = tuple(platform.lakehouse.other_changes(table.name, snapshot_id))
-    landed = {one.load_id: one.landed for one in loads}
-    found = FoundLog(table.name, place.position, place.partition, landed, others, place.lateness)
-    found = replace(found, taken_back=taken_back(landed_in, snapshot_id))
+    found, rows = _landed(platform, table, state, asked, time_column)
     if time_column:
-        found = replace(found, untimed=platform.lakehouse.nulls_in(table.name, snapshot_id, time_column))
+        found = replace(found, untimed=platform.lakehouse.nulls_in(table.name, state.snapshot_id, time_column))
     if found.log is None:
-        return found  # refused: which positions they are cannot be told
-    rows = _Rows(platform, table.name, snapshot_id, place, place.time or time_column)
-    found = _with_instants(rows, found, asked)
+        return found
     pin = pin_of_log(asked, found)
     if pin is not None and not pin.is_whole:
-        found = replace(found, read=platform.lakehouse.files_of_log(pin, time_column, snapshot_id))
+        found = replace(found, read=platform.lakehouse.files_of_log(pin, time_column, state.snapshot_id))
     if place.lateness is None:
         return found
     wanted = wanted_ranges(asked, found)
@@ -85,17 +95,30 @@ def _found(
     last = dict.fromkeys((one.partition for one in found.ranges), None) | {
         partition: None if at is None else min(at, state.committed_at) for partition, at in last.items()
     }
-    batch = _batch(landed, wanted, first_positions(asked, found))
+    batch = _batch(found.landed, wanted, first_positions(asked, found))
     return replace(found, last=last, false_times=false, batch=batch)
 
 
-def _with_instants(rows: _Rows, found: FoundLog, asked: SourceLog | None) -> FoundLog:
-    """Return what is known of a log with the positions that the instants of a manifest stand for."""
+def _landed(
+    platform: Platform, table: InputTable, state: SourceState, asked: SourceLog | None, time_column: str
+) -> tuple[FoundLog, _Rows]:
+    """Return what was landed of a log, with the positions that instants of a manifest stand for, and its rows."""
+    place, snapshot_id = table.log, state.snapshot_id
+    assert place is not None
+    landed_in = platform.lakehouse.table(table.name)
+    loads = landed_loads(landed_in, snapshot_id)
+    others = tuple(platform.lakehouse.other_changes(table.name, snapshot_id))
+    landed = {one.load_id: one.landed for one in loads}
+    found = FoundLog(table.name, place.position, place.partition, landed, others, place.lateness)
+    found = replace(found, taken_back=taken_back(landed_in, snapshot_id))
+    rows = _Rows(platform, table.name, snapshot_id, place, place.time or time_column)
+    if found.log is None:
+        return found, rows  # refused: which positions they are cannot be told
     if asked is not None and asked.from_time is not None:
         found = replace(found, from_time=rows.positions_at(asked.from_time, found.ranges))
     if asked is not None and asked.until_time is not None:
         found = replace(found, until_time=rows.positions_at(asked.until_time, found.ranges))
-    return found
+    return found, rows
 
 
 def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange], begins: Mapping[int, int]) -> datetime | None:

@@ -1,6 +1,6 @@
 """Versions of a source's rows that no reader knows: refused when a run is planned, before anything is read by the wrong one.
 
-Put here which versions the files of a read have. What a team declares of them is `declarations.source_tables`'.
+Put here which versions the files of a read have; of a log of which a manifest names positions, the rows at these. What a team declares of them is `declarations.source_tables`'.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 
 from backfill_assets.declarations.changelogs import UNKNOWN_VERSION
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.landed_logs import positions_asked
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceState
@@ -26,7 +27,7 @@ _SHOWN = 10
 def require_known_versions(
     platform: Platform, target: TargetTable, manifest: RunManifest, states: Mapping[str, SourceState], warm_up: int
 ) -> None:
-    """Refuse to read files with rows of a version that the target declares no reader for.
+    """Refuse to read files with rows of a version that the target declares no reader for; of a log, rows at positions that are read.
 
     Raises:
         PlanRefused: naming each version, and a file that has it.
@@ -37,7 +38,12 @@ def require_known_versions(
         if readers is None:
             continue
         place = _read(target, table, state, manifest, warm_up)
-        found = platform.lakehouse.values_in(table, state.snapshot_id, readers.column, place)
+        at = positions_asked(platform, target, manifest, state) if table == target.source else None
+        of = table, state.snapshot_id, readers.column
+        found = platform.lakehouse.values_in(*of, place if at is None else And(place, at))
+        if at is not None and not found.keys() <= readers.by_version.keys():
+            # a file of which a part is read may have such rows elsewhere: only now is it worth looking
+            found = platform.lakehouse.values_in(*of, And(place, at), of_rows=True)
         unknown = {value: file for value, file in found.items() if value not in readers.by_version}
         for value, file in sorted(unknown.items(), key=str)[:_SHOWN]:
             problems.append(

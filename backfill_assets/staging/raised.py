@@ -37,6 +37,8 @@ PLACE, TRACEBACK = "raised_at", "traceback"
 _OF_THE_PLATFORM = frozenset({RAISED, PLACE, TRACEBACK, "exceptions", "sample", "slices", "unlisted", "violations"})
 """What the details of a verdict have of a Finding besides its own."""
 _LINE = 300
+_SEVERAL = "[STAGE_MATERIALIZATION_MULTIPLE_FAILURES]"
+"""What Spark says where parts of one job fail side by side: each failure has a line of its own, with its number."""
 Done = TypeVar("Done")
 
 
@@ -59,6 +61,8 @@ def _kind_and_line(error: BaseException) -> str:
     if isinstance(error, NotAFindingError):
         return str(error)[:_LINE]
     lines = [line.strip().lstrip(": ") for line in words_of(error).strip().splitlines()] or [""]
+    if any(_SEVERAL in line for line in lines) and (first := next((one for one in lines if one.startswith("1. ")), "")):
+        return first.removeprefix("1. ")[:_LINE]
     line = lines[1] if isinstance(error, Py4JJavaError) and len(lines) > 1 else lines[0]
     return f"{type(error).__name__}: {line[:_LINE]}"
 

@@ -313,9 +313,11 @@ class Questions(Tables):
         """Return the days, in a column of dates, of rows in files that one of two snapshots has and the other has not."""
         return reads.values_of_other_files(self.table(name), before, now, column)
 
-    def values_in(self, name: str, snapshot_id: int, column: str, row_filter: BooleanExpression) -> dict[Any, str]:
-        """Return the values of a column of text or integers in the files of a read, each with a file that has it; NULL as None."""
-        return reads.values_in(self.table(name), snapshot_id, column, row_filter)
+    def values_in(
+        self, name: str, snapshot_id: int, column: str, row_filter: BooleanExpression, *, of_rows: bool = False
+    ) -> dict[Any, str]:
+        """Return the values of a column of text or integers in the files of a read, or in its rows, each with a file; NULL as None."""
+        return reads.values_in(self.table(name), snapshot_id, column, row_filter, of_rows=of_rows)
 
     def has_value(self, name: str, column: str, value: str) -> bool:
         """Tell whether a row of a table, as it is now, has a value in a column of text."""

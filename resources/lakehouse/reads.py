@@ -226,11 +226,18 @@ def values_of_other_files(table: Table, before: int, now: int, column: str) -> s
 
 
 def values_in(
-    table: Table, snapshot_id: int, column: str, row_filter: BooleanExpression, schema_id: int | None = None
+    table: Table,
+    snapshot_id: int,
+    column: str,
+    row_filter: BooleanExpression,
+    schema_id: int | None = None,
+    *,
+    of_rows: bool = False,
 ) -> dict[Any, str]:
     """Return the values of a column of text or integers in the files of a read, each with a file that has it; NULL as None.
 
-    A file is opened only where its bounds do not say that all of its rows have one value.
+    A file is opened only where its bounds do not say that all of its rows have one value. With `of_rows` each one is, and only
+    rows that pass the filter count.
 
     Raises:
         EnvironmentRefused: if one of its files cannot be read.
@@ -242,12 +249,13 @@ def values_in(
     with readable_metadata(table, snapshot):
         tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot_id).plan_files())
     for task in tasks:
-        value = _only_value(task.file, field)
+        value = None if of_rows else _only_value(task.file, field)
         if value is not None:
             found.setdefault(value, task.file.file_path)
             continue
         with readable_rows(table):
-            rows = ArrowScan(table.metadata, table.io, schema.select(column), AlwaysTrue()).to_table([task])
+            counted = row_filter if of_rows else AlwaysTrue()
+            rows = ArrowScan(table.metadata, table.io, schema.select(column), counted).to_table([task])
         for one in rows[column].unique().to_pylist():
             found.setdefault(one, task.file.file_path)
     return found
