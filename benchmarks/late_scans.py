@@ -58,7 +58,7 @@ LOG = ba.InputTable(
     "Records of the topic of scans, as they came.",
     ba.TimedTopicRecord,
     ("team:parcels",),
-    log=replace(ba.TOPIC_PLACE, lateness=ba.Lateness(disorder=LATEST), time="event_time"),
+    log=replace(ba.TOPIC_PLACE, lateness=ba.Lateness(disorder=LATEST), time="record_time"),
 )
 TARGET = ba.TargetTable(
     name=SCANS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from manifests.log_ranges import LogRange
@@ -46,17 +46,17 @@ class Lateness:
             batch: until when a load was asked to land, if all that it brought is read.
         """
         if self.watermark is Watermark.BY_BATCH:
-            return None if batch is None else batch - self.disorder
+            return None if batch is None else _before(batch, self.disorder)
         known = [one for one in last.values() if one is not None]
         if not known:
             return None
         newest = max(known)
         if self.watermark is Watermark.BY_TIME:
-            return newest - self.disorder
+            return _before(newest, self.disorder)
         idle = self.idle
         counted = [one for one in last.values() if idle is None or (one is not None and newest - one <= idle)]
         behind = [one for one in counted if one is not None]
-        return None if len(behind) < len(counted) else min(behind) - self.disorder
+        return None if len(behind) < len(counted) else _before(min(behind), self.disorder)
 
     def describe(self) -> str:
         """Say the declaration in words."""
@@ -100,7 +100,7 @@ def last_times(
         known = [(one.start, at, one) for one, at in stretches if one.partition == partition and at is not None]
         while known:
             begins, at, stretch = max(known, key=lambda one: one[1])
-            behind = [time for start, time, _ in known if start > begins and time < at - disorder]
+            behind = [time for start, time, _ in known if start > begins and time < _before(at, disorder)]
             if not behind:
                 break
             false.append(FalseTime(stretch, at, min(behind)))
@@ -111,4 +111,10 @@ def last_times(
 
 def last_complete_day(complete_before: datetime) -> date:
     """Return the last day of UTC that is over before an instant."""
-    return complete_before.date() - timedelta(days=1)
+    return _before(complete_before, timedelta(days=1)).date()
+
+
+def _before(instant: datetime, time: timedelta) -> datetime:
+    """Return the instant so much before another; the first one that there is where there is none before it."""
+    first = datetime.min.replace(tzinfo=UTC)
+    return instant - time if instant - first >= time else first

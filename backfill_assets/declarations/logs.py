@@ -12,6 +12,9 @@ from backfill_assets.declarations.arguments import said_at_once
 from manifests.lateness import Lateness
 from manifests.log_ranges import LogKind
 
+OWN_TIMES = {LogKind.KAFKA: "record_time", LogKind.CHANGELOG: "committed_at"}
+"""The column whose times a landing keeps of each range that it brings: of another one, files say what they have."""
+
 
 @said_at_once
 @dataclass(frozen=True)

@@ -391,6 +391,8 @@ def _columns(
     }
     if event_time is not None:
         columns[event_times.COLUMN] = _event_times(event_time, batch, headers, times, where)
+    elif event_times.COLUMN in kinds.names:  # records are read again as they came
+        columns[event_times.COLUMN] = arrow.nulls(count, kinds.field(event_times.COLUMN).type)
     rows = arrow.table([columns[name] for name in kinds.names], names=kinds.names).cast(kinds)
     size = sum(columns[name].nbytes for name in ("record_key", "record_value", "record_headers"))
     return rows, [at for at in times if at is not None], size

@@ -157,7 +157,7 @@ def _resolved(
     `of_table` are the loads of an archive that is a table of a log: what has no record in their ranges is none that counts.
     `taken_back` are the offsets that were landed, or accepted as lost, with loads that were taken back, and are not there again.
     """
-    log = loads[-1].landed.log if loads else _asked(platform, topic)
+    log, partitions = (loads[-1].landed.log, ()) if loads else _asked(platform, topic)
     ranges = [one for file in files for one in file.ranges]
     said = [*problems, *_twice(files), *_of_other_logs(log, of_table)]
     landed = landed_ranges(loads)
@@ -170,13 +170,18 @@ def _resolved(
     if not accepts_gap:
         said += map(_gap, gap)
         gap = ()
-    return Resolved(log, missing, there, gap if missing else (), (), False, tuple(said))
+    # a partition of which the archive has nothing is one of the log all the same
+    begins = dict.fromkeys(partitions, 0) | {
+        one.range.partition: one.range.start for load in of_table for one in load.landed.ranges
+    }
+    return Resolved(log, missing, there, gap if missing else (), (), False, tuple(said), begins)
 
 
-def _asked(platform: Platform, topic: Topic) -> LogIdentity:
-    """Return which log the topic is, by its brokers: nothing of it is landed that would say so."""
+def _asked(platform: Platform, topic: Topic) -> tuple[LogIdentity, tuple[int, ...]]:
+    """Return which log the topic is, and its partitions, by its brokers: nothing of it is landed that would say so."""
     with Brokers(topic, platform.settings.of_topic(topic.name)) as brokers:
-        return brokers.state().log
+        state = brokers.state()
+        return state.log, tuple(state.partitions)
 
 
 def _of_other_logs(log: LogIdentity, of_table: Sequence[LandedLoad]) -> Iterator[Problem]:
@@ -237,7 +242,9 @@ def _copied(
             [Problem(f"{one.chunk}: {one.untimed}", event_times.RULE, event_times.FIX) for one in untimed]
         )
     faults.reach("landing.read")
-    landed = LandedLog(log, tuple(_landed(one, done) for one in missing), resolved.gap)
+    there = {one.partition for one in missing} | {one.range.partition for load in loads for one in load.landed.ranges}
+    others = [LandedRange(LogRange(one, at, at), 0) for one, at in resolved.begins.items() if one not in there]
+    landed = LandedLog(log, (*(_landed(one, done) for one in missing), *others), resolved.gap)
     said = {REASON_PROPERTY: reason} if resolved.gap else {}
     paths = [path for one in done for path in one.files]
     source = f"archive {Path(place).name or place}"

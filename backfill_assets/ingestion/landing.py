@@ -203,7 +203,7 @@ class _Landing:
         there = self._resolved.there
         if not there:
             return None
-        read = self._read(self._tasks(there, "", 1 << 60))
+        read = self._read(self._tasks(there, "", 1 << 60), is_proof=True)
         files = [path for one in read for path in one.files]
         table = self._platform.lakehouse.table(self._topic.table)
         try:
@@ -246,8 +246,8 @@ class _Landing:
         readers = max(1, min(pieces, limits.readers or pieces, tasks_at_once(spark)))
         return Pace(limits.records_per_second / readers, limits.bytes_per_second / readers)
 
-    def _read(self, tasks: Sequence[tuple[RangeTask, int]]) -> list[RangeRead]:
-        """Have workers read, and keep the table meanwhile.
+    def _read(self, tasks: Sequence[tuple[RangeTask, int]], *, is_proof: bool = False) -> list[RangeRead]:
+        """Have workers read, and keep the table meanwhile; as `is_proof`, records as they came, without what is read from them.
 
         Raises:
             ExtractionRefused: if a range could not be read, for each that could not; or if the topic is another one by now.
@@ -255,9 +255,8 @@ class _Landing:
         topic = self._topic
         schema = self._platform.lakehouse.table(topic.table).schema().model_dump_json()
         silence, pace = float(topic.limits.silence_seconds), self._pace(len(tasks))
-        read = partial(
-            read_ranges, self._brokers.client, topic.topic, schema, silence, pace, event_time=topic.event_time
-        )
+        event_time = None if is_proof else topic.event_time
+        read = partial(read_ranges, self._brokers.client, topic.topic, schema, silence, pace, event_time=event_time)
         work: _READ = ChunkWork(read, RangeTask, RangeRead | RangeFailed)
         done = kept_while(
             self._held, partial(self._platform.workers.do, Mode.BACKFILL, work, tasks, topic.limits.readers)

@@ -13,14 +13,14 @@ from datetime import datetime
 import polars as pl
 from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual
 
-from backfill_assets.declarations.logs import LogPlace
+from backfill_assets.declarations.logs import OWN_TIMES, LogPlace
 from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from manifests.facts import SourceState
 from manifests.lateness import last_times
 from manifests.log_pins import FoundLog, first_positions, pin_of_log, wanted_ranges
-from manifests.log_ranges import LandedLog, LogRange, without
+from manifests.log_ranges import LandedLog, LandedRange, LogRange, without
 from manifests.model import RunManifest
 from manifests.source_pins import SourceLog
 from resources.lakehouse.facade import in_ranges
@@ -141,15 +141,19 @@ def _batch(landed: Mapping[str, LandedLog], wanted: Sequence[LogRange], begins: 
 
 
 def _stretches(rows: _Rows, found: FoundLog, wanted: Sequence[LogRange]) -> Iterator[tuple[LogRange, datetime | None]]:
-    """Yield what is read of each load with its greatest time: as the load says, or where a part of it is left out, as its rows do."""
+    """Yield what is read of each load with its greatest time: as the load says, or where it says nothing of that column, or a part of it is left out, as its rows do."""
     parts: list[LogRange] = []
+    whole: list[LandedRange] = []
     for load in found.landed.values():
         for one in load.ranges:
-            left_out = without([one.range], wanted)
-            if left_out:
+            if left_out := without([one.range], wanted):
                 parts += without([one.range], left_out)
             else:
-                yield one.range, one.last_time
+                whole.append(one)
+    if rows.are_timed_by_loads:
+        yield from ((one.range, one.last_time) for one in whole)
+    else:
+        parts += [one.range for one in whole]
     yield from rows.last_times(parts).items()
 
 
@@ -157,9 +161,10 @@ class _Rows:
     """The places and times of a log table's rows at a snapshot; memory is one file's."""
 
     def __init__(self, platform: Platform, table: str, snapshot_id: int, place: LogPlace, time_column: str) -> None:
-        self._batches = platform.lakehouse.batches
+        self._lakehouse = platform.lakehouse
         self._of = table, snapshot_id
         self._place, self._time = place, time_column
+        self.are_timed_by_loads = time_column == OWN_TIMES[place.kind]
 
     def positions_at(self, instant: datetime, landed: Sequence[LogRange]) -> dict[int, int]:
         """Return by partition the first position with a row of an instant or later; where there is none, the end of what was landed."""
@@ -175,11 +180,13 @@ class _Rows:
 
     def last_times(self, ranges: Sequence[LogRange]) -> dict[LogRange, datetime | None]:
         """Return the greatest time of the rows in each of some ranges; None of one without such a row."""
-        found: dict[LogRange, datetime | None] = dict.fromkeys(ranges)
         if not ranges:
-            return found
-        for frame in self._frames(in_ranges(self._place.position, self._place.partition, ranges)):
-            for one in ranges:
+            return {}
+        place = self._place.position, self._place.partition
+        found, asked = self._lakehouse.last_times(*self._of, place, self._time, ranges)
+        found |= dict.fromkeys(asked)
+        for frame in self._frames(in_ranges(*place, asked)) if asked else ():
+            for one in asked:
                 inside = pl.col("position").is_between(one.start, one.until - 1)
                 newest = frame.filter((pl.col("partition") == one.partition) & inside)["at"].max()
                 if isinstance(newest, datetime):
@@ -190,7 +197,7 @@ class _Rows:
     def _frames(self, row_filter: BooleanExpression) -> Iterator[pl.DataFrame]:
         place = self._place
         columns = [*place.columns, self._time]
-        for batch in self._batches(*self._of, row_filter, columns):
+        for batch in self._lakehouse.batches(*self._of, row_filter, columns):
             frame = pl.from_arrow(batch)
             assert isinstance(frame, pl.DataFrame)
             yield frame.select(

@@ -25,7 +25,9 @@ from pyiceberg.types import (
     IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
+    StructType,
 )
 
 from manifests.errors import Problem
@@ -138,9 +140,9 @@ def _changed(update: UpdateSchema, own: NestedField, wanted: NestedField) -> Non
     """Put into an update what becomes of one column that the table has."""
     if isinstance(own.field_type, ListType) and isinstance(wanted.field_type, ListType):
         inner = own.field_type.element_type, wanted.field_type.element_type
-        if type_words(inner[0]) != type_words(inner[1]):
+        if _words(inner[0]) != _words(inner[1]):
             update.update_column((own.name, "element"), field_type=inner[1])
-    elif type_words(own.field_type) != type_words(wanted.field_type):
+    elif _words(own.field_type) != _words(wanted.field_type):
         update.update_column((own.name,), field_type=wanted.field_type)
     if (own.doc or "") != (wanted.doc or ""):
         update.update_column((own.name,), doc=wanted.doc or "")
@@ -175,12 +177,32 @@ def _refused(changes: Sequence[ColumnChange]) -> bool:
     return any(one.problem is not None for one in changes)
 
 
+def _words(kind: IcebergType) -> str:
+    """Return a type in words, with the members of structures that it requires: what is written here requires none."""
+    required = _required(kind)
+    return f"{type_words(kind)} (required: {', '.join(required)})" if required else type_words(kind)
+
+
+def _required(kind: IcebergType, within: str = "") -> list[str]:
+    """Return the members of structures that a type requires, by name."""
+    if isinstance(kind, ListType):
+        inner = [("element", False, kind.element_type)]
+    elif isinstance(kind, MapType):
+        inner = [("key", False, kind.key_type), ("value", False, kind.value_type)]
+    elif isinstance(kind, StructType):
+        inner = [(one.name, one.required, one.field_type) for one in kind.fields]
+    else:
+        return []
+    found = [f"{within}{name}" for name, is_required, _ in inner if is_required]
+    return found + [one for name, _, own in inner for one in _required(own, f"{within}{name}.")]
+
+
 # --- one column -------------------------------------------------------------------------------------------------------
 
 
 def _of_one(table: Table, own: NestedField, wanted: NestedField, declared: DeclaredColumns) -> list[ColumnChange]:
     """Return what differs between a column of a table and its declaration."""
-    found, was, becomes = [], type_words(own.field_type), type_words(wanted.field_type)
+    found, was, becomes = [], _words(own.field_type), _words(wanted.field_type)
     if own.name != wanted.name:
         found.append(_of_name(table, own, wanted, declared))
     if was != becomes:
@@ -215,7 +237,7 @@ def _of_name(table: Table, own: NestedField, wanted: NestedField, declared: Decl
 
 
 def _of_type(table: Table, own: NestedField, wanted: NestedField) -> ColumnChange:
-    was, becomes = type_words(own.field_type), type_words(wanted.field_type)
+    was, becomes = _words(own.field_type), _words(wanted.field_type)
     if widens(own.field_type, wanted.field_type):
         readers = f"values stay what they are; readers get them as {becomes}"
         return ColumnChange(Change.WIDEN, wanted.name, was, becomes, readers)
@@ -245,7 +267,7 @@ def _of_identity(table: Table, own: NestedField, wanted: NestedField) -> ColumnC
 
 
 def _added(table: Table, wanted: NestedField, declared: DeclaredColumns) -> list[ColumnChange]:
-    becomes, readers = type_words(wanted.field_type), "NULL in every row that is there, until a run has filled it"
+    becomes, readers = _words(wanted.field_type), "NULL in every row that is there, until a run has filled it"
     if (taken := _taken(table, wanted.name, None)) is not None:
         return [ColumnChange(Change.REUSE, wanted.name, "nothing", becomes, "would break", taken)]
     if wanted.name not in declared.may_be_null and table.current_snapshot() is not None:
@@ -261,10 +283,10 @@ def _added(table: Table, wanted: NestedField, declared: DeclaredColumns) -> list
 def _removed(
     table: Table, own: NestedField, declared: DeclaredColumns, fields: Mapping[str, NestedField]
 ) -> ColumnChange:
-    was = type_words(own.field_type)
+    was = _words(own.field_type)
     new = [one for one in declared.schema.fields if one.name not in fields]
     likely = next(
-        (one.name for one in new if type_words(one.field_type) == was or widens(own.field_type, one.field_type)), ""
+        (one.name for one in new if _words(one.field_type) == was or widens(own.field_type, one.field_type)), ""
     )
     fix = "declare it in the model again"
     if likely:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -16,13 +16,14 @@ from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import DateType, StringType, TimestamptzType
+from pyiceberg.types import DateType, StringType
 
-from manifests.chunks import EVER
 from manifests.division import Division
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
+from manifests.log_ranges import LogRange
 from resources.lakehouse.containment import in_words, instants_of, reaching_out
+from resources.lakehouse.file_times import last_times_of_ranges, no_bounds, nulls_of_file, times_of_file
 from resources.lakehouse.live_files import data_files_in, files_and_deletes, files_at, live_files, pinned_snapshot
 from resources.lakehouse.loads import DATA_VERSION_PROPERTY, LOAD_PROPERTY, UNDOES_PROPERTY
 from resources.lakehouse.metadata import (
@@ -31,7 +32,6 @@ from resources.lakehouse.metadata import (
     count_said,
     readable_bounds,
     readable_metadata,
-    wrong_type,
 )
 from resources.lakehouse.parts import NO_PART, part_of_file
 from resources.lakehouse.scopes import Scope, span_of
@@ -53,23 +53,28 @@ def source_state(table: Table, name: str, time_column: str, snapshot_id: int | N
 def source_files(
     table: Table, time_column: str, snapshot: Snapshot, row_filter: BooleanExpression
 ) -> tuple[SourceFile, ...]:
-    """Return the files of a source at a snapshot that may hold rows of a filter.
+    """Return the files of a source at a snapshot that may hold rows of a filter; none of those whose rows have no time.
 
     Raises:
         InputRefused: if rows of the table are deleted by their values.
     """
-    found = []
-    for file, _ in files_and_deletes(table, snapshot, row_filter):
-        low, high = _instants(table, file, time_column)
-        found.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
-    return tuple(found)
+    described = (_source_file(table, file, time_column) for file, _ in files_and_deletes(table, snapshot, row_filter))
+    return tuple(one for one in described if one is not None)
 
 
 def nulls_in(table: Table, snapshot_id: int, column: str) -> int:
     """Return how many rows at a snapshot have NULL in a column, by what files say of themselves; of one that says nothing, none."""
-    of = column_of(table, column).field_id
+    field = column_of(table, column)
     files = files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue())
-    return sum((file.null_value_counts or {}).get(of, 0) for file, _ in files)
+    return sum(nulls_of_file(table, file, field) for file, _ in files)
+
+
+def last_times(
+    table: Table, snapshot_id: int, place: tuple[str, str | None], column: str, ranges: Sequence[LogRange]
+) -> tuple[dict[LogRange, datetime | None], list[LogRange]]:
+    """Return the last instants at positions of a log, and the ranges of which files do not tell; see `file_times.last_times_of_ranges`."""
+    files = (file for file, _ in files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue()))
+    return last_times_of_ranges(table, files, place, column, ranges)
 
 
 def files_after(table: Table, time_column: str, snapshot_id: int, after: date) -> list[SourceFile]:
@@ -77,8 +82,9 @@ def files_after(table: Table, time_column: str, snapshot_id: int, after: date) -
     end = after if isinstance(after, datetime) else datetime.combine(after, time.min, UTC)
     found = []
     for file, _ in files_and_deletes(table, pinned_snapshot(table, snapshot_id), AlwaysTrue()):
-        low, high = _instants(table, file, time_column)
-        if high > end:
+        times = times_of_file(table, file, time_column)
+        if times is not None and times[1] > end:
+            low, high = times
             found.append(SourceFile(file.record_count, file.file_size_in_bytes, low.date(), high.date()))
     return found
 
@@ -111,8 +117,8 @@ def files_added(table: Table, time_column: str, since: int, until: int) -> list[
         for key, file in with_deletes(pinned_snapshot(table, until)).items()
         if key not in known and (len(key) > 1 or file.file_path not in parted)
     ]
-    bounds = [(file, *_instants(table, file, time_column)) for file in new]
-    return [SourceFile(one.record_count, one.file_size_in_bytes, low.date(), high.date()) for one, low, high in bounds]
+    described = (_source_file(table, file, time_column) for file in new)
+    return [one for one in described if one is not None]
 
 
 def _parted(table: Table, known: set[str], until: int) -> set[str]:
@@ -259,7 +265,7 @@ def file_rows_by_chunk(
     starts = sorted(times)
     lasts = [next(iter(times[start].values()))[1].last for start in starts]
     for file in live_files(table, snapshot, whole.filter):
-        low, high = _instants(table, file, whole.column)
+        low, high = _times_of_rows(table, file, whole.column)
         place = bisect_right(starts, low) - 1
         part = NO_PART if division is None else part_of_file(table, division, file)
         if place >= 0 and high <= lasts[place] and part is not None:
@@ -298,7 +304,7 @@ def paths_by_chunk(
     else:
         listed = ((file, ()) for file in live_files(table, snapshot, whole.filter))
     for file, deletes in listed:
-        low, high = _instants(table, file, ordered[0][1].column)
+        low, high = _times_of_rows(table, file, ordered[0][1].column)
         part = None if division is None else part_of_file(table, division, file)
         if part is not None and part not in parts:
             if not with_others:
@@ -331,27 +337,21 @@ def changed_files(table: Table, snapshot: Snapshot) -> tuple[int, int]:
     return count_said(table, known, "added-data-files") or 0, count_said(table, known, "deleted-data-files") or 0
 
 
-def _instants(table: Table, file: DataFile, column: str) -> tuple[datetime, datetime]:
-    """Return the first and the last instant of a file in a column of dates or instants, by its bounds; without a column, of all time."""
-    if not column:
-        return datetime.combine(EVER[0], time.min, UTC), datetime.combine(EVER[1], time.max, UTC)
-    field = column_of(table, column)
-    low, high = (file.lower_bounds or {}).get(field.field_id), (file.upper_bounds or {}).get(field.field_id)
-    if low is None or high is None:
-        raise InputRefused(
-            Problem(
-                f"{file.file_path} has no bounds for {column}",
-                "a source keeps column metrics for its time column; the planner works from metadata alone",
-                f"set write.metadata.metrics.column.{column}=full and rewrite the file",
-            )
-        )
-    kind = field.field_type
-    if isinstance(kind, DateType):
-        unit = timedelta(days=1)
-    elif isinstance(kind, TimestamptzType):
-        unit = timedelta(microseconds=1)
-    else:
-        raise wrong_type(table, field, "a date or timestamptz")
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    with readable_bounds(table):
-        return epoch + int(from_bytes(kind, low)) * unit, epoch + int(from_bytes(kind, high)) * unit
+def _times_of_rows(table: Table, file: DataFile, column: str) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of a file of a target, each of whose rows has one.
+
+    Raises:
+        InputRefused: if the file does not say which.
+    """
+    found = times_of_file(table, file, column)
+    if found is None:
+        raise no_bounds(file, column)
+    return found
+
+
+def _source_file(table: Table, file: DataFile, column: str) -> SourceFile | None:
+    """Describe a file of a source; None of one whose rows have no time: no chunk reads them."""
+    found = times_of_file(table, file, column)
+    if found is None:
+        return None
+    return SourceFile(file.record_count, file.file_size_in_bytes, found[0].date(), found[1].date())

@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from manifests.division import Division
 from manifests.facts import ReferenceState, SourceFile, SourceState
 from manifests.log_pins import PinnedLog
+from manifests.log_ranges import LogRange
 from manifests.staged_file import StagedFile
 from resources.lakehouse import data_files, exchanges, lookups, reads, rows_by_file
 from resources.lakehouse.catalog import Tables
@@ -175,6 +176,15 @@ class Questions(Tables):
     def nulls_in(self, name: str, snapshot_id: int, column: str) -> int:
         """Return how many rows of a table at a snapshot have NULL in a column, by what its files say of themselves."""
         return lookups.nulls_in(self.table(name), snapshot_id, column)
+
+    def last_times(
+        self, name: str, snapshot_id: int, place: tuple[str, str | None], column: str, ranges: Sequence[LogRange]
+    ) -> tuple[dict[LogRange, datetime | None], list[LogRange]]:
+        """Return by range of a log's positions the last instant in a column, by the bounds of files; and the ranges of which they do not tell.
+
+        `place` are the columns of a row's position and of its partition, if it has more than one.
+        """
+        return lookups.last_times(self.table(name), snapshot_id, place, column, ranges)
 
     def possible_rows(self, name: str, snapshot_id: int, column: str, keys: Collection[str]) -> int:
         """Return the rows of a source's files that may hold one of some values of a text column, by the files' bounds."""
