@@ -65,12 +65,14 @@ ROWS = [
         "seen": datetime(2024, 1, 1 + number, tzinfo=UTC),
         "note": None if number % 2 else f"note {number}",
         "parts": [{"name": f"part {number}", "grams": number}],
+        "grid": [[number], []],
     }
     for number in range(5)
 ]
 PARTS = StructType(
     NestedField(22, "name", StringType(), required=False), NestedField(23, "grams", LongType(), required=False)
 )
+GRID = ListType(25, IntegerType(), element_required=False)
 BEFORE = Schema(
     NestedField(1, "id", StringType(), required=True),
     NestedField(2, "number", IntegerType(), required=False),
@@ -81,6 +83,7 @@ BEFORE = Schema(
     NestedField(7, "seen", TimestamptzType(), required=False),
     NestedField(8, "note", StringType(), required=False, doc="What was written."),
     NestedField(9, "parts", ListType(21, PARTS, element_required=False), required=False),
+    NestedField(10, "grid", ListType(24, GRID, element_required=False), required=False),
 )
 """A table that somebody else has made: it requires a column, and has one of floats."""
 
@@ -97,9 +100,10 @@ class Sample(pa.DataFrameModel):
     seen: Instant = pa.Field(nullable=True)
     note: str = pa.Field(nullable=True, description="What was written.")
     parts: pl.List(pl.Struct({"name": pl.String, "grams": pl.Int64})) = pa.Field(nullable=True)  # type: ignore[valid-type]
+    grid: pl.List(pl.List(pl.Int32)) = pa.Field(nullable=True)  # type: ignore[valid-type]
 
 
-NAMES = ("id", "number", "wide", "share", "price", "marks", "seen", "note", "parts")
+NAMES = ("id", "number", "wide", "share", "price", "marks", "seen", "note", "parts", "grid")
 
 
 IN_PLACE = {"remark": "note", "count": "number", "small": "number", "large": "wide"}
@@ -162,6 +166,10 @@ APPLIED: dict[str, tuple[dict[str, Any], set[Change]]] = {
     "an int becomes a long": ({"number": (pl.Int64, nullable())}, {Change.WIDEN}),
     "a decimal gets more digits": ({"price": (Annotated[pl.Decimal, 20, 2], nullable())}, {Change.WIDEN}),
     "what is in a list becomes wider": ({"marks": (pl.List(pl.Int64), nullable())}, {Change.WIDEN}),
+    "what is in a list of lists becomes wider": (
+        {"grid": (pl.List(pl.List(pl.Int64)), nullable())},
+        {Change.WIDEN},
+    ),
     "columns are put in another order": ({"order": NAMES[::-1]}, {Change.REORDER}),
     "a column is described": ({"number": (pl.Int32, nullable(description="How many."))}, {Change.DOCUMENT}),
     "a description is taken back": ({"note": (str, nullable())}, {Change.DOCUMENT}),
@@ -177,6 +185,12 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str, str]] = {
         "a column is not removed",
     ),
     "a long becomes an int": ({"wide": (pl.Int32, nullable())}, Change.NARROW, "wide", "a type only widens"),
+    "what is in a structure becomes another": (
+        {"parts": (pl.List(pl.Struct({"name": pl.String, "grams": pl.String})), nullable())},
+        Change.RETYPE,
+        "parts",
+        "none of it reads as list<struct<name: string, grams: string>>",
+    ),
     "a decimal gets fewer digits": (
         {"price": (Annotated[pl.Decimal, 5, 2], nullable())},
         Change.NARROW,

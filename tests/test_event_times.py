@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,28 @@ def exiting(_: ba.KafkaRecord) -> datetime:
     raise SystemExit(SECRET)
 
 
+class Stop(BaseException):
+    """An error that is no `Exception`."""
+
+
+def stopping(record: ba.KafkaRecord) -> datetime:
+    raise Stop(record.value)
+
+
+class Lying(datetime):
+    """An instant that raises where it is asked."""
+
+    def date(self) -> date:
+        raise ValueError(SECRET)
+
+
+class Elsewhere(datetime):
+    """An instant that is another one in UTC than it says."""
+
+    def astimezone(self, tz: tzinfo | None = None) -> Elsewhere:
+        return Elsewhere(2020, 5, 5, 7, 7, tzinfo=timezone(timedelta(hours=5)))
+
+
 @pytest.mark.parametrize(
     ("answer", "instant"),
     [
@@ -79,11 +101,16 @@ def test_an_instant_is_kept_to_the_microsecond_in_utc(answer: datetime | None, i
         (lambda _: datetime(2026, 3, 1, tzinfo=NoZone()), "returns a time without a time zone"),
         (lambda _: datetime(2026, 3, 1, tzinfo=Raises()), "none of the years 1 to 9999 in UTC"),
         (lambda _: datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=3))), "none of the years 1 to 9999 in UTC"),
-        (lambda _: pd.NaT, "returns a time without a time zone"),
+        (lambda _: pd.NaT, "none of the years 1 to 9999 in UTC"),
         (lambda _: SECRET, "returns a str"),
         (lambda _: 1_772_323_200, "returns a int"),
         (raising, "raises ValueError (test_event_times.py"),
         (exiting, "raises SystemExit (test_event_times.py"),
+        (stopping, "raises Stop (test_event_times.py"),
+        (lambda _: pd.Timestamp(1_772_323_200_000, unit="s", tz="UTC"), "none of the years 1 to 9999 in UTC"),
+        (lambda _: Lying(2026, 3, 1, tzinfo=UTC), "none of the years 1 to 9999 in UTC"),
+        (lambda _: Elsewhere(2026, 3, 1, tzinfo=UTC), "returns a Elsewhere that is no instant"),
+        (lambda _: type(f"{SECRET}\n\x1b[31m", (), {})(), "returns a value of a class without a name"),
     ],
 )
 def test_what_is_no_instant_is_refused_with_the_offset_and_without_a_value(read: Any, said: str) -> None:
@@ -118,6 +145,7 @@ async def later(record: ba.KafkaRecord) -> datetime | None:
         (timed(event_time="said_at"), "event_time is 'said_at'"),
         (timed(event_time=lambda: None), "cannot be called with record"),
         (timed(event_time=later), "is a coroutine"),
+        (timed(event_time=lambda _: None), "'<lambda>' is not a name of module"),
     ],
 )
 def test_a_declaration_that_does_not_fit_is_refused(product: ba.Product, said: str) -> None:
@@ -167,7 +195,7 @@ def test_records_of_an_archive_have_their_instants_read_anew(tmp_path: Path) -> 
 
 def test_an_archive_with_a_record_that_the_function_has_no_answer_to_is_not_copied(tmp_path: Path) -> None:
     done = copied(archive(tmp_path / "a.parquet", [b"2026-03-01T00:00:00+00:00", SECRET.encode()]), tmp_path / "to")
-    assert done.untimed.startswith("event_time raises ValueError")
-    assert "at offset 1" in done.untimed
-    assert SECRET not in done.untimed
+    assert done.refused.startswith("event_time raises ValueError")
+    assert "at offset 1" in done.refused
+    assert SECRET not in done.refused
     assert not done.files

@@ -252,6 +252,11 @@ def _tell_landed(topic: Topic, done: Landed, accept_gap: str | None) -> None:
     if done.loads:
         rows = sum(one.rows for one in done.loads)
         tell(f"{topic.table}: {rows:,} records landed, snapshot {done.loads[-1].snapshot_id}")
+        if topic.event_time is not None:
+            untimed = sum(one.untimed for one in done.loads)
+            tell(
+                f"  without an event time: {untimed:,} of them" + (", which no chunk of days reads" if untimed else "")
+            )
     if accept_gap is not None and not (done.loads and done.resolved.gap):
         tell("  no gap was accepted: that is done with the landing of what comes after one")
 
@@ -327,8 +332,10 @@ def _of_topic(platform: Platform, topic: Topic, *, offline: bool) -> dict[str, A
             }
         )
     accepted = accepted_gaps(topic.table, loads)
+    now = None if topic.event_time is None else platform.lakehouse.snapshot_id(topic.table)
     return {
         "log": topic.name,
+        "without_event_time": None if now is None else platform.lakehouse.nulls_in(topic.table, now, "event_time"),
         "topic": topic.topic,
         "table": topic.table,
         "identity": loads[-1].landed.log if loads else None,
@@ -363,7 +370,7 @@ def _show_topic(found: dict[str, Any]) -> None:
     for column in ("partition", "landed", "gaps"):
         shown.add_column(column)
     shown.add_column("records", justify="right")
-    for column in ("first (UTC)", "last (UTC)"):
+    for column in ("first record_time", "last record_time"):  # UTC
         shown.add_column(column)
     shown.add_column("behind", justify="right")
     for one in found["partitions"]:
@@ -386,6 +393,8 @@ def _show_topic(found: dict[str, Any]) -> None:
                 f"    land them from an archive: `backfill land {found['log']} --archive PLACE`; if nobody has them, go on without "
                 f"them, on record: `backfill land {found['log']} --new --accept-gap REASON`"
             )
+    if found["without_event_time"]:
+        tell(f"  without an event time: {found['without_event_time']:,} records, which no chunk of days reads")
     tell_missing(found["missing"], LogKind.KAFKA, found["log"])
     tell_accepted(found["accepted_gaps"], LogKind.KAFKA)
     if found["is_this_log"] is False:

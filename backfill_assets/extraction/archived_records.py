@@ -73,8 +73,8 @@ class CopyTask:
 class Copied:
     """What was copied of one range of a file. Times are microseconds since 1970, None without a record.
 
-    `unreadable` says why a part of the file cannot be read, `unread` why it could not be just now, `untimed` to which record the
-    topic's `event_time` has no answer; empty where all is well.
+    `unreadable` says why a part of the file cannot be read, `unread` why it could not be just now, `refused` to which record the
+    topic's `event_time` has no answer; empty where all is well. `untimed` is how many records it found no instant in.
     """
 
     chunk: str
@@ -87,7 +87,8 @@ class Copied:
     last_time: int | None
     unreadable: str = ""
     unread: str = ""
-    untimed: str = ""
+    refused: str = ""
+    untimed: int = 0
 
 
 class _UnreadablePartError(Exception):
@@ -249,7 +250,7 @@ def copy_files(schema: str, tasks: Iterator[CopyTask], *, event_time: EventTime 
                 yield _copied(rows, one, task, schema_to_pyarrow(table), table.column_names, event_time)
             except event_times.NotTimedError as error:
                 yield Copied(
-                    task.chunk, one.partition, one.start, one.until, (), 0, None, None, untimed=error.problem.what
+                    task.chunk, one.partition, one.start, one.until, (), 0, None, None, refused=error.problem.what
                 )
             except _UnreadablePartError as error:
                 said, is_proven = str(error), error.is_proven
@@ -296,7 +297,7 @@ def _copied(
 ) -> Copied:
     order = [name for name in names if "." not in name]
     low = high = None
-    count = 0
+    count = untimed = 0
     with RecordFiles(task.folder, one.partition, kinds) as files:
         for rows in parts:
             # values that a file has once, for many rows, are whole in each of them from here on
@@ -305,15 +306,18 @@ def _copied(
             ):
                 own = part.with_columns(pl.lit(task.load_id).alias(_LOAD))
                 if event_time is not None:
-                    own = own.with_columns(_event_times(event_time, part))
+                    own = own.with_columns(times := _event_times(event_time, part))
+                    untimed += times.null_count()
                 whole = own.select(order).to_arrow().cast(kinds)
                 files.write(whole, whole.nbytes)
             count += rows.height
-            times = rows["record_time"].dt.epoch("us").drop_nulls()
-            if not times.is_empty():
-                first, last = int(times.to_numpy().min()), int(times.to_numpy().max())
+            stamps = rows["record_time"].dt.epoch("us").drop_nulls()
+            if not stamps.is_empty():
+                first, last = int(stamps.to_numpy().min()), int(stamps.to_numpy().max())
                 low, high = first if low is None else min(low, first), last if high is None else max(high, last)
-    return Copied(task.chunk, one.partition, one.start, one.until, tuple(files.paths), count, low, high)
+    return Copied(
+        task.chunk, one.partition, one.start, one.until, tuple(files.paths), count, low, high, untimed=untimed
+    )
 
 
 def _event_times(read: EventTime, rows: pl.DataFrame) -> pl.Series:

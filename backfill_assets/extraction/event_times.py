@@ -5,18 +5,19 @@ Put here what is done with that function's answers, wherever the records come fr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as arrow
 
 from backfill_assets.declarations.places import place
-from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.topics import EventTime, KafkaRecord
 from manifests.errors import Problem
 
 COLUMN = "event_time"
 """The column of a landed record that has the instant."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _KIND = arrow.timestamp("us", "UTC")
 FIX = "correct the function, and land the range again; nothing of it was landed"
 RULE = "event_time returns the instant that a record says, with its time zone, or None of a record that has none"
@@ -52,18 +53,45 @@ def event_times(read: EventTime, records: Iterable[tuple[int, KafkaRecord]]) -> 
 def _instant(read: EventTime, offset: int, record: KafkaRecord) -> datetime | None:
     try:
         found = read(record)
-    except ANY_ERROR as error:
-        at = f" ({where})" if (where := place(error)) else ""
-        raise NotTimedError(offset, f"raises {type(error).__name__}{at}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a product's own kinds of errors are its errors, too
+        raise NotTimedError(offset, _raised(error)) from None
     if found is None:
         return None
-    if not isinstance(found, datetime):
-        raise NotTimedError(offset, f"returns a {type(found).__name__}")
     try:
-        has_zone = found.tzinfo is not None and found.utcoffset() is not None
-        utc = found.astimezone(UTC) if has_zone else None
-    except ANY_ERROR as error:  # a time zone may be the product's as well
-        raise NotTimedError(offset, "returns an instant that is none of the years 1 to 9999 in UTC") from error
+        what, utc = _in_utc(found)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - what it returns, and its time zone, may be the product's as well
+        what, utc = "returns an instant that is none of the years 1 to 9999 in UTC", None
     if utc is None:
-        raise NotTimedError(offset, "returns a time without a time zone")
-    return datetime.combine(utc.date(), utc.time(), UTC)  # of a subclass, what a column has room for
+        raise NotTimedError(offset, what)
+    return utc
+
+
+def _in_utc(found: object) -> tuple[str, datetime | None]:
+    """Return what a function has returned as an instant in UTC, or None and why it is none."""
+    if not isinstance(found, datetime):
+        return f"returns a {_name_of(found)}", None
+    if found.utcoffset() is None:
+        return "returns a time without a time zone", None
+    utc = found.astimezone(UTC)
+    if utc.utcoffset() != timedelta(0):
+        return f"returns a {_name_of(found)} that is no instant", None
+    return "", datetime.combine(utc.date(), utc.time(), UTC)  # of a subclass, what a column has room for
+
+
+def _raised(error: BaseException) -> str:
+    """Say that a function has raised an error: its kind and the line, and not its text, which may quote a record."""
+    try:
+        at = f" ({where})" if (where := place(error)) else ""
+        return f"raises {_name_of(error)}{at}"
+    except Exception:  # noqa: BLE001 - an error may lie about itself
+        return "raises an error"
+
+
+def _name_of(thing: object) -> str:
+    """Return what a class is called, if that is a name, and not a text that somebody has made one of."""
+    name = type(thing).__name__
+    return name if _NAME.fullmatch(name) else "value of a class without a name"

@@ -94,7 +94,10 @@ def _within(most: int, rate: float, least: int = 1) -> int:
 
 @dataclass(frozen=True)
 class RangeRead:
-    """What was read of a range: files in order, and up to which offset. Times are microseconds since 1970, None without a record."""
+    """What was read of a range: files in order, and up to which offset. Times are microseconds since 1970, None without a record.
+
+    `untimed` is how many records the topic's `event_time` found no instant in.
+    """
 
     chunk: str
     partition: int
@@ -105,6 +108,7 @@ class RangeRead:
     bytes: int
     first_time: int | None
     last_time: int | None
+    untimed: int = 0
 
 
 @dataclass(frozen=True)
@@ -193,13 +197,14 @@ def _read_range(
 ) -> RangeRead:
     first: int | None = None
     last: int | None = None
-    rows = size = 0
+    rows = size = untimed = 0
     with RecordFiles(task.folder, task.partition, kinds) as files:
         for batch in records.batches():
             table, times, own = _columns(batch, task, kinds, records.where(), event_time)
             files.write(table, own)
             rows += table.num_rows
             size += own
+            untimed += 0 if event_time is None else table[event_times.COLUMN].null_count
             if times:
                 low, high = min(times) * 1000, max(times) * 1000
                 first = low if first is None else min(first, low)
@@ -208,7 +213,7 @@ def _read_range(
             if size >= task.most_bytes:
                 break
     return RangeRead(
-        task.chunk, task.partition, task.start, records.position, tuple(files.paths), rows, size, first, last
+        task.chunk, task.partition, task.start, records.position, tuple(files.paths), rows, size, first, last, untimed
     )
 
 

@@ -23,9 +23,9 @@ from backfill_assets.worker.violations import shown_row
 from manifests.chunks import chunk_before
 from manifests.errors import TransformRefused
 from manifests.plan import Plan, PlannedChunk
-from manifests.text import words_of
 from resources.files import stores
 from resources.ledger.facade import ChunkRecord
+from resources.spark.failures import is_of_lost_worker
 
 SHARE = 0.01
 """The most that is computed again of what a run reads; of a single chunk that is more, every n-th entity, if there is one."""
@@ -34,8 +34,6 @@ MOST_CHUNKS = 2
 FEWEST_ENTITIES = 20
 """Entities that a part of a chunk has at least, more or less: of a few, rows may tie in none."""
 _TIMES = "_times"
-_LOST_WORKER = "Python worker exited unexpectedly"
-"""What Spark says of a worker that the machine, or a person, has ended: on one machine it does not try again itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -133,7 +131,7 @@ def _differing(
     try:
         return differing_rows(run, chunk, staged, part, earlier)
     except Exception as error:
-        if _LOST_WORKER not in words_of(error):
+        if not is_of_lost_worker(error):
             raise
         _log.warning("a worker was lost while %s was computed again: once more", chunk.key)
         return differing_rows(run, chunk, staged, part, earlier)

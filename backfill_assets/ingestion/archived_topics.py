@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -237,9 +238,9 @@ def _copied(
     for one in done:
         if one.unreadable:
             raise unreadable(one.chunk, one.unreadable)
-    if untimed := [one for one in done if one.untimed]:
+    if untimed := [one for one in done if one.refused]:
         raise InputRefused(
-            [Problem(f"{one.chunk}: {one.untimed}", event_times.RULE, event_times.FIX) for one in untimed]
+            [Problem(f"{one.chunk}: {one.refused}", event_times.RULE, event_times.FIX) for one in untimed]
         )
     faults.reach("landing.read")
     there = {one.partition for one in missing} | {one.range.partition for load in loads for one in load.landed.ranges}
@@ -248,9 +249,9 @@ def _copied(
     said = {REASON_PROPERTY: reason} if resolved.gap else {}
     paths = [path for one in done for path in one.files]
     source = f"archive {Path(place).name or place}"
-    return commit_landed(
-        platform, topic.table, load_id, landed, [one.landed for one in loads], paths, held, source=source, more=said
-    )
+    before = [one.landed for one in loads]
+    made = commit_landed(platform, topic.table, load_id, landed, before, paths, held, source=source, more=said)
+    return replace(made, untimed=sum(one.untimed for one in done))
 
 
 def _landed(one: LogRange, done: Sequence[Copied]) -> LandedRange:

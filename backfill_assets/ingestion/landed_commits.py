@@ -43,11 +43,15 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class LoadLanded:
-    """One load of ranges: what it has brought, and the snapshot that it was committed as."""
+    """One load of ranges: what it has brought, and the snapshot that it was committed as.
+
+    `untimed` is how many of its records the topic's `event_time` found no instant in.
+    """
 
     load_id: str
     snapshot_id: int
     landed: LandedLog
+    untimed: int = 0
 
     @property
     def rows(self) -> int:

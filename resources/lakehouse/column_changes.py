@@ -138,12 +138,12 @@ def apply_changes(table: Table, declared: DeclaredColumns, token: int | None = N
 
 def _changed(update: UpdateSchema, own: NestedField, wanted: NestedField) -> None:
     """Put into an update what becomes of one column that the table has."""
-    if isinstance(own.field_type, ListType) and isinstance(wanted.field_type, ListType):
-        inner = own.field_type.element_type, wanted.field_type.element_type
-        if _words(inner[0]) != _words(inner[1]):
-            update.update_column((own.name, "element"), field_type=inner[1])
-    elif _words(own.field_type) != _words(wanted.field_type):
-        update.update_column((own.name,), field_type=wanted.field_type)
+    if _words(own.field_type) != _words(wanted.field_type):
+        path: tuple[str, ...] = (own.name,)
+        was, becomes = own.field_type, wanted.field_type
+        while isinstance(was, ListType) and isinstance(becomes, ListType):
+            path, was, becomes = (*path, "element"), was.element_type, becomes.element_type
+        update.update_column(path, field_type=becomes)
     if (own.doc or "") != (wanted.doc or ""):
         update.update_column((own.name,), doc=wanted.doc or "")
     if own.required:

@@ -14,6 +14,7 @@ from manifests.text import words_of
 OTHER_CODE = "[BACKFILL_OTHER_CODE]"
 """How what a Python worker of other code says begins; see `worker_daemon`."""
 _SENTENCE = 400
+_LOST_WORKER = "Python worker exited unexpectedly"
 _DETAILS = re.compile(r'details = "([^"\n]+)"')
 """What gRPC says of a call that was not answered, in its words for the whole of it."""
 
@@ -25,6 +26,11 @@ def is_lost(error: BaseException) -> bool:
         return False
     condition = str(getattr(error, "getCondition", lambda: None)() or "")
     return code().name == "UNAVAILABLE" or condition.startswith("INVALID_HANDLE.")
+
+
+def is_of_lost_worker(error: BaseException) -> bool:
+    """Return whether an error says that a Python worker has ended without a word: by the machine, a person, or code that it ran."""
+    return _LOST_WORKER in words_of(error)
 
 
 def refusal(error: BaseException) -> EnvironmentRefused | None:

@@ -28,7 +28,10 @@ def of_functions(target: TargetTable) -> Iterator[Problem]:
         )
         yield from of_function(field, thing, given, rule, f"{target.name}: {field}", same)
     for field in ("model", "measure", "outline.rows"):
-        yield from _importable(target, field)
+        named: Any = target
+        for part in field.split("."):
+            named = getattr(named, part, None)
+        yield from importable(named, f"{target.name}: {field}")
 
 
 def of_function(
@@ -92,11 +95,8 @@ def _cannot_take(function: Any, given: tuple[str, ...]) -> str | None:
     return f"it takes {' and '.join(same)}" if len(same) == len(given) and same != [*given] else None
 
 
-def _importable(target: TargetTable, field: str) -> Iterator[Problem]:
-    """Say of what Spark's workers import by name that it has none."""
-    thing: Any = target
-    for part in field.split("."):
-        thing = getattr(thing, part, None)
+def importable(thing: Any, where: str) -> Iterator[Problem]:
+    """Say of what Spark's workers import by name that it has none; nothing of what is not declared."""
     if thing is None:
         return
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
@@ -108,5 +108,5 @@ def _importable(target: TargetTable, field: str) -> Iterator[Problem]:
             f"{name or thing!r} is not a name of module {module}",
             "Spark's workers import it by name",
             "define it at the top level of a module; a lambda or an inner function has no such name",
-            f"{target.name}: {field}",
+            where,
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from backfill_assets.declarations.checking.columns import ColumnTypes, declared_columns
-from backfill_assets.declarations.checking.functions import of_function
+from backfill_assets.declarations.checking.functions import importable, of_function
 from backfill_assets.declarations.checking.names import NAME_WORDS, did_you_mean, is_name
 from backfill_assets.declarations.checking.parts import parts_of_kind, wrong_parts
 from backfill_assets.declarations.checking.table_fields import in_words
@@ -68,7 +68,8 @@ def of_topic(topic: Topic) -> Iterator[Problem]:
     yield from _of_limits(topic, where)
     if topic.event_time is not None:
         rule = "from a record (`ba.KafkaRecord`) to the instant that it says, with its time zone, or None"
-        yield from of_function("event_time", topic.event_time, ("record",), rule, where)
+        problems = list(of_function("event_time", topic.event_time, ("record",), rule, where))
+        yield from problems or importable(topic.event_time, f"{where}: event_time")
 
 
 def _of_settings(topic: Topic, where: str) -> Iterator[Problem]:
@@ -168,6 +169,15 @@ def of_all_topics(
             yield from _of_table(topic, found, columns.get(found.name), wanted or {}, where)
 
 
+def _model_of(topic: Topic, more: Sequence[str]) -> str:
+    """Say which model a topic's table has; `more` are the columns of its own that it has."""
+    if topic.event_time is not None:
+        return "let the model be `ba.TimedTopicRecord`, or inherit it and add rules only; or leave event_time out"
+    if [*more] == ["event_time"]:
+        return "declare the topic's `event_time`, or let the model be `ba.TopicRecord`"
+    return "let the model be `ba.TopicRecord`, or inherit it and add rules only"
+
+
 def _of_table(
     topic: Topic, table: InputTable, types: ColumnTypes | None, wanted: ColumnTypes, where: str
 ) -> Iterator[Problem]:
@@ -194,9 +204,7 @@ def _of_table(
         ]
         yield Problem(
             f"the columns of {table.name} are not a record's: {', '.join(said)}",
-            "records are kept as they came: what they mean is the transform's to say",
-            "let the model be `ba.TopicRecord`, or inherit it and add rules only"
-            if topic.event_time is None
-            else "let the model be `ba.TimedTopicRecord`, or inherit it and add rules only; or leave event_time out",
+            "records are kept as they came, with the instant that the topic's event_time reads; what else they mean is the transform's to say",
+            _model_of(topic, more),
             where,
         )
