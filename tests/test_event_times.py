@@ -73,7 +73,7 @@ class Lying(datetime):
 class Elsewhere(datetime):
     """An instant that is another one in UTC than it says."""
 
-    def astimezone(self, tz: tzinfo | None = None) -> Elsewhere:
+    def astimezone(self, _: tzinfo | None = None) -> Elsewhere:
         return Elsewhere(2020, 5, 5, 7, 7, tzinfo=timezone(timedelta(hours=5)))
 
 

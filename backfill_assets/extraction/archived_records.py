@@ -254,8 +254,8 @@ def copy_files(schema: str, tasks: Iterator[CopyTask], *, event_time: EventTime 
                 )
             except _UnreadablePartError as error:
                 said, is_proven = str(error), error.is_proven
-                why = {"unreadable": said} if is_proven else {"unread": said}
-                yield Copied(task.chunk, one.partition, one.start, one.until, (), 0, None, None, **why)
+                why = (said, "") if is_proven else ("", said)
+                yield Copied(task.chunk, one.partition, one.start, one.until, (), 0, None, None, *why)
 
 
 def _readable(path: str, parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
