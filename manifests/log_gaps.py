@@ -40,7 +40,7 @@ def place_of_gap(gap: LogRange, loads: Loads, kind: LogKind = LogKind.KAFKA) -> 
         return f"between {ends}, and {begins}"
     if ends or begins:
         return f"after {ends}" if ends else f"before {begins}"
-    return "no load has anything of it" if kind is LogKind.CHANGELOG else "no load has an offset of that partition"
+    return "no load covers any of it" if kind is LogKind.CHANGELOG else "no load has an offset of that partition"
 
 
 def _end(pair: tuple[LogRange, str]) -> int:

@@ -118,7 +118,7 @@ def scope_problems(publish: DayRange, contract: TargetContract, source: SourceSt
             )
         )
     if not source.files:
-        return [*problems, _no_rows(source)]
+        return [*problems, no_rows(source)]
     first = min(file.first_day for file in source.files)
     last = max(file.last_day for file in source.files)
     # a source may hold days at the ends of the calendar, which have no margin
@@ -148,7 +148,7 @@ def _without_time(publish: DayRange, contract: TargetContract, source: SourceSta
             )
         ]
     if timeless:
-        return [] if source.files else [_no_rows(source)]
+        return [] if source.files else [no_rows(source)]
     if not named:
         return [
             Problem(
@@ -182,9 +182,11 @@ def time_problems(manifest: RunManifest, contract: TargetContract) -> list[Probl
     ]
 
 
-def _no_rows(source: SourceState) -> Problem:
-    what = f"{source.table} holds no rows at snapshot {source.snapshot_id}"
-    return Problem(what, "a run reads existing input", "load the source first")
+def no_rows(source: SourceState) -> Problem:
+    """Say that a source has nothing that a run could read."""
+    what = f"{source.table} holds no rows at snapshot {source.snapshot_id} that a run could read"
+    rule = "a run reads existing input; rows without a value in the column by which days are told are read by no chunk"
+    return Problem(what, rule, "load the source first")
 
 
 def value_problems(manifest: RunManifest, contract: TargetContract) -> list[Problem]:

@@ -24,6 +24,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations.initialise import initialise
 from backfill_assets.planning.resolve import preview
 from benchmarks.late_scans import LANDED, LOG, PRODUCT, SCANNERS, SCANS, said_at
+from manifests.chunks import EVER
 from manifests.errors import PlanRefused
 from manifests.log_pins import PinnedLog
 from manifests.reading import manifest_from
@@ -222,3 +223,25 @@ def test_what_is_landed_again_is_read_anew(at: Site) -> None:
         at.land()
     at.declared()
     assert at.land().loads[0].rows == 10
+
+
+def test_a_target_that_reads_its_source_whole_counts_records_without_an_instant_as_read(at: Site) -> None:
+    at.declared(time="record_time")
+    at.send([TOMBSTONE] * 3)
+    at.land()
+    whole = replace(
+        PRODUCT.targets[0],
+        chunking=ba.Chunking.WHOLE,
+        chunk_values=ba.ByRange("log_offset", (0, 1_000)),
+        key=("log_partition", "log_offset"),
+        day_column="",
+        chunks_from="",
+        chunks_until="",
+    )
+    state = at.platform.lakehouse.source_state(LANDED, "event_time", None, is_whole=whole.reads_whole)
+    assert [(one.rows, one.first_day) for one in state.files] == [(3, EVER[0])], (
+        "as old as rows can be: retention goes by that"
+    )
+    assert at.platform.lakehouse.source_state(LANDED, "event_time", None).files == ()
+    with pytest.raises(PlanRefused, match="holds no rows"):
+        at.pin()

@@ -99,16 +99,22 @@ def test_an_instant_is_kept_to_the_microsecond_in_utc(answer: datetime | None, i
     [
         (lambda _: datetime(2026, 3, 1), "returns a time without a time zone"),  # noqa: DTZ001 - the mistake
         (lambda _: datetime(2026, 3, 1, tzinfo=NoZone()), "returns a time without a time zone"),
-        (lambda _: datetime(2026, 3, 1, tzinfo=Raises()), "none of the years 1 to 9999 in UTC"),
-        (lambda _: datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=3))), "none of the years 1 to 9999 in UTC"),
-        (lambda _: pd.NaT, "none of the years 1 to 9999 in UTC"),
+        (lambda _: datetime(2026, 3, 1, tzinfo=Raises()), "returns no instant of the years 1 to 9999 (UTC)"),
+        (
+            lambda _: datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=3))),
+            "returns no instant of the years 1 to 9999 (UTC)",
+        ),
+        (lambda _: pd.NaT, "returns no instant of the years 1 to 9999 (UTC)"),
         (lambda _: SECRET, "returns a str"),
         (lambda _: 1_772_323_200, "returns a int"),
         (raising, "raises ValueError (test_event_times.py"),
         (exiting, "raises SystemExit (test_event_times.py"),
         (stopping, "raises Stop (test_event_times.py"),
-        (lambda _: pd.Timestamp(1_772_323_200_000, unit="s", tz="UTC"), "none of the years 1 to 9999 in UTC"),
-        (lambda _: Lying(2026, 3, 1, tzinfo=UTC), "none of the years 1 to 9999 in UTC"),
+        (
+            lambda _: pd.Timestamp(1_772_323_200_000, unit="s", tz="UTC"),
+            "returns no instant of the years 1 to 9999 (UTC)",
+        ),
+        (lambda _: Lying(2026, 3, 1, tzinfo=UTC), "returns no instant of the years 1 to 9999 (UTC)"),
         (lambda _: Elsewhere(2026, 3, 1, tzinfo=UTC), "returns a Elsewhere that is no instant"),
         (lambda _: type(f"{SECRET}\n\x1b[31m", (), {})(), "returns a value of a class without a name"),
     ],

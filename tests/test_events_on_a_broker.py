@@ -158,7 +158,7 @@ def test_a_run_publishes_its_rows_to_a_topic_of_its_own_and_takes_them_back(serv
             "and are as recorded"
         )
         (unread,) = {one.why for one in verify(platform, ["restate"]).runs[0].topics}
-        assert unread == "--data reads them"
+        assert unread == "run it with --data to read them"
         closed(platform)
 
 

@@ -103,7 +103,9 @@ def test_verify_says_which_events_were_not_read_and_why() -> None:
         place = {"topic": "readings.backfill.restate", "cluster_id": "c", "topic_id": "t", "starts": {0: 0}}
         platform.ledger.topics.begin("restate", "reading_events", 1, "publish", **place, actor="ana")
         assert "events of the publish: not read: they are not all written yet" in shown("--data", code=1)
-        assert "events of the publish: not read: --data reads them" in shown(code=1), "no record of the run tells of it"
+        assert "events of the publish: not read: run it with --data to read them" in shown(code=1), (
+            "no record of the run tells of it"
+        )
         closed(platform)
 
 

@@ -58,7 +58,7 @@ class TopicChecked:
 def topics_not_read(platform: Platform, run_id: str) -> tuple[TopicChecked, ...]:
     """Return the topics that a run has told, none of which is asked."""
     entries = platform.ledger.topics.of_run(run_id)
-    return tuple(_not_read(entry, "--data reads them") for entry in entries)
+    return tuple(_not_read(entry, "run it with --data to read them") for entry in entries)
 
 
 def check_topics(platform: Platform, run_id: str, report: Report) -> tuple[TopicChecked, ...]:

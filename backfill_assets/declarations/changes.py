@@ -417,7 +417,12 @@ def _of_other_types(rows: DataFrame, text: str, said: Column, fields: Sequence[S
         F.lit(" at LSN "),
         F.col("lsn").cast("string"),
         F.lit(" does not have the types that its row declares: "),
-        F.coalesce(F.nullif(named, F.lit("")), F.lit(f"{text} is no object of JSON")),
+        F.coalesce(
+            F.nullif(named, F.lit("")),
+            F.when(came.isNull(), F.lit(f"{text} is no object of JSON")).otherwise(
+                F.lit("something within one of its columns")
+            ),
+        ),
         F.lit(
             "; declare the type in which the log has the column (string takes each), or take back the load that has the change"
         ),

@@ -390,6 +390,11 @@ class TargetTable:
         return isinstance(dtypes(self.model).get(self.day_column), pl.Datetime)
 
     @property
+    def reads_whole(self) -> bool:
+        """Whether its source is read whole, with the rows that have no time."""
+        return not self.window_column
+
+    @property
     def window_column(self) -> str:
         """The column by which rows of the first source are read in a window; "" of a target without time, which reads it whole."""
         return "" if self.chunking is Chunking.WHOLE else self.source_time_column

@@ -240,7 +240,7 @@ def _snapshot(source: Mapping[str, Any]) -> str:
         raise ForeignError(
             f"source.snapshot is {said!r:.80}{at}",
             f"source.snapshot is one of {', '.join(_SNAPSHOT_WORDS)}",
-            "deliver the messages as Debezium has written them (up to version 3.6), without a transform that rewrites source: by this word a"
+            "deliver the messages as Debezium has written them, without a transform that rewrites source: by this word a"
             " snapshot is told from a change, and its last row from the others",
         )
     return said or _SNAPSHOT_WORDS[0]

@@ -64,7 +64,7 @@ def _instant(read: EventTime, offset: int, record: KafkaRecord) -> datetime | No
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - what it returns, and its time zone, may be the product's as well
-        what, utc = "returns an instant that is none of the years 1 to 9999 in UTC", None
+        what, utc = "returns no instant of the years 1 to 9999 (UTC)", None
     if utc is None:
         raise NotTimedError(offset, what)
     return utc

@@ -404,7 +404,8 @@ def reconciliation_context(
     keys = {chunk.chunk for chunk in chunks}
     planned = [chunk for chunk in plan.chunks if chunk.key in keys]
     scope = DayRange.model_construct(start=planned[0].start, end=planned[-1].end)
-    source = platform.lakehouse.source_state(target.source, target.source_time_column, plan.source_snapshot_id)
+    place = target.source, target.source_time_column, plan.source_snapshot_id
+    source = platform.lakehouse.source_state(*place, is_whole=target.reads_whole)
     last = max(file.last_day for file in source.files)
     holders = accepted_then(platform, target.name, plan.base_snapshot_id, keys)
     accepted: dict[str, Any] = dict.fromkeys(keys)

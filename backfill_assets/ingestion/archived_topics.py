@@ -34,6 +34,7 @@ from backfill_assets.ingestion.landed_commits import (
     landing_folder,
     load_id_of,
     other_rows,
+    workers_of,
 )
 from backfill_assets.ingestion.landing import Landed, require_reason
 from backfill_assets.ingestion.topic_overlaps import require_equal, unreadable
@@ -233,7 +234,8 @@ def _copied(
     ]
     copy = partial(copy_files, table.schema().model_dump_json(), event_time=topic.event_time)
     work: _COPY = ChunkWork(copy, CopyTask, Copied)
-    done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
+    with workers_of(topic):
+        done = kept_while(held, partial(platform.workers.do, Mode.BACKFILL, work, tasks))
     require_read(Violation(UNREAD_RULE, 1, [{"file": one.chunk, "error": one.unread}]) for one in done if one.unread)
     for one in done:
         if one.unreadable:

@@ -11,12 +11,15 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from uuid import uuid4
 
 from backfill_assets import faults
+from backfill_assets.declarations.topics import Topic
+from backfill_assets.extraction.refusals import ExtractionRefused
 from backfill_assets.ingestion.held_tables import HeldTable
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json
@@ -33,6 +36,7 @@ from resources.lakehouse.loads import (
     load_to_make,
 )
 from resources.ledger.facade import operator
+from resources.spark.failures import is_of_lost_worker
 
 _SHOWN = 5
 _KEPT_EACH = 1.0
@@ -120,6 +124,29 @@ def landing_folder(platform: Platform, table: str) -> str:
     return posixpath.join(
         platform.lakehouse.table(table).location().rstrip("/"), "data", f"{LANDING_FOLDER}{uuid4().hex}"
     )
+
+
+@contextmanager
+def workers_of(topic: Topic) -> Iterator[None]:
+    """Refuse a load of a topic one of whose workers has died.
+
+    Raises:
+        ExtractionRefused: then; nothing of the load is landed.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_of_lost_worker(error):
+            raise
+        by = "" if topic.event_time is None else ", or by what the topic's event_time does"
+        raise ExtractionRefused(
+            Problem(
+                "a worker process that handled records died without an error message",
+                f"the machine ends processes where memory is short{by}; nothing of this load was landed, loads before it were",
+                "check the machine's memory and the code that workers run; the same command begins the load anew",
+                f"topic {topic.name}",
+            )
+        ) from error
 
 
 def kept_while(held: HeldTable, work: Callable[[], _Done]) -> _Done:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -29,6 +28,7 @@ from backfill_assets.ingestion.landed_commits import (
     landing_folder,
     load_id_of,
     other_rows,
+    workers_of,
 )
 from backfill_assets.ingestion.topic_overlaps import Proven, require_equal
 from backfill_assets.ingestion.topic_ranges import FirstSince, Resolved, Wanted, resolve
@@ -43,7 +43,6 @@ from resources.lakehouse.landed_logs import LandedLoad, landed_loads, taken_back
 from resources.lakehouse.loads import REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
 from resources.spark.cores import tasks_at_once
-from resources.spark.failures import is_of_lost_worker
 
 _log = logging.getLogger(__name__)
 _PIECE = 1_000_000
@@ -260,39 +259,15 @@ class _Landing:
         event_time = None if is_proof else topic.event_time
         read = partial(read_ranges, self._brokers.client, topic.topic, schema, silence, pace, event_time=event_time)
         work: _READ = ChunkWork(read, RangeTask, RangeRead | RangeFailed)
-        with _heard_of_workers(topic):
-            done = kept_while(
-                self._held, partial(self._platform.workers.do, Mode.BACKFILL, work, tasks, topic.limits.readers)
-            )
+        do = partial(self._platform.workers.do, Mode.BACKFILL, work, tasks, topic.limits.readers)
+        with workers_of(topic):
+            done = kept_while(self._held, do)
         failed = [one for one in done if isinstance(one, RangeFailed)]
         if failed:
             where = f"topic {topic.name}"
             raise ExtractionRefused([Problem(one.what, one.rule, one.fix, where) for one in failed])
         _require_same_log(self._brokers.state(), self._resolved.log, topic)
         return [one for one in done if isinstance(one, RangeRead)]
-
-
-@contextmanager
-def _heard_of_workers(topic: Topic) -> Iterator[None]:
-    """Refuse a landing one of whose workers has ended without a word.
-
-    Raises:
-        ExtractionRefused: then; nothing of the load is landed.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not is_of_lost_worker(error):
-            raise
-        by = "" if topic.event_time is None else ", or by what the topic's event_time does"
-        raise ExtractionRefused(
-            Problem(
-                "a worker that read records has ended without a word",
-                f"workers are ended by the machine where memory is short{by}; nothing of the load was landed",
-                "see to the machine's memory and to the code that workers run; the same command begins the load anew",
-                f"topic {topic.name}",
-            )
-        ) from error
 
 
 def first_positions(ranges: Sequence[LogRange], most: int) -> list[LogRange]:

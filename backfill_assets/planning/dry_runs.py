@@ -88,8 +88,9 @@ def _files_read(platform: Platform, plan: Plan, source: SourceState) -> tuple[So
     log = plan.log_of(plan.source)
     if log is None or log.is_whole:
         return source.files
-    time_column = platform.products.target(plan.target).source_time_column
-    return platform.lakehouse.files_of_log(log, time_column, source.snapshot_id)
+    target = platform.products.target(plan.target)
+    place = log, target.source_time_column, source.snapshot_id
+    return platform.lakehouse.files_of_log(*place, is_whole=target.reads_whole)
 
 
 def asked_of(platform: Platform, record: RunRecord) -> Asked:

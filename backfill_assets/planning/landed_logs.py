@@ -51,6 +51,7 @@ def found_logs(
             states[name],
             manifest.source.log if name == target.source else None,
             target.every_source[name],
+            is_whole=name == target.source and target.reads_whole,
         )
         for name, table in log_tables(platform, target).items()
         if name in states
@@ -75,18 +76,25 @@ def positions_asked(
 
 
 def _found(
-    platform: Platform, table: InputTable, state: SourceState, asked: SourceLog | None, time_column: str
+    platform: Platform,
+    table: InputTable,
+    state: SourceState,
+    asked: SourceLog | None,
+    time_column: str,
+    *,
+    is_whole: bool,
 ) -> FoundLog:
     place = table.log
     assert place is not None
     found, rows = _landed(platform, table, state, asked, time_column)
-    if time_column:
+    if time_column and not is_whole:
         found = replace(found, untimed=platform.lakehouse.nulls_in(table.name, state.snapshot_id, time_column))
     if found.log is None:
         return found
     pin = pin_of_log(asked, found)
     if pin is not None and not pin.is_whole:
-        found = replace(found, read=platform.lakehouse.files_of_log(pin, time_column, state.snapshot_id))
+        files = platform.lakehouse.files_of_log(pin, time_column, state.snapshot_id, is_whole=is_whole)
+        found = replace(found, read=files)
     if place.lateness is None:
         return found
     wanted = wanted_ranges(asked, found)

@@ -33,6 +33,7 @@ from manifests.model import RunManifest
 from manifests.plan import Plan
 from manifests.planner import wanted_of_first
 from manifests.publish_mode_problems import changed_source_problems
+from manifests.target_problems import no_rows
 
 _EVERYTHING = DataTerms(None, 0, None, ())
 
@@ -46,7 +47,10 @@ def replanned(run: RunContext) -> Plan:
     """
     platform, target, plan = run.platform, run.target, run.plan
     base_snapshot_id = platform.lakehouse.snapshot_id(target.name)  # first, as when it was planned
-    source = platform.lakehouse.source_state(target.source, target.source_time_column, None)
+    place = target.source, target.source_time_column, None
+    source = platform.lakehouse.source_state(*place, is_whole=target.reads_whole)
+    if not source.files:
+        raise PlanRefused([no_rows(source)])
     manifest = platform.ledger.run(plan.run_id).manifest
     newest = pinned_schemas(platform, target, manifest)
     read = {plan.source, *(one.table for one in plan.sources)}

@@ -230,7 +230,8 @@ def _source_state(
     """Return a target's source at the snapshot that is wanted, or at its newest where it has none such."""
     for snapshot_id in dict.fromkeys((wanted, None)):
         with traces.span("plan.sources", source=target.source), refused.kept():
-            return platform.lakehouse.source_state(target.source, target.source_time_column, snapshot_id)
+            place = target.source, target.source_time_column, snapshot_id
+            return platform.lakehouse.source_state(*place, is_whole=target.reads_whole)
     return None
 
 

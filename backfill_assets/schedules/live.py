@@ -28,6 +28,7 @@ from manifests.lifecycle import PUBLISH, PublicationState, RunState
 from manifests.live_problems import complete_times
 from manifests.model import Kind, Mode, RunManifest
 from manifests.reading import manifest_from
+from manifests.target_problems import no_rows
 from resources import logs
 from resources.ledger import ticks
 from resources.ledger.facade import RunRecord, operator
@@ -228,7 +229,7 @@ def _next(platform: Platform, target: TargetTable, *, again: RunRecord | None = 
     pinned = None if again is None else again.plan.source_snapshot_id
     source = platform.lakehouse.source_state(target.source, target.source_time_column, pinned)
     if not source.files:
-        return None, f"{target.source} holds no rows at snapshot {source.snapshot_id}"
+        return None, no_rows(source).what
     # a day after today is a mistake of the source: it must not open chunks of the future
     known = min(max(file.last_day for file in source.files), platform.ledger.now().date())
     further = newest_of_further(platform, target)

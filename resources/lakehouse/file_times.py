@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.io.pyarrow import PYARROW_PARQUET_FIELD_ID_KEY
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestamptzType
@@ -70,9 +71,9 @@ def last_times_of_ranges(
     """
     found: dict[LogRange, datetime | None] = dict.fromkeys(ranges)
     open_: set[LogRange] = set()
-    by_partition = {
-        one.partition: sorted(other for other in ranges if other.partition == one.partition) for one in ranges
-    }
+    by_partition: dict[int, list[LogRange]] = {}
+    for one in sorted(ranges):
+        by_partition.setdefault(one.partition, []).append(one)
     for file in files:
         (first, last), at = _bounds(table, file, place[0]), _bounds(table, file, place[1])
         for own in (own for partition, own in by_partition.items() if at[0] <= partition <= at[1]):
@@ -117,20 +118,23 @@ def no_bounds(file: DataFile, column: str) -> InputRefused:
 
 
 def nulls_of_file(table: Table, file: DataFile, field: NestedField) -> int:
-    """Return how many rows of a file have NULL in a column; none of one that does not say, and has it.
+    """Return how many rows of a file have NULL in a column; none of one that does not say, and may have it.
 
     Raises:
-        InputRefused: if it says nothing of the column, and cannot be read.
+        EnvironmentRefused: if it says nothing of the column, and cannot be read.
     """
     counts = file.null_value_counts or {}
-    if field.field_id in counts or not counts:
+    if field.field_id in counts or not counts or field.initial_default is not None:
         return counts.get(field.field_id, 0)
-    return 0 if _has_column(table, file, field) else file.record_count
-
-
-def _has_column(table: Table, file: DataFile, field: NestedField) -> bool:
-    """Return whether a file has a column, by its footer: one that was written before there was the column has it not."""
     with readable_rows(table), stores.opened_by(access_to(table.io.properties)):
-        footer = stores.footer(file.file_path)
-        own = pyarrow_to_schema(footer.schema.to_arrow_schema(), name_mapping=table.name_mapping())
-    return any(one.field_id == field.field_id for one in own.fields)
+        return 0 if _may_have(file.file_path, field.field_id) else file.record_count
+
+
+@lru_cache(maxsize=100_000)
+def _may_have(path: str, field_id: int) -> bool:
+    """Return whether a file may have a column, by its footer: one that was written before there was the column has not. Files never change."""
+    own = [
+        (field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY)
+        for field in stores.footer(path).schema.to_arrow_schema()
+    ]
+    return None in own or str(field_id).encode() in own

@@ -18,6 +18,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DateType, StringType
 
+from manifests.chunks import EVER
 from manifests.division import Division
 from manifests.errors import InputRefused, Problem
 from manifests.facts import ReferenceState, SourceFile, SourceState
@@ -38,28 +39,38 @@ from resources.lakehouse.scopes import Scope, span_of
 from resources.lakehouse.summaries import ACTION_PROPERTY, SPLIT, leaves_rows, summary_of
 
 
-def source_state(table: Table, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
-    """Describe a source at a snapshot (the current one if None).
+def source_state(
+    table: Table, name: str, time_column: str, snapshot_id: int | None, *, is_whole: bool = False
+) -> SourceState:
+    """Describe a source at a snapshot (the current one if None); `is_whole`: rows without a time are read as well.
 
     Raises:
         InputRefused: if the snapshot does not exist, or rows of it are deleted by their values.
     """
     snapshot = pinned_snapshot(table, snapshot_id)
-    files = source_files(table, time_column, snapshot, AlwaysTrue())
+    files = source_files(table, time_column, snapshot, AlwaysTrue(), is_whole=is_whole)
     has_dates = bool(time_column) and isinstance(column_of(table, time_column).field_type, DateType)
     return SourceState(name, snapshot.snapshot_id, committed_at(table, snapshot), files, has_dates)
 
 
 def source_files(
-    table: Table, time_column: str, snapshot: Snapshot, row_filter: BooleanExpression
+    table: Table, time_column: str, snapshot: Snapshot, row_filter: BooleanExpression, *, is_whole: bool = False
 ) -> tuple[SourceFile, ...]:
-    """Return the files of a source at a snapshot that may hold rows of a filter; none of those whose rows have no time.
+    """Return the files of a source at a snapshot that may hold rows of a filter.
+
+    Those whose rows have no time are left out; with `is_whole` they count as older than any other.
 
     Raises:
         InputRefused: if rows of the table are deleted by their values.
     """
-    described = (_source_file(table, file, time_column) for file, _ in files_and_deletes(table, snapshot, row_filter))
-    return tuple(one for one in described if one is not None)
+    found = []
+    for file, _ in files_and_deletes(table, snapshot, row_filter):
+        one = _source_file(table, file, time_column)
+        if one is None and is_whole:
+            one = SourceFile(file.record_count, file.file_size_in_bytes, EVER[0], EVER[0])
+        if one is not None:
+            found.append(one)
+    return tuple(found)
 
 
 def nulls_in(table: Table, snapshot_id: int, column: str) -> int:
@@ -350,7 +361,7 @@ def _times_of_rows(table: Table, file: DataFile, column: str) -> tuple[datetime,
 
 
 def _source_file(table: Table, file: DataFile, column: str) -> SourceFile | None:
-    """Describe a file of a source; None of one whose rows have no time: no chunk reads them."""
+    """Describe a file of a source; None of one whose rows have no time."""
     found = times_of_file(table, file, column)
     if found is None:
         return None

@@ -137,18 +137,26 @@ class Questions(Tables):
 
     # --- facts, from metadata alone -------------------------------------------------------------------------------
 
-    def source_state(self, name: str, time_column: str, snapshot_id: int | None) -> SourceState:
-        """Describe a source at a snapshot (the current one if None).
+    def source_state(
+        self, name: str, time_column: str, snapshot_id: int | None, *, is_whole: bool = False
+    ) -> SourceState:
+        """Describe a source at a snapshot (the current one if None); `is_whole`: rows without a time are read as well.
 
         Raises:
             InputRefused: if the snapshot does not exist or has deletes this project cannot read.
         """
-        return lookups.source_state(self.table(name), name, time_column, snapshot_id)
+        return lookups.source_state(self.table(name), name, time_column, snapshot_id, is_whole=is_whole)
 
-    def files_of_log(self, log: PinnedLog, time_column: str, snapshot_id: int) -> tuple[SourceFile, ...]:
-        """Return the files of a source at a snapshot that may hold rows at the positions that a run reads of its log."""
+    def files_of_log(
+        self, log: PinnedLog, time_column: str, snapshot_id: int, *, is_whole: bool = False
+    ) -> tuple[SourceFile, ...]:
+        """Return the files of a source at a snapshot that may hold rows at the positions that a run reads of its log.
+
+        `is_whole`: rows without a time are read as well.
+        """
         table = self.table(log.table)
-        return lookups.source_files(table, time_column, pinned_snapshot(table, snapshot_id), read_of_log(log))
+        snapshot = pinned_snapshot(table, snapshot_id)
+        return lookups.source_files(table, time_column, snapshot, read_of_log(log), is_whole=is_whole)
 
     def landed_loads(self, name: str, snapshot_id: int | None = None) -> list[LandedLoad]:
         """Return the loads of ranges of a log that its table has at a snapshot (None: now), oldest first; see `landed_logs`."""
