@@ -72,6 +72,7 @@ TARGET = ba.TargetTable(
     source=LANDED,
     source_time_column="event_time",
     transform="late_scans",
+    timeliness=ba.Timeliness(late=ba.OnLate.REPORT),
     versions={"1": ba.TransformVersion(late_scans)},
     owners=("team:parcels",),
 )

@@ -27,6 +27,7 @@ from backfill_assets.ingestion.archived_topics import land_archive
 from backfill_assets.ingestion.landing import land
 from backfill_assets.ingestion.topic_ranges import Wanted
 from backfill_assets.installation import Platform
+from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.initialise import initialise
 from benchmarks.late_scans import DAYS, FIRST, LANDED, LATEST, PRODUCT, SCANS, TOPIC, expected, records
 from resources.settings import load_settings
@@ -198,6 +199,12 @@ def test_late_records_are_in_their_days_in_every_chunking_and_after_kills(at: Si
     found = {(row["day"], row["scan_id"]): row["grams"] for row in rows}
     assert len(found) == len(rows)
     assert found == expected(sender.committed, FIRST, COMPLETE)
+    # what comes for a published day changes nothing, and the doctor names the day until somebody restates it
+    late = [one for one in records(400, 1, 6) if one.value and _said(one.value).date() == FIRST]
+    sender.send(late, aborts=0)
+    at.run("land", "late", "--new")
+    (named,) = [one for one in examine(at.platform) if one.kind == "late-rows"]
+    assert str(FIRST) in named.what
 
 
 def _said(value: bytes) -> datetime:

@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from topic_world import TOPIC
 
+from backfill_assets.cli.logs import _tell_resolved
 from backfill_assets.extraction.topic_state import PartitionState, TopicState
 from backfill_assets.ingestion.landing import first_positions, in_pieces
 from backfill_assets.ingestion.topic_ranges import Resolved, Wanted, behind, gone, resolve
@@ -363,3 +365,24 @@ def test_in_whatever_order_a_topic_is_landed_and_taken_back_no_offset_is_left_ou
             assert overlaps(one.range for load in topic.there for one in load.landed.ranges) == (), (seed, topic.done)
         landed += len(topic.there)
     assert landed > 1_000
+
+
+@pytest.mark.parametrize(
+    ("now", "loads", "says"),
+    [
+        (((5, 9, 9), (0, 3, 3)), (), ["partition 0 begins with offset 5: earlier ones are not in the topic any more"]),
+        (((7, 7, 7), (0, 0, 0)), (), ["partition 0 begins with offset 7", "the topic has no offset of that range now"]),
+        (((0, 9, 9), (0, 3, 3)), (), []),
+        (((5, 9, 9), (0, 3, 3)), (load((0, 0, 5), (1, 0, 3)),), []),
+    ],
+)
+def test_the_first_landing_says_where_a_topic_begins(
+    now: tuple[tuple[int, int, int], ...],
+    loads: tuple[LandedLoad, ...],
+    says: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _tell_resolved(TOPIC, resolved(Wanted(new=True), state(*now), *loads), proves=False)
+    told = capsys.readouterr().out
+    assert all(one in told for one in says), told
+    assert ("begins with offset" in told) == bool(says)

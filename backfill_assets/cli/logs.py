@@ -233,6 +233,11 @@ def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
         tell(f"  landed before: {positions(resolved.there):,} offsets, which {then}")
     for partition in resolved.new_partitions:
         tell(f"  nothing is landed yet of partition {partition}")
+    for partition in sorted(resolved.begins):
+        begins = resolved.begins[partition]
+        firsts = [one.start for one in resolved.missing if one.partition == partition]
+        if begins and not resolved.there and min(firsts, default=begins) == begins:
+            tell(f"  partition {partition} begins with offset {begins:,}: earlier ones are not in the topic any more")
     if resolved.gap:
         tell(f"  left out, and accepted as missing: {positions_in_words(resolved.gap, most=_SHOWN)}")
     if resolved.missing:
@@ -240,7 +245,7 @@ def _tell_resolved(topic: Topic, resolved: Resolved, *, proves: bool) -> None:
     elif resolved.there:
         tell(f"  nothing to land: {topic.table} has all that the topic has of it")
     else:
-        tell("  nothing to land: the topic has no offset of that range")
+        tell("  nothing to land: the topic has no offset of that range now")
 
 
 def _tell_landed(topic: Topic, done: Landed, accept_gap: str | None) -> None:
