@@ -341,7 +341,7 @@ def test_a_source_that_holds_days_at_the_ends_of_the_calendar_can_be_planned() -
 
 
 def test_a_source_without_rows_refuses_the_plan() -> None:
-    assert reasons(refusal(source=a_source([]))) == [f"{SOURCE} holds no rows at snapshot 11"]
+    assert reasons(refusal(source=a_source([]))) == [f"{SOURCE} holds no rows at snapshot 11 that a run could read"]
 
 
 def test_an_unknown_gate_and_tolerance_are_named_each() -> None:
