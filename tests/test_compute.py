@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from support import a_lakehouse, a_plan
 from worlds import FEW_GATES, World, make_world
 
 from backfill_assets.declarations.schema import iceberg_schema
-from backfill_assets.declarations.target import TransformVersion
+from backfill_assets.declarations.target import TransformContext, TransformVersion
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import needed_columns
 from backfill_assets.planning.resolve import preview
@@ -29,11 +31,13 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import compute
 from backfill_assets.staging.compute import compute_batch, require_arrived, staged_files
-from backfill_assets.staging.rows import slots_of
+from backfill_assets.staging.folders import number_of, number_of_chunk
+from backfill_assets.staging.rows import _clustered, slots_of
 from benchmarks.small_table import TARGET
-from manifests.chunks import Chunking
+from manifests.chunks import Chunk, Chunking, aligned, following
 from manifests.errors import EnvironmentRefused, TransformRefused
 from manifests.estimates import Estimate
+from manifests.model import Mode
 from manifests.plan import PlannedChunk
 from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import local_path
@@ -66,6 +70,31 @@ def test_a_large_chunk_has_a_partition_of_its_own_and_small_ones_share() -> None
     assert len(set(slots_of(chunks([400] * 24), 2))) == 4
     assert slots_of(chunks([400] * 24), 64) == tuple(range(24))
     assert slots_of(chunks([0]), 8) == (0,)
+
+
+@pytest.mark.parametrize("chunking", [Chunking.DAY, Chunking.WEEK, Chunking.MONTH, Chunking.YEAR])
+def test_spark_finds_the_number_of_a_chunk_as_this_process_does(world: World, chunking: Chunking) -> None:
+    chance = random.Random(chunking.value)
+    days = [date.min + timedelta(days=chance.randrange(7), weeks=1), date(1969, 12, 28), date(1970, 1, 1), date.max]
+    days += [date(1582, 10, 1) + timedelta(days=number) for number in range(20)]  # where calendars once skipped days
+    days += [date(1890, 1, 1) + timedelta(days=chance.randrange(100_000)) for _ in range(500)]
+    frame = world.platform.spark.session(Mode.BACKFILL).createDataFrame([(day,) for day in days], "day date")
+    number = number_of_chunk(F.col("day"), chunking).alias("number")
+    for day, found in frame.select("day", number).collect():
+        start, end = aligned(chunking, day, day)
+        assert found == number_of(start, chunking), day
+        if end < date.max:
+            assert number_of(following(chunking, start), chunking) == found + 1
+
+
+def test_each_chunk_is_written_from_the_partition_of_its_slot_also_where_others_lie_between(world: World) -> None:
+    days = [DAY + timedelta(days=number) for number in (0, 1, 2, 40, 41, 700)]
+    rows = world.platform.spark.session(Mode.BACKFILL).createDataFrame([(day,) for day in days * 50], "day date")
+    planned = tuple(Chunk(str(day), 0, day, day) for day in days)
+    context = cast("TransformContext", SimpleNamespace(chunks=planned, slots=(0, 0, 1, 1, 2, 3)))
+    target = replace(TARGET, day_column="day", chunking=Chunking.DAY, key=("day",))
+    placed = _clustered(rows, target, context).select("day", F.spark_partition_id().alias("slot")).distinct().collect()
+    assert {row["day"]: row["slot"] for row in placed} == dict(zip(days, context.slots, strict=True))
 
 
 class Rows:

@@ -49,12 +49,34 @@ MOST_DIGITS = 20
 """Of a whole number of 64 bits, and more."""
 CHUNK_FOLDER = "chunk"
 """Name of the folder of a chunk: its first day, and after that its hour and its part, where chunks have these."""
+_EPOCH, _THURSDAY = date(1970, 1, 1), 3
+"""The day from which Spark counts days, and which day of its week that is, Monday being 0."""
 _TRUNC = {Chunking.YEAR: "YEAR", Chunking.MONTH: "MM", Chunking.WEEK: "WEEK"}
 
 
 def first_day_of_chunk(day: Column, chunking: Chunking) -> Column:
     """Return the first day of the chunk that a day (a date, or an instant's in UTC) lies in."""
     return F.to_date(day) if chunking is Chunking.DAY else F.trunc(day, _TRUNC[chunking])
+
+
+def number_of(start: date, chunking: Chunking) -> int:
+    """Return a number for the chunk of whole days that begins on a day: the one after it has the next."""
+    if chunking is Chunking.MONTH:
+        return start.year * 12 + start.month
+    if chunking is Chunking.YEAR:
+        return start.year
+    days = start.toordinal() - _EPOCH.toordinal()
+    return (days + _THURSDAY) // 7 if chunking is Chunking.WEEK else days
+
+
+def number_of_chunk(day: Column, chunking: Chunking) -> Column:
+    """Return what `number_of` does of the chunk of whole days that a day (a date, or an instant's in UTC) lies in."""
+    if chunking is Chunking.MONTH:
+        return F.year(day) * 12 + F.month(day)
+    if chunking is Chunking.YEAR:
+        return F.year(day)
+    days = F.unix_date(F.to_date(day))
+    return F.floor((days + _THURSDAY) / 7).cast("int") if chunking is Chunking.WEEK else days
 
 
 def has_plain_chunks(target: TargetTable) -> bool:

@@ -31,11 +31,12 @@ from backfill_assets.staging.folders import (
     CHUNK_FOLDER,
     NO_PARTS,
     Parts,
-    first_day_of_chunk,
     folder_of,
     has_plain_chunks,
     in_chunks,
     in_folders,
+    number_of,
+    number_of_chunk,
 )
 from backfill_assets.staging.moments import at
 from backfill_assets.staging.unsteady import steady_texts
@@ -448,17 +449,15 @@ def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) 
     """Bring each chunk to the Spark partition that it is written from, sorted by key."""
     if not has_plain_chunks(target):
         return _clustered_by_folder(rows, target, context)
-    day = first_day_of_chunk(F.col(target.day_column), target.chunking)
-    slots = rows.sparkSession.createDataFrame(
-        [(chunk.start, slot) for chunk, slot in zip(context.chunks, context.slots, strict=True)],
-        "_chunk_start date, _slot int",
-    )
-    placed = rows.withColumn("_chunk_start", day).join(F.broadcast(slots), "_chunk_start")
-    return (
-        placed.repartitionById(context.slots[-1] + 1, F.col("_slot"))
-        .sortWithinPartitions(*target.key)
-        .drop("_chunk_start", "_slot")
-    )
+    numbers = [number_of(chunk.start, target.chunking) for chunk in context.chunks]
+    first = min(numbers)
+    slots = ["0"] * (max(numbers) - first + 1)
+    for number, slot in zip(numbers, context.slots, strict=True):
+        slots[number - first] = str(slot)
+    # one text, of which Spark makes the array while it plans: a literal for each chunk would take it longer than the rows
+    every = F.split(F.lit(",".join(slots)), ",").cast("array<int>")
+    place = F.get(every, number_of_chunk(F.col(target.day_column), target.chunking) - F.lit(first))
+    return rows.repartitionById(context.slots[-1] + 1, place).sortWithinPartitions(*target.key)
 
 
 def _clustered_by_folder(rows: DataFrame, target: TargetTable, context: TransformContext) -> DataFrame:
