@@ -13,11 +13,12 @@ import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import SparkRuntimeException
 
-from backfill_assets.declarations.changes import daily_state, history, renamed, state_at
+from backfill_assets.declarations.changes import _lsn_in_words, daily_state, history, renamed, state_at
 from backfill_assets.products.accounts.generator import COLUMNS, Bank
 from backfill_assets.staging.raised import words as told_of
 from backfill_assets.testing.sessions import spark_sessions
 from manifests.errors import TransformRefused
+from manifests.log_ranges import lsn as in_words
 from manifests.model import Mode
 
 
@@ -246,7 +247,7 @@ def test_a_number_that_does_not_fit_its_decimal_is_refused_with_its_row(spark: A
     changes = renamed(f"id bigint, old {kind}", {"old": "new"})(one_change(spark, f'{{"id":7,"old":{said}}}'))
     with pytest.raises(SparkRuntimeException) as refused:
         state_at(changes, f"id bigint, new {kind}").collect()
-    expected = f'new is {said.strip(chr(34))} in the change of the row {{"id":7}} at LSN 77, and does not fit {kind.replace(" ", "")}'
+    expected = f'new is {said.strip(chr(34))} in the change of the row {{"id":7}} at LSN 0/4D (77), and does not fit {kind.replace(" ", "")}'
     assert expected in str(refused.value)
 
 
@@ -361,10 +362,20 @@ def test_a_value_of_another_type_is_refused_by_table_lsn_and_column_and_not_quot
         history(changes, row).collect()
     told = told_of(refused.value)
     assert told.startswith(
-        "SparkRuntimeException: [USER_RAISED_EXCEPTION] the change of public.few at LSN 77 does not have"
+        "SparkRuntimeException: [USER_RAISED_EXCEPTION] the change of public.few at LSN 0/4D (77) does not have"
     )
-    assert f"the change of public.few at LSN 77 does not have the types that its row declares: {words}; declare" in told
+    assert (
+        f"the change of public.few at LSN 0/4D (77) does not have the types that its row declares: {words}; declare"
+        in told
+    )
     assert "secret" not in told, str(refused.value)
+
+
+def test_rows_name_a_position_as_the_server_and_every_other_message_do(spark: Any) -> None:
+    positions = [0, 1, 77, 2**32 - 1, 2**32, 24023128, 0x16_B374D848, 2**63 - 1]
+    frame = spark.createDataFrame([(one,) for one in positions], "lsn long")
+    said = [row["said"] for row in frame.select(_lsn_in_words().alias("said")).collect()]
+    assert said == [f"{in_words(one)} ({one})" for one in positions]
 
 
 @pytest.mark.parametrize("key", [7.0, True, "7", [7]])
@@ -376,7 +387,7 @@ def test_a_delete_whose_key_is_of_another_type_is_refused_rather_than_that_it_en
         [tuple(one.values()) for one in rows], SCHEMA.replace(" schema_v", " source_table string, schema_v")
     )
     with pytest.raises(
-        SparkRuntimeException, match=r"the change of public\.few at LSN 78 .*: id of the key is no bigint; "
+        SparkRuntimeException, match=r"the change of public\.few at LSN 0/4E \(78\) .*: id of the key is no bigint; "
     ):
         state_at(changes, FEW).collect()
     changes = spark.createDataFrame(

@@ -415,7 +415,7 @@ def _of_other_types(rows: DataFrame, text: str, said: Column, fields: Sequence[S
         F.lit("the change of "),
         F.col(_TABLE) if _TABLE in rows.columns else F.lit("a row"),
         F.lit(" at LSN "),
-        F.col("lsn").cast("string"),
+        _lsn_in_words(),
         F.lit(" does not have the types that its row declares: "),
         F.coalesce(
             F.nullif(named, F.lit("")),
@@ -430,6 +430,13 @@ def _of_other_types(rows: DataFrame, text: str, said: Column, fields: Sequence[S
     return F.raise_error(F.concat(*words))
 
 
+def _lsn_in_words() -> Column:
+    """Return a change's LSN as the server writes it (see `manifests.log_ranges.lsn`), and as its column has it."""
+    lsn = F.col("lsn")
+    high, low = F.hex(F.shiftrightunsigned(lsn, 32)), F.hex(lsn.bitwiseAND(F.lit(0xFFFFFFFF)))
+    return F.concat(high, F.lit("/"), low, F.lit(" ("), lsn.cast("string"), F.lit(")"))
+
+
 def _lost(name: str) -> Column:
     """Return what refuses a row one of whose values is known by nobody."""
     why = (
@@ -437,7 +444,7 @@ def _lost(name: str) -> Column:
         " before"
     )
     said = (F.lit(f"the value of {name} was not sent with the change of the row "), F.col("key"), F.lit(" at LSN "))
-    return F.raise_error(F.concat(*said, F.col("lsn").cast("string"), F.lit(why))).cast("string")
+    return F.raise_error(F.concat(*said, _lsn_in_words(), F.lit(why))).cast("string")
 
 
 def _unfit(said: Column, name: str, kind: DecimalType) -> Column:
@@ -446,4 +453,4 @@ def _unfit(said: Column, name: str, kind: DecimalType) -> Column:
         f", and does not fit {kind.simpleString()} exactly: declare more digits, or string and what it is to be read as"
     )
     words = (F.lit(f"{name} is "), said, F.lit(" in the change of the row "), F.col("key"), F.lit(" at LSN "))
-    return F.raise_error(F.concat(*words, F.col("lsn").cast("string"), F.lit(why))).cast(kind)
+    return F.raise_error(F.concat(*words, _lsn_in_words(), F.lit(why))).cast(kind)

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from backfill_assets.declarations.topics import Topic, place_of_topic_setting
-from backfill_assets.extraction.refusals import ExtractionRefused
+from backfill_assets.extraction.refusals import TopicRefused
 from backfill_assets.extraction.topic_state import PartitionState, TopicState
 from manifests.errors import EnvironmentRefused, Problem
 from manifests.log_ranges import LogIdentity, LogKind
@@ -148,7 +148,7 @@ class Brokers:
         """Return which log the topic is, and which offsets it has.
 
         Raises:
-            ExtractionRefused: if the brokers do not answer, or have no such topic.
+            TopicRefused: if the brokers do not answer, or have no such topic.
         """
         name = self._topic.topic
         cluster = self._asked("which cluster it is", lambda: self._admin.describe_cluster().result(self._seconds))
@@ -217,10 +217,10 @@ class Brokers:
             self._consumer.poll(1)  # hands on what librdkafka has heard of its connections, within a second
             raise self._refused(what, shown(error, self.client) or f"no answer in {self._seconds:g} s") from None
 
-    def _refused_unknown(self) -> ExtractionRefused:
+    def _refused_unknown(self) -> TopicRefused:
         topic = self._topic
         place = place_of_topic_setting(topic.name, topic.bootstrap)
-        return ExtractionRefused(
+        return TopicRefused(
             Problem(
                 f"{self.addresses} has no topic {topic.topic}, or does not show it to whoever asks",
                 "a topic is landed that is there, under the name that its declaration has",
@@ -229,11 +229,11 @@ class Brokers:
             )
         )
 
-    def _refused(self, what: str, why: str) -> ExtractionRefused:
+    def _refused(self, what: str, why: str) -> TopicRefused:
         heard = (
             f"; the last thing heard: {self._last_error}" if self._last_error and self._last_error not in why else ""
         )
-        return ExtractionRefused(
+        return TopicRefused(
             Problem(
                 f"{self.addresses} does not say {what}: {why}{heard}",
                 "what is landed of a topic is known before it is read",

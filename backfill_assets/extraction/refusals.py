@@ -14,6 +14,12 @@ class ExtractionRefused(Refused):
     headline = "the extraction stops"
 
 
+class TopicRefused(ExtractionRefused):
+    """Brokers did not answer, or a topic or its records are not what was asked for."""
+
+    headline = "the topic could not be read"
+
+
 class ArchiveRefused(EnvironmentRefused):
     """What is kept of an extraction is gone, or not as it came."""
 

@@ -86,7 +86,7 @@ def land_archive(
     Raises:
         InputRefused: if the archive is none, or disagrees with what is landed, with every reason; nothing is written then.
         EnvironmentRefused: if nothing is landed, and a setting of the topic is missing.
-        ExtractionRefused: if nothing is landed, and the brokers do not say which topic it is.
+        TopicRefused: if nothing is landed, and the brokers do not say which topic it is.
         LeaseHeld: if somebody loads into the table, or takes a load back, for longer than is waited for.
         LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
     """

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from backfill_assets import faults
 from backfill_assets.declarations.topics import Topic
-from backfill_assets.extraction.refusals import ExtractionRefused
+from backfill_assets.extraction.refusals import TopicRefused
 from backfill_assets.ingestion.held_tables import HeldTable
 from backfill_assets.installation import Platform
 from manifests.canonical import canonical_json
@@ -131,7 +131,7 @@ def workers_of(topic: Topic) -> Iterator[None]:
     """Refuse a load of a topic one of whose workers has died.
 
     Raises:
-        ExtractionRefused: then; nothing of the load is landed.
+        TopicRefused: then; nothing of the load is landed.
     """
     try:
         yield
@@ -139,7 +139,7 @@ def workers_of(topic: Topic) -> Iterator[None]:
         if not is_of_lost_worker(error):
             raise
         by = "" if topic.event_time is None else ", or by what the topic's event_time does"
-        raise ExtractionRefused(
+        raise TopicRefused(
             Problem(
                 "a worker process that handled records died without an error message",
                 f"the machine ends processes where memory is short{by}; nothing of this load was landed, loads before it were",

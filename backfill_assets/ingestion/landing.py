@@ -15,7 +15,7 @@ from functools import partial
 from backfill_assets import faults
 from backfill_assets.declarations.topics import Topic
 from backfill_assets.extraction.brokers import Brokers
-from backfill_assets.extraction.refusals import ExtractionRefused
+from backfill_assets.extraction.refusals import TopicRefused
 from backfill_assets.extraction.topic_records import Pace, RangeFailed, RangeRead, RangeTask, read_ranges
 from backfill_assets.extraction.topic_state import TopicState
 from backfill_assets.ingestion.columns_in_place import require_declared_columns
@@ -83,7 +83,7 @@ def land(
 
     Raises:
         EnvironmentRefused: if a setting of the topic is missing, or the table does not have the columns of its model.
-        ExtractionRefused: if the brokers do not answer, or a range could not be read; loads before it are landed.
+        TopicRefused: if the brokers do not answer, or a range could not be read; loads before it are landed.
         InputRefused: if a range cannot be landed, with every reason; nothing is written then.
         LeaseHeld: if somebody loads into the table, or takes a load back, for longer than is waited for.
         LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
@@ -251,7 +251,7 @@ class _Landing:
         """Have workers read, and keep the table meanwhile; as `is_proof`, records as they came, without what is read from them.
 
         Raises:
-            ExtractionRefused: if a range could not be read, for each that could not; or if the topic is another one by now.
+            TopicRefused: if a range could not be read, for each that could not; or if the topic is another one by now.
         """
         topic = self._topic
         schema = self._platform.lakehouse.table(topic.table).schema().model_dump_json()
@@ -265,7 +265,7 @@ class _Landing:
         failed = [one for one in done if isinstance(one, RangeFailed)]
         if failed:
             where = f"topic {topic.name}"
-            raise ExtractionRefused([Problem(one.what, one.rule, one.fix, where) for one in failed])
+            raise TopicRefused([Problem(one.what, one.rule, one.fix, where) for one in failed])
         _require_same_log(self._brokers.state(), self._resolved.log, topic)
         return [one for one in done if isinstance(one, RangeRead)]
 
@@ -336,10 +336,10 @@ def _require_same_log(state: TopicState, log: LogIdentity, topic: Topic) -> None
     """Refuse what was read while the topic was made anew.
 
     Raises:
-        ExtractionRefused: if it is another log by now.
+        TopicRefused: if it is another log by now.
     """
     if state.log != log:
-        raise ExtractionRefused(
+        raise TopicRefused(
             Problem(
                 f"{log.name} was made anew while it was read: it was {log.incarnation}, and is {state.log.incarnation}",
                 "a range is of one topic",

@@ -267,7 +267,7 @@ def _of_identity(table: Table, own: NestedField, wanted: NestedField) -> ColumnC
 
 
 def _added(table: Table, wanted: NestedField, declared: DeclaredColumns) -> list[ColumnChange]:
-    becomes, readers = _words(wanted.field_type), "NULL in every row that is there, until a run has filled it"
+    becomes, readers = _words(wanted.field_type), "NULL in every row that is there, until that is written again"
     if (taken := _taken(table, wanted.name, None)) is not None:
         return [ColumnChange(Change.REUSE, wanted.name, "nothing", becomes, "would break", taken)]
     if wanted.name not in declared.may_be_null and table.current_snapshot() is not None:
