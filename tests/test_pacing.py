@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ from manifests.errors import PlanRefused, PublicationDeferred, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.reading import manifest_from
+from resources import processes
 from resources.ledger import measured
 from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Ledger
@@ -248,6 +250,70 @@ def test_two_launches_of_a_run_share_one_allowance(platform: Platform, clock: Si
             one.join()
     assert {chunk.state for chunk in platform.ledger.chunks(RUN)} == {"STAGED"}
     assert max(most) == 2
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[int]:
+    """Another process of this machine, that lives."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("when", ["it asks", "it waits for its hours", "its batch has failed"])
+def test_a_batch_begins_beside_none_of_another_process_whenever_that_has_begun(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, elsewhere: int, when: str
+) -> None:
+    windows = {"windows": [{"opens": "22:00", "closes": "06:00"}]} if when == "it waits for its hours" else {}
+    keys = [chunk.key for chunk in planned(platform, contract(limits=windows)).plan.chunks]
+    ledger, usual, looks, heard = platform.ledger, executor.compute_batch, list[str](), list[str]()
+    others: list[int] = []
+
+    def begins() -> None:
+        found = ledger.start_attempt(RUN, keys[-1:], edition=0, actor="ada", location="/elsewhere")
+        assert found is not None
+        others.append(found[0])
+        with ledger.engine.begin() as connection:
+            is_its = (attempts.c.run_id == RUN, attempts.c.attempt == found[0])
+            its_process = {"pid": elsewhere, "process": processes.name_of(elsewhere)}
+            connection.execute(attempts.update().where(*is_its).values(**its_process))
+
+    def look(seconds: float) -> None:
+        looks.append(str(ledger.admissions.waiting(RUN)[RUN]))
+        clock.sleep(seconds)
+        if when == "it waits for its hours" and not others:
+            begins()
+        elif len(looks) > 3:
+            ledger.fail_attempt(RUN, others[0], "it only takes a place")
+
+    def compute(*arguments: Any) -> Any:
+        if when == "its batch has failed" and not others:
+            raise ValueError("a machine was lost")
+        return usual(*arguments)
+
+    def failed(run_id: str, *arguments: Any, **named: Any) -> str:
+        ended = end(ledger, run_id, *arguments, **named)
+        if when == "its batch has failed" and not others:
+            begins()
+        return ended
+
+    end = type(ledger).fail_attempt
+    monkeypatch.setattr(type(ledger), "fail_attempt", lambda _, *some, **named: failed(*some, **named))
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    monkeypatch.setattr(pacing, "sleep", look)
+    if when == "it asks":
+        begins()
+    executor.stage_chunks(platform, RUN, keys, tell=lambda event, _, text: heard.append(f"{event} {text}"))
+    assert ledger.run(RUN).state is RunState.STAGED
+    said = f"limits.maxRunsInParallel is 1, on one machine; under way here: attempt {others[0]}"
+    assert looks[-1] == said
+    assert heard.count(f"waiting {said}") == 1, "it is said once"
+    (other,) = [one for one in ledger.attempts(RUN) if one.attempt == others[0]]
+    assert other.ended_at is not None
+    assert all(one.started_at > other.ended_at for one in ledger.attempts(RUN) if one.attempt > others[0])
+    with ledger.engine.connect() as connection:
+        on_record = connection.exec_driver_sql("SELECT why FROM waits WHERE ended_at IS NOT NULL").scalars().all()
+    assert f"limits: {said}" in on_record
 
 
 def test_a_run_is_published_when_the_hour_of_its_table_has_room_again(

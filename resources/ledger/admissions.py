@@ -127,6 +127,21 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
     _end_own(connection, run_id)
 
 
+def require_place(connection: sa.Connection, run_id: str, most: int) -> None:
+    """Let no batch of a run, which the caller has locked, begin beside as many as other processes of this machine compute.
+
+    Raises:
+        MustWait: naming those.
+    """
+    columns = (attempts.c[name] for name in ("attempt", "host", "pid", "process"))
+    running = sa.select(*columns).where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+    rows = connection.execute(running.order_by(attempts.c.id)).all()
+    busy = [str(row.attempt) for row in rows if row.pid != os.getpid() and is_busy(row)]
+    if len(busy) >= most:
+        why = f"limits.maxRunsInParallel is {most:,}, on one machine; under way here: attempt {', '.join(busy)}"
+        raise MustWait([Wait(why, None)], instants.shared(connection))
+
+
 def _require_legible(connection: sa.Connection, run_id: str) -> None:
     """Refuse to go by batches on record that this project has not written so.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import contenders
 import pytest
 from admitting import BEGIN, SimulatedClock, in_memory, start
 from hypothesis import given, settings
@@ -158,6 +159,18 @@ def test_two_launches_that_ask_at_once_share_one_allowance(ledger: Ledger) -> No
     for own in others:
         own.close()
     assert sorted(type(one).__name__ for one in found) == ["MustWait", "int"]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_launches_that_ask_at_once_begin_no_more_batches_on_a_machine_than_the_limit(ledger: Ledger, most: int) -> None:
+    keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
+    with contenders.processes(len(keys)) as at_once:
+        said = at_once(contenders.begun, [(ledger.url, "run", key, most) for key in keys])
+        assert len([one for one in said if one.startswith("attempt ")]) == most
+        waits = f"limits.maxRunsInParallel is {most}, on one machine; under way here: attempt "
+        assert len([one for one in said if one.startswith(waits)]) == len(keys) - most
+    found = ledger.start_attempt("run", keys[:1], edition=0, actor=REQUESTER, location="/staging", most_at_once=1)
+    assert found is not None, "processes that are no more hold no place"
 
 
 def test_a_batch_has_ended_by_the_shared_clock_however_wrong_that_of_its_machine_is(ledger: Ledger) -> None:
