@@ -391,10 +391,11 @@ class Admissions(Part):
             before = connection.execute(counting.where(sa.not_(is_recent))).scalar_one()
         return max(0, most - recent), before
 
-    def live_delay(self, target: str, but: str = "") -> tuple[str, float] | None:
-        """Return the live run of a target that was approved first of those not published, and how many seconds ago.
+    def live_delay(self, target: str, but: str = "") -> tuple[str, float, RunState] | None:
+        """Return the live run of a target that was approved first of those not published, how many seconds ago, and its state.
 
-        None if there is none. `but` is the run that is to make way: it is none of them, nor is one that waits for its freeze.
+        None if there is none. `but` is the run that is to make way: it is none of them, nor is one that waits for its freeze, or
+        that a person has stopped or paused.
         """
         approved = (
             sa.select(sa.func.max(approvals.c.at))
@@ -402,18 +403,20 @@ class Admissions(Part):
             .scalar_subquery()
         )
         since = sa.func.coalesce(approved, runs.c.created_at, type_=runs.c.created_at.type).label("since")
-        query = sa.select(runs.c.run_id, runs.c.manifest, since).where(
+        by_people = sa.select(stops.c.run_id).where(stops.c.resumed_at.is_(None), stops.c.cause == "")
+        query = sa.select(runs.c.run_id, runs.c.manifest, runs.c.state, since).where(
             runs.c.target == target,
             runs.c.mode == Mode.LIVE.value,
-            runs.c.state.in_(_UNDER_WAY),
+            runs.c.state.in_([*_UNDER_WAY, RunState.FAILED]),
             runs.c.run_id != but,
+            runs.c.run_id.not_in(by_people),
         )
         with self.engine.connect() as connection:
             present = instants.shared(connection)
             for row in connection.execute(query.order_by(since, runs.c.run_id)).all():
                 scope = stored_manifest(row.manifest).target.publish_range
                 if not any(one.run_id == but for one in freezing(connection, row.run_id, target, scope, present)):
-                    return row.run_id, (present - row.since).total_seconds()
+                    return row.run_id, (present - row.since).total_seconds(), RunState(row.state)
         return None
 
     def live_computing(self) -> str | None:

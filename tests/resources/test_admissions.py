@@ -18,6 +18,7 @@ from support import APPROVER, REQUESTER, approved, planned
 
 from manifests.costs import Prices, RunCosts
 from manifests.errors import PublicationDeferred
+from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.pace import MARGIN, WINDOW, PlannedPace, Wait, Work
 from resources.ledger import admissions, tables
@@ -525,3 +526,25 @@ def test_a_live_run_is_late_from_its_approval_on_and_not_for_what_it_waits_for_i
     ledger.decide("back", approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=frozen.plan_hash)
     assert ledger.admissions.live_delay(target, "back") is None, "it is what the live run waits for"
     assert ledger.admissions.live_delay(target, "another") is not None
+
+
+@pytest.mark.parametrize("mode", ["FAILED", "stopped", "paused", "paused by a limit", "resumed"])
+def test_a_live_run_that_failed_is_late_and_one_that_a_person_has_stopped_is_not(ledger: Ledger, mode: str) -> None:
+    live(ledger, "live")
+    match mode:
+        case "FAILED":
+            begun(ledger, "live", "2012-01")
+            ledger.move("live", RunState.FAILED, "ada", "a chunk has failed", expected=RunState.RUNNING)
+        case "stopped":
+            ledger.stops.stop("live", by="ana", through="backfill stop")
+        case _:
+            cause = "MEMORY" if mode == "paused by a limit" else ""
+            ledger.pauses.pause("live", by="ana", through="a test", reason="the month is closed first", cause=cause)
+    if mode == "resumed":
+        ledger.pauses.resume("live", by="ana", reason="the month is closed by now")
+    found = ledger.admissions.live_delay(ledger.run("live").target, "back")
+    if mode in {"stopped", "paused"}:
+        assert found is None, "there is nothing to make way for"
+        return
+    assert found is not None
+    assert (found[0], found[2]) == ("live", RunState.FAILED if mode == "FAILED" else RunState.APPROVED)
