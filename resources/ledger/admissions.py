@@ -111,11 +111,11 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
         ).where(mine)
     ).one()
     times = _times(connection, run_id)
-    why = over_budget(asked.pace, asked.work, int(rows), int(size), times) or _spent(
-        connection, run_id, asked, int(size)
-    )
-    if why:
+    if why := over_budget(asked.pace, asked.work, int(rows), int(size), times):
         raise BudgetSpent(why)
+    left = left_of(connection, run_id, asked.pace, asked.costs, int(size), asked.work.bytes)
+    if left is not None and left.seconds <= 0:
+        raise BudgetSpent(left.why)
     if found := waits(asked.pace, asked.work, _admitted(connection, run_id, asked.pace, at), at, present):
         raise MustWait(found, present)
     work = asked.work
@@ -166,20 +166,6 @@ def _times(connection: sa.Connection, run_id: str) -> int:
     return 1 + int(connection.execute(sa.select(sa.func.count()).select_from(stops).where(*again)).scalar_one())
 
 
-def _spent(connection: sa.Connection, run_id: str, asked: Asked, size: int) -> str:
-    """Say what the run has taken of its time, or cost, with what this batch reads; empty if there is some left of both."""
-    left = left_of(connection, run_id, asked.pace, asked.costs, size)
-    if left is not None and left.seconds <= 0:
-        return left.why
-    if asked.pace.cost_usd is None or asked.costs is None:
-        return ""
-    usd = asked.costs.usd_of(_computed(connection, run_id), size + asked.work.bytes, taken(connection, run_id).written)
-    if usd is None or usd <= asked.pace.cost_usd * _times(connection, run_id):
-        return ""
-    said = f"${usd:,.2f} are spent once the next batch has read its {asked.work.bytes:,} bytes"
-    return f"safety.maxCostUsd is {asked.pace.cost_usd:,.2f}: {said}"
-
-
 @dataclass(frozen=True)
 class Left:
     """How long a run may compute still, and which limit says so."""
@@ -189,33 +175,40 @@ class Left:
 
 
 def left_of(
-    connection: sa.Connection, run_id: str, pace: PlannedPace, costs: RunCosts | None, size: int
+    connection: sa.Connection, run_id: str, pace: PlannedPace, costs: RunCosts | None, size: int, more: int = 0
 ) -> Left | None:
-    """Return how long a run may compute still by the time and the money it may take, of which it has read `size` bytes; None: for ever."""
+    """Return how long a run may compute still by the time and the money it may take, once it has read `more` bytes than `size`.
+
+    None: for ever.
+    """
     if pace.duration_minutes is None and pace.cost_usd is None:
         return None
     seconds, times = _computed(connection, run_id), _times(connection, run_id)
     again = f", allowed {times} times" if times > 1 else ""
-    unseen = [one for one in _admitted(connection, run_id, pace, instants.shared(connection)) if one.way_out]
-    counted, found = whom(unseen), []
+    under_way = _admitted(connection, run_id, pace, instants.shared(connection), decided=True)
+    counted, found = whom([one for one in under_way if one.way_out]), []
     if pace.duration_minutes is not None:
         most = f"safety.maxDurationMinutes is {pace.duration_minutes:,}{again}"
         why = f"{most}: {seconds / 60:,.1f} minutes are computed{counted}"
         found.append(Left(60 * pace.duration_minutes * times - seconds, why))
     if pace.cost_usd is not None and costs is not None:
-        usd = costs.usd_of(seconds, size, taken(connection, run_id).written)
+        usd = costs.usd_of(seconds, size + more, taken(connection, run_id).written)
+        once = f" once the next batch has read its {more:,} bytes" if more else ""
         a_second = costs.usd_of(1, 0, 0)
         if usd is not None and a_second is not None:
-            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent{counted}"
+            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent{once}{counted}"
             found.append(Left(_lasts(pace.cost_usd * times - usd, a_second), why))
     return min(found, key=lambda one: one.seconds, default=None)
 
 
 def _lasts(usd: float, a_second: float) -> float:
-    """Return for how many seconds money lasts: not at all once it is spent, and for ever where no second costs anything."""
-    if usd <= 0:
-        return 0.0
-    return usd / a_second if a_second > 0 else math.inf
+    """Return for how many seconds money lasts: not at all once it is spent, and for ever where no second costs anything.
+
+    What reading alone has spent to the cent is enough for what was read.
+    """
+    if a_second > 0:
+        return max(0.0, usd / a_second)
+    return math.inf if usd >= 0 else 0.0
 
 
 def _computed(connection: sa.Connection, run_id: str) -> float:
@@ -230,8 +223,13 @@ def _computed(connection: sa.Connection, run_id: str) -> float:
     return sum(max(0.0, one) for one in lasted)
 
 
-def _admitted(connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime) -> list[Admitted]:
-    """Return the batches of a run that count at an instant: those under way, and those that have ended within its rates' window and its pause."""
+def _admitted(
+    connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime, *, decided: bool = False
+) -> list[Admitted]:
+    """Return the batches of a run that count at an instant: those under way, and those that have ended within its rates' window and its pause.
+
+    `decided`: who resumes the run then decides about a pause, and says why.
+    """
     since = at - max(WINDOW + 2 * MARGIN, timedelta(seconds=pace.pause_seconds or 0))
     query = (
         sa.select(
@@ -244,18 +242,27 @@ def _admitted(connection: sa.Connection, run_id: str, pace: PlannedPace, at: dat
         .order_by(admissions.c.id.desc())
     )
     return [
-        Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.over_at, *_by(run_id, row))
+        Admitted(
+            Work(row.chunks, row.rows, row.bytes),
+            row.at,
+            row.over_at,
+            *_by(run_id, row, " --by NAME --reason TEXT" if decided else ""),
+        )
         for row in connection.execute(query)
     ]
 
 
-def _by(run_id: str, row: sa.Row[Any]) -> tuple[str, str]:
+def _by(run_id: str, row: sa.Row[Any], decision: str) -> tuple[str, str]:
     """Say who computes a batch that is under way, and what to do where that cannot be seen from this machine."""
     if row.over_at is not None or row.host is None:
         return "", ""
     said = f"attempt {row.attempt} on {row.host} since {row.at:%Y-%m-%d %H:%M:%S} UTC"
-    fix = f"if that machine is no more: `backfill stop {run_id}`, then `backfill resume {run_id}`"
-    return said, "" if is_busy(row) else fix
+    return said, "" if is_busy(row) else _if_gone(run_id, decision)
+
+
+def _if_gone(run_id: str, decision: str = "") -> str:
+    """Say what to do about a machine that cannot be seen from here."""
+    return f"if that machine is no more: `backfill stop {run_id}`, then `backfill resume {run_id}{decision}`"
 
 
 def end_admissions(connection: sa.Connection, run_id: str) -> None:

@@ -323,13 +323,47 @@ def test_money_for_reading_alone_is_spent_by_what_the_next_batch_reads(ledger: L
     assert spent.seconds == 0
 
 
-def test_what_is_spent_to_the_cent_is_spent(ledger: Ledger) -> None:
-    key = approved(ledger, "run").plan.chunks[0].key
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(1, 8), st.sampled_from([0.0, 0.06]))
+def test_what_is_spent_to_the_cent_is_spent_and_no_batch_begins_that_is_interrupted_at_once(
+    reads: list[int], limit: int, an_hour: float
+) -> None:
+    """Of money for reading alone all is spent; where seconds cost, none would be left for them."""
+    costs = RunCosts(10, 10, None, None, 4, Prices(usd_per_gb_read=1.0, usd_per_core_hour=an_hour), (), None)
+    pace, read = PlannedPace(cost_usd=float(limit)), 0
+    with in_memory(SimulatedClock()) as ledger:
+        key = approved(ledger, "run").plan.chunks[0].key
+        for more in reads:
+            fits = read + more < limit if an_hour else read + more <= limit
+            try:
+                number = asked(ledger, key, pace, Work(1, 1, more * 10**9), costs)
+            except BudgetSpent:
+                assert not fits
+                continue
+            assert fits
+            read += more
+            left = ledger.admissions.left("run", pace, costs)
+            assert left is not None
+            assert left.seconds > 0, "it has just begun"
+            ledger.fail_attempt("run", number, "again")
+
+
+def test_a_cost_says_how_often_it_is_allowed_who_computes_and_how_a_paused_run_goes_on(ledger: Ledger) -> None:
+    keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
     costs = RunCosts(10, 10, None, None, 4, Prices(usd_per_gb_read=1.0), (), None)
-    asked(ledger, key, PlannedPace(cost_usd=2.0), Work(1, 1, 10**9), costs)
-    left = ledger.admissions.left("run", PlannedPace(cost_usd=1.0), costs)
-    assert left is not None
-    assert left.seconds == 0
+    pace = PlannedPace(cost_usd=2.0)
+    asked(ledger, keys[0], pace, Work(1, 1, 10**9), costs)
+    with ledger.engine.begin() as connection:
+        connection.execute(attempts.update().values(host="pod-7", process=""))
+    ledger.pauses.pause("run", by="ana", through="a test", reason="it has cost enough", cause=admissions.BUDGET)
+    ledger.pauses.resume("run", by="grace", reason="it may cost as much again")
+    said = (
+        r"maxCostUsd is 2.00, allowed 2 times: \$6.00 are spent once the next batch has read its 5,000,000,000 bytes; "
+        r"under way: attempt 1 on pod-7 since .* UTC; if that machine is no more: `backfill stop run`, "
+        r"then `backfill resume run --by NAME --reason TEXT`$"
+    )
+    with pytest.raises(BudgetSpent, match=said):
+        asked(ledger, keys[1], pace, Work(1, 1, 5 * 10**9), costs)
 
 
 def test_a_budget_counts_what_was_tried_again_and_admits_nothing_beyond_it(ledger: Ledger) -> None:
