@@ -39,6 +39,8 @@ BUDGET = "BUDGET"
 _UNDER_WAY = (RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED)
 _WHY = "limits: "
 """What the reason of such a wait begins with."""
+_DECISION = " --by NAME --reason TEXT"
+"""What `backfill resume` is given of a run that is paused."""
 _MOMENT = timedelta(seconds=1)
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
@@ -84,7 +86,8 @@ class Waiting:
     process: str
 
     def __str__(self) -> str:
-        return with_end(self.why, self.until_at)
+        said = with_end(self.why, self.until_at)
+        return said if is_busy(self) else f"{said}; it waits on {self.host}; {_if_gone(self.run_id)}"
 
 
 def with_end(why: str, until: datetime | None) -> str:
@@ -133,9 +136,8 @@ def require_place(connection: sa.Connection, run_id: str, most: int) -> None:
     Raises:
         MustWait: naming those.
     """
-    columns = (attempts.c[name] for name in ("attempt", "host", "pid", "process"))
-    running = sa.select(*columns).where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
-    rows = connection.execute(running.order_by(attempts.c.id)).all()
+    running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+    rows = connection.execute(sa.select(attempts).where(*running).order_by(attempts.c.id))
     busy = [str(row.attempt) for row in rows if row.pid != os.getpid() and is_busy(row)]
     if len(busy) >= most:
         why = f"limits.maxRunsInParallel is {most:,}, on one machine; under way here: attempt {', '.join(busy)}"
@@ -177,15 +179,12 @@ class Left:
 def left_of(
     connection: sa.Connection, run_id: str, pace: PlannedPace, costs: RunCosts | None, size: int, more: int = 0
 ) -> Left | None:
-    """Return how long a run may compute still by the time and the money it may take, once it has read `more` bytes than `size`.
-
-    None: for ever.
-    """
+    """Return how long a run may compute still by its time and its money, once it has read `more` bytes than `size`; None: for ever."""
     if pace.duration_minutes is None and pace.cost_usd is None:
         return None
     seconds, times = _computed(connection, run_id), _times(connection, run_id)
     again = f", allowed {times} times" if times > 1 else ""
-    under_way = _admitted(connection, run_id, pace, instants.shared(connection), decided=True)
+    under_way = _admitted(connection, run_id, pace, instants.shared(connection), _DECISION)
     counted, found = whom([one for one in under_way if one.way_out]), []
     if pace.duration_minutes is not None:
         most = f"safety.maxDurationMinutes is {pace.duration_minutes:,}{again}"
@@ -224,12 +223,9 @@ def _computed(connection: sa.Connection, run_id: str) -> float:
 
 
 def _admitted(
-    connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime, *, decided: bool = False
+    connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime, decision: str = ""
 ) -> list[Admitted]:
-    """Return the batches of a run that count at an instant: those under way, and those that have ended within its rates' window and its pause.
-
-    `decided`: who resumes the run then decides about a pause, and says why.
-    """
+    """Return the batches of a run that count at an instant: those under way, and those that have ended within its rates' window and its pause."""
     since = at - max(WINDOW + 2 * MARGIN, timedelta(seconds=pace.pause_seconds or 0))
     query = (
         sa.select(
@@ -242,12 +238,7 @@ def _admitted(
         .order_by(admissions.c.id.desc())
     )
     return [
-        Admitted(
-            Work(row.chunks, row.rows, row.bytes),
-            row.at,
-            row.over_at,
-            *_by(run_id, row, " --by NAME --reason TEXT" if decided else ""),
-        )
+        Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.over_at, *_by(run_id, row, decision))
         for row in connection.execute(query)
     ]
 
@@ -288,9 +279,23 @@ def end_waits(connection: sa.Connection, run_id: str) -> None:
         connection.execute(waiting.update().where(waiting.c.id.in_(over)).values(ended_at=instants.now(connection)))
 
 
-def still_waits(row: sa.Row[Any], state: RunState) -> bool:
+def still_waits(connection: sa.Connection, row: sa.Row[Any], state: RunState) -> bool:
     """Whether an open wait of a run is one: what waits for a limit is a process that lives, of a run that may compute."""
-    return not str(row.why).startswith(_WHY) or (state in COMPUTABLE and not has_ended(row))
+    return not str(row.why).startswith(_WHY) or (state in COMPUTABLE and _lives(connection, row))
+
+
+def _lives(connection: sa.Connection, one: sa.Row[Any] | Waiting) -> bool:
+    """Whether a process waits still, as far as anybody can tell of one that cannot be seen from here.
+
+    Where the end of its wait was known, it would have put a later one on record by now; where that depends on others, it has
+    not begun what somebody has begun since.
+    """
+    if has_ended(one) or is_busy(one):
+        return not has_ended(one)
+    if one.until_at is not None:
+        return bool(instants.shared(connection) <= one.until_at + instants.CLOCK_TOLERANCE)
+    since = (attempts.c.run_id == one.run_id, attempts.c.started_at > one.since_at)
+    return connection.execute(sa.select(attempts.c.id).where(*since).limit(1)).first() is None
 
 
 def next_commit(connection: sa.Connection, run_id: str, target: str, most: int, at: datetime) -> datetime | None:
@@ -457,7 +462,7 @@ class Admissions(Part):
         computable = sa.select(runs.c.run_id).where(runs.c.state.in_(COMPUTABLE))
         with self.engine.connect() as connection:
             found = _open(connection, sa.and_(mine, waiting.c.run_id.in_(computable)))
-        return {one.run_id: one for _, one in found if not has_ended(one)}
+            return {one.run_id: one for _, one in found if _lives(connection, one)}
 
 
 def _own(run_id: str) -> tuple[sa.ColumnElement[bool], ...]:

@@ -416,7 +416,7 @@ def test_a_process_ends_what_it_waited_for_itself(ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
         connection.execute(waits.update().values(process="h/other-machine/b/pid:[1]/1/1"))
     ledger.admissions.wait_no_more("run")
-    assert [str(one) for one in ledger.admissions.waiting().values()] == ["its turn"]
+    assert [one.why for one in ledger.admissions.waiting().values()] == ["its turn"]
 
 
 @pytest.mark.parametrize(
