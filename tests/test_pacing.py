@@ -30,7 +30,7 @@ from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.planning.run_costs import cores_of, with_costs
 from backfill_assets.publication.publisher import publish
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging import executor, pacing, stopping, watched_launch
+from backfill_assets.staging import breaker_checks, executor, pacing, stopping, watched_launch
 from backfill_assets.staging.compute import scans_of
 from benchmarks import kills, small_table
 from benchmarks.small_table import closed, declared, manifest_data, planned, staged
@@ -176,6 +176,33 @@ def test_a_launch_waits_for_its_hours_and_says_so_in_status_and_on_its_page(
     assert json.loads(shown[4])["waitsUntil"].startswith("2031-03-10T21:00:00")
     assert platform.ledger.attempts(RUN)[0].started_at >= datetime(2031, 3, 10, 21, tzinfo=UTC)
     assert platform.ledger.admissions.waiting() == {}
+
+
+@pytest.mark.parametrize("cause", ["LIVE_DELAY", "MEMORY"])
+@pytest.mark.parametrize("hours", [(15, 23), (15, 16)], ids=["still at the end of the wait", "during the wait alone"])
+def test_what_is_live_is_looked_at_as_a_batch_begins_and_not_as_its_wait_does(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, cause: str, hours: tuple[int, int]
+) -> None:
+    def is_so(of: str) -> bool:
+        return cause == of and hours[0] <= clock.at.hour < hours[1]
+
+    late = ("live-1", 601.0, RunState.FAILED)
+    monkeypatch.setattr(pacing, "_LOOK_SECONDS", 1_800.0)
+    monkeypatch.setattr(
+        type(platform.ledger.admissions), "live_delay", lambda *_: late if is_so("LIVE_DELAY") else None
+    )
+    monkeypatch.setattr(breaker_checks, "free_memory_mb", lambda: 100 if is_so("MEMORY") else 4_096)
+    windows = {"windows": [{"opens": "22:00", "closes": "06:00"}]}
+    breaker = {"maxLiveDelaySeconds": 600, "minFreeMemoryMb": 512}
+    planned(platform, contract(limits=windows, safety={"breaker": breaker}))
+    if hours[1] == 16:
+        assert launched(platform) is RunState.VALIDATED, "nothing was to begin then"
+        return
+    with pytest.raises(RunStopped, match="paused by the platform"):
+        launched(platform)
+    assert [one.cause for one in platform.ledger.pauses.holding(RUN)] == [cause]
+    assert platform.ledger.attempts(RUN) == []
+    assert clock.at >= datetime(2031, 3, 10, 21, 30, tzinfo=UTC), "it was looked at when the wait was over"
 
 
 def test_a_launch_that_waits_is_ended_by_a_stop_and_by_a_pause(
