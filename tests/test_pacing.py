@@ -609,6 +609,35 @@ def test_a_run_that_has_cost_what_it_may_is_paused(
             launched(dear)
 
 
+def test_what_a_run_costs_on_screens_is_what_pauses_it_with_what_was_tried_again(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, failures = executor.compute_batch, [ValueError("a machine was lost")]
+
+    def compute(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return usual(*arguments)
+
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    with priced(platform, usd_per_gb_read=1_000.0) as dear:
+        record = planned(dear, contract(limits={"maxChunksPerJob": 4}, safety={"maxCostUsd": 1_000.0}))
+        launched(dear)
+        found, pace, costs = costs_of(dear.ledger, dear.ledger.run(RUN)), record.plan.pace, record.plan.costs
+        assert found is not None
+        assert pace is not None
+        left = dear.ledger.admissions.left(RUN, pace, costs)
+        assert left is not None
+        with dear.ledger.engine.connect() as connection:
+            size = connection.exec_driver_sql("SELECT SUM(bytes) FROM admissions").scalar()
+        assert size is not None
+        assert size > found.taken.bytes > 0, "the batch that failed has read as well"
+        assert found.usd == pytest.approx(size / 10**9 * 1_000)
+        assert left.why.endswith(f": ${found.usd:,.2f} are spent")
+        (cost,) = (one for one in LedgerCollector(dear, days=30, most=10).collect() if one.name == "backfill_cost_usd")
+        assert [one.value for one in cost.samples] == [found.usd]
+
+
 @pytest.mark.parametrize(
     ("master", "more", "cores"),
     [

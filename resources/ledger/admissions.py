@@ -130,7 +130,7 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
     _end_own(connection, run_id)
 
 
-def require_place(connection: sa.Connection, run_id: str, most: int) -> None:
+def require_place(connection: sa.Connection, run_id: str, most: int | None) -> None:
     """Let no batch of a run, which the caller has locked, begin beside as many as other processes of this machine compute.
 
     Raises:
@@ -139,7 +139,7 @@ def require_place(connection: sa.Connection, run_id: str, most: int) -> None:
     running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
     rows = connection.execute(sa.select(attempts).where(*running).order_by(attempts.c.id))
     busy = [str(row.attempt) for row in rows if row.pid != os.getpid() and is_busy(row)]
-    if len(busy) >= most:
+    if most is not None and len(busy) >= most:
         why = f"limits.maxRunsInParallel is {most:,}, on one machine; under way here: attempt {', '.join(busy)}"
         raise MustWait([Wait(why, None)], instants.shared(connection))
 

@@ -92,9 +92,8 @@ class Attempts(Part):
         """Open an attempt at computing `keys`; return its number and the folder it writes to.
 
         `edition` is that of the run (`edition`) when the plan that they are computed with was read. The number is new for
-        the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has
-        staged all of them meanwhile: the run may be further by now. With `asked` and `most_at_once`, it is opened only if the
-        limits of the run let it begin (`admissions`).
+        the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has staged all
+        of them meanwhile: the run may be further by now. With `asked` and `most_at_once`, the run's limits let it begin (`admissions`).
 
         Raises:
             MustWait: if the limits do not, yet.
@@ -112,8 +111,7 @@ class Attempts(Part):
             stops.refuse_held(connection, run_id)
             require_same_plan(connection, run_id, keys, edition)
             _require_computable(record)
-            if most_at_once is not None:
-                require_place(connection, run_id, most_at_once)
+            require_place(connection, run_id, most_at_once)
             if record.state is not RunState.RUNNING:
                 move_run(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
             last = connection.execute(
