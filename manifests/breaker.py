@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 
+from manifests.lifecycle import RunState
+
 REJECTED, DRIFT, FAILURES, LIVE_DELAY, MEMORY, CANARY = (
     "REJECTED_ROWS",
     "DRIFT",
@@ -135,11 +137,13 @@ def failure_trips(breaker: PlannedBreaker, failed: int) -> list[Trip]:
     return [Trip(FAILURES, f"safety.breaker.maxFailedAttempts is {most:,}: {failed:,} attempts have failed")]
 
 
-def surroundings_trips(breaker: PlannedBreaker, live: tuple[str, float] | None, free_mb: int | None) -> list[Trip]:
-    """Return why a run makes way for what is live: `live` is the run that waits longest, and for how many seconds."""
+def surroundings_trips(
+    breaker: PlannedBreaker, live: tuple[str, float, RunState] | None, free_mb: int | None
+) -> list[Trip]:
+    """Return why a run makes way for what is live: `live` is the run that waits longest, for how many seconds, and its state."""
     found = []
     if breaker.live_delay_seconds is not None and live is not None and live[1] > breaker.live_delay_seconds:
-        said = f"'{live[0]}' was approved {live[1]:,.0f} s ago and is not published"
+        said = f"'{live[0]}' was approved {live[1]:,.0f} s ago and is not published: it is {live[2]}"
         found.append(Trip(LIVE_DELAY, f"safety.breaker.maxLiveDelaySeconds is {breaker.live_delay_seconds:,}: {said}"))
     if breaker.free_memory_mb is not None and free_mb is not None and free_mb < breaker.free_memory_mb:
         said = f"{free_mb:,} MB of this machine's memory are free"

@@ -19,6 +19,7 @@ from support import REQUESTER, a_manifest, a_plan, moved, publishing, staged_fil
 from manifests.errors import Refused
 from manifests.lifecycle import RunState
 from manifests.staged_file import StagedFile
+from resources.ledger.admissions import MustWait
 from resources.ledger.facade import Ledger
 
 _barrier: Any = None
@@ -45,6 +46,19 @@ def processes(number: int) -> Iterator[Callable[[Callable[..., Any], Sequence[tu
 def together() -> None:
     """Wait for the others."""
     _barrier.wait(60)
+
+
+def begun(url: str, run_id: str, key: str, most: int) -> str:
+    """Ask for the place of a batch at the same moment as others; say which attempt it is, or what it waits for."""
+    ledger = Ledger(url)
+    together()
+    try:
+        found = ledger.start_attempt(run_id, [key], edition=0, actor=REQUESTER, location="/staging", most_at_once=most)
+    except MustWait as wait:
+        return str(wait)
+    finally:
+        ledger.close()
+    return "" if found is None else f"attempt {found[0]}"
 
 
 def live_through(url: str, name: str, shared: Sequence[str], own: str) -> dict[str, list[Any]]:

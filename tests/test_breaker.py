@@ -118,7 +118,9 @@ def seeded(incident: str, since: int, platform: Platform, patch: pytest.MonkeyPa
             patch.setattr(executor, "compute_batch", from_then_on(executor.compute_batch, fail))
         case "LIVE_DELAY":
             ledger = type(platform.ledger.admissions)
-            patch.setattr(ledger, "live_delay", from_then_on(lambda *_: None, lambda *_: ("live-1", 601.0)))
+            patch.setattr(
+                ledger, "live_delay", from_then_on(lambda *_: None, lambda *_: ("live-1", 601.0, RunState.FAILED))
+            )
         case "MEMORY":
             patch.setattr(breaker_checks, "free_memory_mb", from_then_on(lambda: 4_096, lambda: 511))
 
@@ -159,7 +161,9 @@ def test_no_clean_run_is_paused(platform: Platform, monkeypatch: pytest.MonkeyPa
         return usual(*arguments)
 
     monkeypatch.setattr(executor, "compute_batch", compute)
-    monkeypatch.setattr(type(platform.ledger.admissions), "live_delay", lambda *_: ("live-1", 30.0 * seed))
+    monkeypatch.setattr(
+        type(platform.ledger.admissions), "live_delay", lambda *_: ("live-1", 30.0 * seed, RunState.RUNNING)
+    )
     monkeypatch.setattr(breaker_checks, "free_memory_mb", lambda: 512 + 100 * seed)
     planned(platform, contract(breaker=BREAKER, canary={"chunks": 1 + seed % 3}))
     if seed % 2:  # a chunk of the canary has failed: the others wait for the next launch
@@ -368,7 +372,10 @@ def test_what_is_at_a_threshold_is_within_it() -> None:
         "nobody holds it: there is nothing to drift from"
     )
     assert [one.cause for one in trips(breaker, [replace(at, accepted={"rows": "0"})])] == ["DRIFT"]
-    assert surroundings_trips(PlannedBreaker(live_delay_seconds=10), ("live", 10.0), None) == []
+    live = PlannedBreaker(live_delay_seconds=10)
+    assert surroundings_trips(live, ("live", 10.0, RunState.RUNNING), None) == []
+    (late,) = surroundings_trips(live, ("live", 11.0, RunState.FAILED), None)
+    assert late.why.endswith("'live' was approved 11 s ago and is not published: it is FAILED")
     assert surroundings_trips(PlannedBreaker(free_memory_mb=10), None, None) == [], "what is not known trips nothing"
 
 

@@ -390,7 +390,6 @@ def test_a_launch_whose_chunks_another_one_has_staged_meanwhile_has_nothing_left
         return small_table.compute(*arguments)
 
     monkeypatch.setattr(executor, "compute_batch", overtaken)
-    monkeypatch.setattr(executor, "_wait_for_a_place", lambda *_: None)
     outcome = executor.stage_chunks(platform, case.run_id, [chunk.key for chunk in record.plan.chunks])
     assert outcome.computed == []
     assert len(outcome.skipped) == len(record.plan.chunks)

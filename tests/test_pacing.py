@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from backfill_assets.planning.resolve import plan_run, preview
 from backfill_assets.planning.run_costs import cores_of, with_costs
 from backfill_assets.publication.publisher import publish
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging import executor, pacing, stopping, watched_launch
+from backfill_assets.staging import breaker_checks, executor, pacing, stopping, watched_launch
 from backfill_assets.staging.compute import scans_of
 from benchmarks import kills, small_table
 from benchmarks.small_table import closed, declared, manifest_data, planned, staged
@@ -38,6 +39,7 @@ from manifests.errors import PlanRefused, PublicationDeferred, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.reading import manifest_from
+from resources import processes
 from resources.ledger import measured
 from resources.ledger.cells import IllegibleRow
 from resources.ledger.facade import Ledger
@@ -176,6 +178,33 @@ def test_a_launch_waits_for_its_hours_and_says_so_in_status_and_on_its_page(
     assert platform.ledger.admissions.waiting() == {}
 
 
+@pytest.mark.parametrize("cause", ["LIVE_DELAY", "MEMORY"])
+@pytest.mark.parametrize("hours", [(15, 23), (15, 16)], ids=["still at the end of the wait", "during the wait alone"])
+def test_what_is_live_is_looked_at_as_a_batch_begins_and_not_as_its_wait_does(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, cause: str, hours: tuple[int, int]
+) -> None:
+    def is_so(of: str) -> bool:
+        return cause == of and hours[0] <= clock.at.hour < hours[1]
+
+    late = ("live-1", 601.0, RunState.FAILED)
+    monkeypatch.setattr(pacing, "_LOOK_SECONDS", 1_800.0)
+    monkeypatch.setattr(
+        type(platform.ledger.admissions), "live_delay", lambda *_: late if is_so("LIVE_DELAY") else None
+    )
+    monkeypatch.setattr(breaker_checks, "free_memory_mb", lambda: 100 if is_so("MEMORY") else 4_096)
+    windows = {"windows": [{"opens": "22:00", "closes": "06:00"}]}
+    breaker = {"maxLiveDelaySeconds": 600, "minFreeMemoryMb": 512}
+    planned(platform, contract(limits=windows, safety={"breaker": breaker}))
+    if hours[1] == 16:
+        assert launched(platform) is RunState.VALIDATED, "nothing was to begin then"
+        return
+    with pytest.raises(RunStopped, match="paused by the platform"):
+        launched(platform)
+    assert [one.cause for one in platform.ledger.pauses.holding(RUN)] == [cause]
+    assert platform.ledger.attempts(RUN) == []
+    assert clock.at >= datetime(2031, 3, 10, 21, 30, tzinfo=UTC), "it was looked at when the wait was over"
+
+
 def test_a_launch_that_waits_is_ended_by_a_stop_and_by_a_pause(
     platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +277,70 @@ def test_two_launches_of_a_run_share_one_allowance(platform: Platform, clock: Si
             one.join()
     assert {chunk.state for chunk in platform.ledger.chunks(RUN)} == {"STAGED"}
     assert max(most) == 2
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[int]:
+    """Another process of this machine, that lives."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("when", ["it asks", "it waits for its hours", "its batch has failed"])
+def test_a_batch_begins_beside_none_of_another_process_whenever_that_has_begun(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch, elsewhere: int, when: str
+) -> None:
+    windows = {"windows": [{"opens": "22:00", "closes": "06:00"}]} if when == "it waits for its hours" else {}
+    keys = [chunk.key for chunk in planned(platform, contract(limits=windows)).plan.chunks]
+    ledger, usual, looks, heard = platform.ledger, executor.compute_batch, list[str](), list[str]()
+    others: list[int] = []
+
+    def begins() -> None:
+        found = ledger.start_attempt(RUN, keys[-1:], edition=0, actor="ada", location="/elsewhere")
+        assert found is not None
+        others.append(found[0])
+        with ledger.engine.begin() as connection:
+            is_its = (attempts.c.run_id == RUN, attempts.c.attempt == found[0])
+            its_process = {"pid": elsewhere, "process": processes.name_of(elsewhere)}
+            connection.execute(attempts.update().where(*is_its).values(**its_process))
+
+    def look(seconds: float) -> None:
+        looks.append(str(ledger.admissions.waiting(RUN)[RUN]))
+        clock.sleep(seconds)
+        if when == "it waits for its hours" and not others:
+            begins()
+        elif len(looks) > 3:
+            ledger.fail_attempt(RUN, others[0], "it only takes a place")
+
+    def compute(*arguments: Any) -> Any:
+        if when == "its batch has failed" and not others:
+            raise ValueError("a machine was lost")
+        return usual(*arguments)
+
+    def failed(run_id: str, *arguments: Any, **named: Any) -> str:
+        ended = end(ledger, run_id, *arguments, **named)
+        if when == "its batch has failed" and not others:
+            begins()
+        return ended
+
+    end = type(ledger).fail_attempt
+    monkeypatch.setattr(type(ledger), "fail_attempt", lambda _, *some, **named: failed(*some, **named))
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    monkeypatch.setattr(pacing, "sleep", look)
+    if when == "it asks":
+        begins()
+    executor.stage_chunks(platform, RUN, keys, tell=lambda event, _, text: heard.append(f"{event} {text}"))
+    assert ledger.run(RUN).state is RunState.STAGED
+    said = f"limits.maxRunsInParallel is 1, on one machine; under way here: attempt {others[0]}"
+    assert looks[-1] == said
+    assert heard.count(f"waiting {said}") == 1, "it is said once"
+    (other,) = [one for one in ledger.attempts(RUN) if one.attempt == others[0]]
+    assert other.ended_at is not None
+    assert all(one.started_at > other.ended_at for one in ledger.attempts(RUN) if one.attempt > others[0])
+    with ledger.engine.connect() as connection:
+        on_record = connection.exec_driver_sql("SELECT why FROM waits WHERE ended_at IS NOT NULL").scalars().all()
+    assert f"limits: {said}" in on_record
 
 
 def test_a_run_is_published_when_the_hour_of_its_table_has_room_again(
@@ -514,6 +607,35 @@ def test_a_run_that_has_cost_what_it_may_is_paused(
         planned(dear, contract(limits={"maxChunksPerJob": 1}, safety={"maxCostUsd": 50.0}))
         with pytest.raises(RunStopped, match=r"safety.maxCostUsd is 50.00: \$60.00 are spent"):
             launched(dear)
+
+
+def test_what_a_run_costs_on_screens_is_what_pauses_it_with_what_was_tried_again(
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, failures = executor.compute_batch, [ValueError("a machine was lost")]
+
+    def compute(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return usual(*arguments)
+
+    monkeypatch.setattr(executor, "compute_batch", compute)
+    with priced(platform, usd_per_gb_read=1_000.0) as dear:
+        record = planned(dear, contract(limits={"maxChunksPerJob": 4}, safety={"maxCostUsd": 1_000.0}))
+        launched(dear)
+        found, pace, costs = costs_of(dear.ledger, dear.ledger.run(RUN)), record.plan.pace, record.plan.costs
+        assert found is not None
+        assert pace is not None
+        left = dear.ledger.admissions.left(RUN, pace, costs)
+        assert left is not None
+        with dear.ledger.engine.connect() as connection:
+            size = connection.exec_driver_sql("SELECT SUM(bytes) FROM admissions").scalar()
+        assert size is not None
+        assert size > found.taken.bytes > 0, "the batch that failed has read as well"
+        assert found.usd == pytest.approx(size / 10**9 * 1_000)
+        assert left.why.endswith(f": ${found.usd:,.2f} are spent")
+        (cost,) = (one for one in LedgerCollector(dear, days=30, most=10).collect() if one.name == "backfill_cost_usd")
+        assert [one.value for one in cost.samples] == [found.usd]
 
 
 @pytest.mark.parametrize(

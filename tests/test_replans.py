@@ -21,7 +21,7 @@ from backfill_assets.audit.verification import verify
 from backfill_assets.installation import Platform
 from backfill_assets.publication import publisher as publication
 from backfill_assets.run_context import RunContext
-from backfill_assets.staging import executor
+from backfill_assets.staging import executor, pacing
 from benchmarks import small_table
 from benchmarks.histories import History
 from benchmarks.small_table import SOURCE, manifest_data
@@ -153,7 +153,7 @@ def test_what_was_computed_by_an_earlier_plan_is_not_staged(
 
     monkeypatch.setattr(executor, "compute_batch", slowly)
     if when == "it waits for its place":
-        monkeypatch.setattr(executor, "_wait_for_a_place", act)
+        monkeypatch.setattr(pacing, "_make_way", act)
     with pytest.raises(StateMoved, match="planned anew") as refusal:
         executor.stage_chunks(platform, SLOW, KEYS)
     assert "2020-03" in refusal.value.problems[0].what

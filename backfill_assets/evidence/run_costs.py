@@ -31,7 +31,7 @@ class Costs:
     @property
     def usd(self) -> float | None:
         """What it has cost, by the prices of its plan."""
-        return self.estimated.usd_of(self.taken.seconds, self.taken.bytes, self.taken.written)
+        return self.estimated.usd_of(self.taken.seconds, self.taken.charged, self.taken.written)
 
     def __str__(self) -> str:
         """Say in words what it has taken, beside what it was estimated to."""

@@ -49,7 +49,7 @@ def add_costs(made: Mapping[str, Any], ledger: Ledger, runs: Sequence[RunFigures
             "backfill_estimated_core_seconds": costs.core_seconds,
             "backfill_estimated_cost_usd": costs.usd,
             "backfill_core_seconds": core_seconds if done.seconds else None,
-            "backfill_cost_usd": costs.usd_of(done.seconds, done.bytes, done.written) if done.seconds else None,
+            "backfill_cost_usd": costs.usd_of(done.seconds, done.charged, done.written) if done.seconds else None,
         }
         for name, value in values.items():
             if value is not None:

@@ -7,7 +7,6 @@ is `compute`'s; how what was staged is judged is `gates.judging`'s. Safe to repe
 from __future__ import annotations
 
 import logging
-import time as clock
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,7 +57,6 @@ from resources.spark import failures
 
 _log = logging.getLogger(__name__)
 _ERROR_LENGTH = 2_000
-_WAIT_SECONDS = 2.0
 _LARGE = 8
 """Chunks of a batch of which some are tried apart, if it fails, before it is halved."""
 
@@ -249,7 +247,6 @@ def _stage_chunks(
         mine = run.with_plan(plan)
         for stage in batches_of(plan, chunks):
             for batch in pacing.cut(mine, [plan.chunk(key) for key in stage.chunks]):
-                _wait_for_a_place(mine, tell)
                 tell("stage", keys_of(batch), replace(stage, chunks=keys_of(batch)).describe())
                 _stage_batch(mine, launch, batch)
     platform.ledger.settle(run_id, operator())
@@ -285,17 +282,6 @@ def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, 
     return [(plan, frozenset(chunks)) for plan, chunks in groups.values()]
 
 
-def _wait_for_a_place(run: RunContext, tell: Listener) -> None:
-    """Wait while as many batches of the run are computed on this machine as its manifest allows at once."""
-    most = run.plan.max_runs_in_parallel
-    while len(busy := run.platform.ledger.batches_under_way(run.run_id)) >= most:
-        why = f"limits.maxRunsInParallel is {most}; under way: {busy}"
-        stopping.going_on(run.run_id)()
-        tell("waiting", [], why)
-        logs.event(_log, logging.INFO, "staging_waits", f"waiting: {why}", attempts=busy)
-        clock.sleep(_WAIT_SECONDS)
-
-
 def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]) -> None:
     """Compute a batch by a plan that its chunks had when the run was of the launch's edition.
 
@@ -313,6 +299,7 @@ def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]
         actor=operator(),
         location=platform.lakehouse.location(run.target.name),
         dagster_run_id=launch.dagster_run_id,
+        most_at_once=plan.max_runs_in_parallel,
     )
     opened = pacing.admitted(run, batch, launch.tell, start)
     if opened is None:

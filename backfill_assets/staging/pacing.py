@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from math import inf, isinf
 from time import sleep
@@ -92,6 +93,7 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
         _require_possible(run, batch, pace, asked.work)
         begin = partial(start, asked=asked)
     told = ""
+    until: datetime | None = None
     try:
         while True:
             if pace is not None or told:
@@ -99,10 +101,12 @@ def admitted(run: RunContext, batch: Sequence[PlannedChunk], tell: Tell, start: 
                 run.platform.ledger.fail_attempts_of_dead_processes(run.run_id)  # nobody waits for those
             try:
                 _make_way(run)
+                if told and (until is None or until <= run.platform.ledger.now() + timedelta(seconds=_LOOK_SECONDS)):
+                    pause_if_tripped(run)  # what was looked at before the wait may be otherwise by now
                 return begin()
             except MustWait as found:
                 run.platform.ledger.admissions.wait(run.run_id, run.target.name, found)
-                told = _say(tell, found, told)
+                told, until = _say(tell, found, told), found.until
                 sleep(_seconds(found))
             except BudgetSpent as spent:
                 pause(run, BUDGET, str(spent))

@@ -39,6 +39,8 @@ BUDGET = "BUDGET"
 _UNDER_WAY = (RunState.APPROVED, RunState.RUNNING, RunState.STAGED, RunState.VALIDATED)
 _WHY = "limits: "
 """What the reason of such a wait begins with."""
+_DECISION = " --by NAME --reason TEXT"
+"""What `backfill resume` is given of a run that is paused."""
 _MOMENT = timedelta(seconds=1)
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
@@ -84,7 +86,8 @@ class Waiting:
     process: str
 
     def __str__(self) -> str:
-        return with_end(self.why, self.until_at)
+        said = with_end(self.why, self.until_at)
+        return said if is_busy(self) else f"{said}; it waits on {self.host}; {_if_gone(self.run_id)}"
 
 
 def with_end(why: str, until: datetime | None) -> str:
@@ -111,11 +114,11 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
         ).where(mine)
     ).one()
     times = _times(connection, run_id)
-    why = over_budget(asked.pace, asked.work, int(rows), int(size), times) or _spent(
-        connection, run_id, asked, int(size)
-    )
-    if why:
+    if why := over_budget(asked.pace, asked.work, int(rows), int(size), times):
         raise BudgetSpent(why)
+    left = left_of(connection, run_id, asked.pace, asked.costs, int(size), asked.work.bytes)
+    if left is not None and left.seconds <= 0:
+        raise BudgetSpent(left.why)
     if found := waits(asked.pace, asked.work, _admitted(connection, run_id, asked.pace, at), at, present):
         raise MustWait(found, present)
     work = asked.work
@@ -125,6 +128,20 @@ def admit(connection: sa.Connection, run_id: str, attempt: int, asked: Asked) ->
         )
     )
     _end_own(connection, run_id)
+
+
+def require_place(connection: sa.Connection, run_id: str, most: int | None) -> None:
+    """Let no batch of a run, which the caller has locked, begin beside as many as other processes of this machine compute.
+
+    Raises:
+        MustWait: naming those.
+    """
+    running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+    rows = connection.execute(sa.select(attempts).where(*running).order_by(attempts.c.id))
+    busy = [str(row.attempt) for row in rows if row.pid != os.getpid() and is_busy(row)]
+    if most is not None and len(busy) >= most:
+        why = f"limits.maxRunsInParallel is {most:,}, on one machine; under way here: attempt {', '.join(busy)}"
+        raise MustWait([Wait(why, None)], instants.shared(connection))
 
 
 def _require_legible(connection: sa.Connection, run_id: str) -> None:
@@ -151,20 +168,6 @@ def _times(connection: sa.Connection, run_id: str) -> int:
     return 1 + int(connection.execute(sa.select(sa.func.count()).select_from(stops).where(*again)).scalar_one())
 
 
-def _spent(connection: sa.Connection, run_id: str, asked: Asked, size: int) -> str:
-    """Say what the run has taken of its time, or cost, with what this batch reads; empty if there is some left of both."""
-    left = left_of(connection, run_id, asked.pace, asked.costs, size)
-    if left is not None and left.seconds <= 0:
-        return left.why
-    if asked.pace.cost_usd is None or asked.costs is None:
-        return ""
-    usd = asked.costs.usd_of(_computed(connection, run_id), size + asked.work.bytes, taken(connection, run_id).written)
-    if usd is None or usd <= asked.pace.cost_usd * _times(connection, run_id):
-        return ""
-    said = f"${usd:,.2f} are spent once the next batch has read its {asked.work.bytes:,} bytes"
-    return f"safety.maxCostUsd is {asked.pace.cost_usd:,.2f}: {said}"
-
-
 @dataclass(frozen=True)
 class Left:
     """How long a run may compute still, and which limit says so."""
@@ -174,33 +177,37 @@ class Left:
 
 
 def left_of(
-    connection: sa.Connection, run_id: str, pace: PlannedPace, costs: RunCosts | None, size: int
+    connection: sa.Connection, run_id: str, pace: PlannedPace, costs: RunCosts | None, size: int, more: int = 0
 ) -> Left | None:
-    """Return how long a run may compute still by the time and the money it may take, of which it has read `size` bytes; None: for ever."""
+    """Return how long a run may compute still by its time and its money, once it has read `more` bytes than `size`; None: for ever."""
     if pace.duration_minutes is None and pace.cost_usd is None:
         return None
     seconds, times = _computed(connection, run_id), _times(connection, run_id)
     again = f", allowed {times} times" if times > 1 else ""
-    unseen = [one for one in _admitted(connection, run_id, pace, instants.shared(connection)) if one.way_out]
-    counted, found = whom(unseen), []
+    under_way = _admitted(connection, run_id, pace, instants.shared(connection), _DECISION)
+    counted, found = whom([one for one in under_way if one.way_out]), []
     if pace.duration_minutes is not None:
         most = f"safety.maxDurationMinutes is {pace.duration_minutes:,}{again}"
         why = f"{most}: {seconds / 60:,.1f} minutes are computed{counted}"
         found.append(Left(60 * pace.duration_minutes * times - seconds, why))
     if pace.cost_usd is not None and costs is not None:
-        usd = costs.usd_of(seconds, size, taken(connection, run_id).written)
+        usd = costs.usd_of(seconds, size + more, taken(connection, run_id).written)
+        once = f" once the next batch has read its {more:,} bytes" if more else ""
         a_second = costs.usd_of(1, 0, 0)
         if usd is not None and a_second is not None:
-            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent{counted}"
+            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent{once}{counted}"
             found.append(Left(_lasts(pace.cost_usd * times - usd, a_second), why))
     return min(found, key=lambda one: one.seconds, default=None)
 
 
 def _lasts(usd: float, a_second: float) -> float:
-    """Return for how many seconds money lasts: not at all once it is spent, and for ever where no second costs anything."""
-    if usd <= 0:
-        return 0.0
-    return usd / a_second if a_second > 0 else math.inf
+    """Return for how many seconds money lasts: not at all once it is spent, and for ever where no second costs anything.
+
+    What reading alone has spent to the cent is enough for what was read.
+    """
+    if a_second > 0:
+        return max(0.0, usd / a_second)
+    return math.inf if usd >= 0 else 0.0
 
 
 def _computed(connection: sa.Connection, run_id: str) -> float:
@@ -215,7 +222,9 @@ def _computed(connection: sa.Connection, run_id: str) -> float:
     return sum(max(0.0, one) for one in lasted)
 
 
-def _admitted(connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime) -> list[Admitted]:
+def _admitted(
+    connection: sa.Connection, run_id: str, pace: PlannedPace, at: datetime, decision: str = ""
+) -> list[Admitted]:
     """Return the batches of a run that count at an instant: those under way, and those that have ended within its rates' window and its pause."""
     since = at - max(WINDOW + 2 * MARGIN, timedelta(seconds=pace.pause_seconds or 0))
     query = (
@@ -229,18 +238,22 @@ def _admitted(connection: sa.Connection, run_id: str, pace: PlannedPace, at: dat
         .order_by(admissions.c.id.desc())
     )
     return [
-        Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.over_at, *_by(run_id, row))
+        Admitted(Work(row.chunks, row.rows, row.bytes), row.at, row.over_at, *_by(run_id, row, decision))
         for row in connection.execute(query)
     ]
 
 
-def _by(run_id: str, row: sa.Row[Any]) -> tuple[str, str]:
+def _by(run_id: str, row: sa.Row[Any], decision: str) -> tuple[str, str]:
     """Say who computes a batch that is under way, and what to do where that cannot be seen from this machine."""
     if row.over_at is not None or row.host is None:
         return "", ""
     said = f"attempt {row.attempt} on {row.host} since {row.at:%Y-%m-%d %H:%M:%S} UTC"
-    fix = f"if that machine is no more: `backfill stop {run_id}`, then `backfill resume {run_id}`"
-    return said, "" if is_busy(row) else fix
+    return said, "" if is_busy(row) else _if_gone(run_id, decision)
+
+
+def _if_gone(run_id: str, decision: str = "") -> str:
+    """Say what to do about a machine that cannot be seen from here."""
+    return f"if that machine is no more: `backfill stop {run_id}`, then `backfill resume {run_id}{decision}`"
 
 
 def end_admissions(connection: sa.Connection, run_id: str) -> None:
@@ -266,9 +279,23 @@ def end_waits(connection: sa.Connection, run_id: str) -> None:
         connection.execute(waiting.update().where(waiting.c.id.in_(over)).values(ended_at=instants.now(connection)))
 
 
-def still_waits(row: sa.Row[Any], state: RunState) -> bool:
+def still_waits(connection: sa.Connection, row: sa.Row[Any], state: RunState) -> bool:
     """Whether an open wait of a run is one: what waits for a limit is a process that lives, of a run that may compute."""
-    return not str(row.why).startswith(_WHY) or (state in COMPUTABLE and not has_ended(row))
+    return not str(row.why).startswith(_WHY) or (state in COMPUTABLE and _lives(connection, row))
+
+
+def _lives(connection: sa.Connection, one: sa.Row[Any] | Waiting) -> bool:
+    """Whether a process waits still, as far as anybody can tell of one that cannot be seen from here.
+
+    Where the end of its wait was known, it would have put a later one on record by now; where that depends on others, it has
+    not begun what somebody has begun since.
+    """
+    if has_ended(one) or is_busy(one):
+        return not has_ended(one)
+    if one.until_at is not None:
+        return bool(instants.shared(connection) <= one.until_at + instants.CLOCK_TOLERANCE)
+    since = (attempts.c.run_id == one.run_id, attempts.c.started_at > one.since_at)
+    return connection.execute(sa.select(attempts.c.id).where(*since).limit(1)).first() is None
 
 
 def next_commit(connection: sa.Connection, run_id: str, target: str, most: int, at: datetime) -> datetime | None:
@@ -376,10 +403,11 @@ class Admissions(Part):
             before = connection.execute(counting.where(sa.not_(is_recent))).scalar_one()
         return max(0, most - recent), before
 
-    def live_delay(self, target: str, but: str = "") -> tuple[str, float] | None:
-        """Return the live run of a target that was approved first of those not published, and how many seconds ago.
+    def live_delay(self, target: str, but: str = "") -> tuple[str, float, RunState] | None:
+        """Return the live run of a target that was approved first of those not published, how many seconds ago, and its state.
 
-        None if there is none. `but` is the run that is to make way: it is none of them, nor is one that waits for its freeze.
+        None if there is none. `but` is the run that is to make way: it is none of them, nor is one that waits for its freeze, or
+        that a person has stopped or paused.
         """
         approved = (
             sa.select(sa.func.max(approvals.c.at))
@@ -387,18 +415,20 @@ class Admissions(Part):
             .scalar_subquery()
         )
         since = sa.func.coalesce(approved, runs.c.created_at, type_=runs.c.created_at.type).label("since")
-        query = sa.select(runs.c.run_id, runs.c.manifest, since).where(
+        by_people = sa.select(stops.c.run_id).where(stops.c.resumed_at.is_(None), stops.c.cause == "")
+        query = sa.select(runs.c.run_id, runs.c.manifest, runs.c.state, since).where(
             runs.c.target == target,
             runs.c.mode == Mode.LIVE.value,
-            runs.c.state.in_(_UNDER_WAY),
+            runs.c.state.in_([*_UNDER_WAY, RunState.FAILED]),
             runs.c.run_id != but,
+            runs.c.run_id.not_in(by_people),
         )
         with self.engine.connect() as connection:
             present = instants.shared(connection)
             for row in connection.execute(query.order_by(since, runs.c.run_id)).all():
                 scope = stored_manifest(row.manifest).target.publish_range
                 if not any(one.run_id == but for one in freezing(connection, row.run_id, target, scope, present)):
-                    return row.run_id, (present - row.since).total_seconds()
+                    return row.run_id, (present - row.since).total_seconds(), RunState(row.state)
         return None
 
     def live_computing(self) -> str | None:
@@ -432,7 +462,7 @@ class Admissions(Part):
         computable = sa.select(runs.c.run_id).where(runs.c.state.in_(COMPUTABLE))
         with self.engine.connect() as connection:
             found = _open(connection, sa.and_(mine, waiting.c.run_id.in_(computable)))
-        return {one.run_id: one for _, one in found if not has_ended(one)}
+            return {one.run_id: one for _, one in found if _lives(connection, one)}
 
 
 def _own(run_id: str) -> tuple[sa.ColumnElement[bool], ...]:

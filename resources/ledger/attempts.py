@@ -22,7 +22,7 @@ from manifests.errors import Problem, TransitionRefused
 from manifests.lifecycle import COMPUTABLE, AttemptState, ChunkState, RunState, check_transition
 from manifests.staged_file import StagedFile
 from resources.ledger import instants, plans, stops
-from resources.ledger.admissions import Asked, admit, end_admissions
+from resources.ledger.admissions import Asked, admit, end_admissions, require_place
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
 from resources.ledger.chunks import STAGED, DerivedFiles
@@ -30,7 +30,7 @@ from resources.ledger.measured import LOST, UNSEEN
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
 from resources.ledger.tables import attempts, chunks
-from resources.processes import has_ended, is_busy, this_process
+from resources.processes import has_ended, this_process
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class Attempts(Part):
         location: str,
         dagster_run_id: str = "",
         asked: Asked | None = None,
+        most_at_once: int | None = None,
     ) -> tuple[int, str] | None:
         """Open an attempt at computing `keys`; return its number and the folder it writes to.
 
         `edition` is that of the run (`edition`) when the plan that they are computed with was read. The number is new for
-        the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has
-        staged all of them meanwhile: the run may be further by now. With `asked`, it is opened only if the limits of the run let
-        it begin (`admissions`).
+        the run, so an attempt never writes where another one has. None, and nothing is changed, if another launch has staged all
+        of them meanwhile: the run may be further by now. With `asked` and `most_at_once`, the run's limits let it begin (`admissions`).
 
         Raises:
             MustWait: if the limits do not, yet.
@@ -111,6 +111,7 @@ class Attempts(Part):
             stops.refuse_held(connection, run_id)
             require_same_plan(connection, run_id, keys, edition)
             _require_computable(record)
+            require_place(connection, run_id, most_at_once)
             if record.state is not RunState.RUNNING:
                 move_run(connection, run_id, record.state, RunState.RUNNING, actor, f"computing {len(keys)} chunk(s)")
             last = connection.execute(
@@ -181,11 +182,6 @@ class Attempts(Part):
             }
             _end_staged(connection, run_id, attempt, measures, at)
             end_admissions(connection, run_id)
-
-    def batches_under_way(self, run_id: str) -> list[int]:
-        """Return the attempts of a run that other living processes of this machine are computing."""
-        running = [one for one in self.attempts(run_id) if one.is_running and is_busy(one)]
-        return [one.attempt for one in running if one.pid != os.getpid()]
 
     def fail_attempts_of_dead_processes(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""

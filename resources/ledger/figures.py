@@ -147,7 +147,7 @@ def _read(connection: sa.Connection, keys: Sequence[str], shown: dict[str, RunFi
         shown[row.run_id].since = row.at
     waiting = sa.select(waits).where(waits.c.run_id.in_(keys), waits.c.ended_at.is_(None))
     for row in connection.execute(waiting.order_by(waits.c.since_at.desc())):
-        if still_waits(row, shown[row.run_id].state):
+        if still_waits(connection, row, shown[row.run_id].state):
             shown[row.run_id].waiting_since = row.since_at
     held = _read_chunks(connection, keys, shown)
     _read_attempts(connection, keys, shown, held)

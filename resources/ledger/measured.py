@@ -22,7 +22,7 @@ from manifests.staged_file import StagedFile
 from resources.ledger.cells import IllegibleRow, illegible, legible, parsed
 from resources.ledger.chunks import staged_files
 from resources.ledger.plans import said
-from resources.ledger.tables import accepted_versions, attempts, chunks, runs
+from resources.ledger.tables import accepted_versions, admissions, attempts, chunks, runs
 from resources.processes import has_ended
 
 _MOST = 20
@@ -42,6 +42,7 @@ _DONE = (RunState.STAGED, RunState.VALIDATED, RunState.PUBLISHED, RunState.SUPER
 class Taken:
     """What a run has taken: rows and bytes that staged attempts were given to read, bytes staged, seconds of all attempts.
 
+    `charged` are the bytes that it is charged for: where its batches were admitted by limits, those of all of them, staged or not.
     Seconds of attempts are not counted whose processes were found dead, or could not be seen: how long they have computed is not on record.
     """
 
@@ -49,6 +50,7 @@ class Taken:
     bytes: int
     written: int
     seconds: float
+    charged: int
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,9 @@ def taken(connection: sa.Connection, run_id: str, at: datetime | None = None) ->
                 if not name.startswith("suppressed_"):
                     sums[name.rpartition("_")[2]] += count
     size = connection.execute(sa.select(sa.func.sum(chunks.c.bytes)).where(chunks.c.run_id == run_id)).scalar()
-    return Taken(sums["rows"], sums["bytes"], int(size or 0), seconds)
+    read = connection.execute(sa.select(sa.func.sum(admissions.c.bytes)).where(admissions.c.run_id == run_id)).scalar()
+    charged = sums["bytes"] if read is None else int(read)
+    return Taken(sums["rows"], sums["bytes"], int(size or 0), seconds, charged)
 
 
 def is_lost(row: sa.Row[Any]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import contenders
 import pytest
 from admitting import BEGIN, SimulatedClock, in_memory, start
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from support import APPROVER, REQUESTER, approved, planned
 
 from manifests.costs import Prices, RunCosts
 from manifests.errors import PublicationDeferred
+from manifests.lifecycle import RunState
 from manifests.model import Mode
 from manifests.pace import MARGIN, WINDOW, PlannedPace, Wait, Work
 from resources.ledger import admissions, tables
@@ -158,6 +160,18 @@ def test_two_launches_that_ask_at_once_share_one_allowance(ledger: Ledger) -> No
     for own in others:
         own.close()
     assert sorted(type(one).__name__ for one in found) == ["MustWait", "int"]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_launches_that_ask_at_once_begin_no_more_batches_on_a_machine_than_the_limit(ledger: Ledger, most: int) -> None:
+    keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
+    with contenders.processes(len(keys)) as at_once:
+        said = at_once(contenders.begun, [(ledger.url, "run", key, most) for key in keys])
+        assert len([one for one in said if one.startswith("attempt ")]) == most
+        waits = f"limits.maxRunsInParallel is {most}, on one machine; under way here: attempt "
+        assert len([one for one in said if one.startswith(waits)]) == len(keys) - most
+    found = ledger.start_attempt("run", keys[:1], edition=0, actor=REQUESTER, location="/staging", most_at_once=1)
+    assert found is not None, "processes that are no more hold no place"
 
 
 def test_a_batch_has_ended_by_the_shared_clock_however_wrong_that_of_its_machine_is(ledger: Ledger) -> None:
@@ -309,13 +323,47 @@ def test_money_for_reading_alone_is_spent_by_what_the_next_batch_reads(ledger: L
     assert spent.seconds == 0
 
 
-def test_what_is_spent_to_the_cent_is_spent(ledger: Ledger) -> None:
-    key = approved(ledger, "run").plan.chunks[0].key
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(1, 8), st.sampled_from([0.0, 0.06]))
+def test_what_is_spent_to_the_cent_is_spent_and_no_batch_begins_that_is_interrupted_at_once(
+    reads: list[int], limit: int, an_hour: float
+) -> None:
+    """Of money for reading alone all is spent; where seconds cost, none would be left for them."""
+    costs = RunCosts(10, 10, None, None, 4, Prices(usd_per_gb_read=1.0, usd_per_core_hour=an_hour), (), None)
+    pace, read = PlannedPace(cost_usd=float(limit)), 0
+    with in_memory(SimulatedClock()) as ledger:
+        key = approved(ledger, "run").plan.chunks[0].key
+        for more in reads:
+            fits = read + more < limit if an_hour else read + more <= limit
+            try:
+                number = asked(ledger, key, pace, Work(1, 1, more * 10**9), costs)
+            except BudgetSpent:
+                assert not fits
+                continue
+            assert fits
+            read += more
+            left = ledger.admissions.left("run", pace, costs)
+            assert left is not None
+            assert left.seconds > 0, "it has just begun"
+            ledger.fail_attempt("run", number, "again")
+
+
+def test_a_cost_says_how_often_it_is_allowed_who_computes_and_how_a_paused_run_goes_on(ledger: Ledger) -> None:
+    keys = [chunk.key for chunk in approved(ledger, "run").plan.chunks]
     costs = RunCosts(10, 10, None, None, 4, Prices(usd_per_gb_read=1.0), (), None)
-    asked(ledger, key, PlannedPace(cost_usd=2.0), Work(1, 1, 10**9), costs)
-    left = ledger.admissions.left("run", PlannedPace(cost_usd=1.0), costs)
-    assert left is not None
-    assert left.seconds == 0
+    pace = PlannedPace(cost_usd=2.0)
+    asked(ledger, keys[0], pace, Work(1, 1, 10**9), costs)
+    with ledger.engine.begin() as connection:
+        connection.execute(attempts.update().values(host="pod-7", process=""))
+    ledger.pauses.pause("run", by="ana", through="a test", reason="it has cost enough", cause=admissions.BUDGET)
+    ledger.pauses.resume("run", by="grace", reason="it may cost as much again")
+    said = (
+        r"maxCostUsd is 2.00, allowed 2 times: \$6.00 are spent once the next batch has read its 5,000,000,000 bytes; "
+        r"under way: attempt 1 on pod-7 since .* UTC; if that machine is no more: `backfill stop run`, "
+        r"then `backfill resume run --by NAME --reason TEXT`$"
+    )
+    with pytest.raises(BudgetSpent, match=said):
+        asked(ledger, keys[1], pace, Work(1, 1, 5 * 10**9), costs)
 
 
 def test_a_budget_counts_what_was_tried_again_and_admits_nothing_beyond_it(ledger: Ledger) -> None:
@@ -368,7 +416,7 @@ def test_a_process_ends_what_it_waited_for_itself(ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
         connection.execute(waits.update().values(process="h/other-machine/b/pid:[1]/1/1"))
     ledger.admissions.wait_no_more("run")
-    assert [str(one) for one in ledger.admissions.waiting().values()] == ["its turn"]
+    assert [one.why for one in ledger.admissions.waiting().values()] == ["its turn"]
 
 
 @pytest.mark.parametrize(
@@ -512,3 +560,25 @@ def test_a_live_run_is_late_from_its_approval_on_and_not_for_what_it_waits_for_i
     ledger.decide("back", approve=True, by=APPROVER, comment="", self_approval=False, plan_hash=frozen.plan_hash)
     assert ledger.admissions.live_delay(target, "back") is None, "it is what the live run waits for"
     assert ledger.admissions.live_delay(target, "another") is not None
+
+
+@pytest.mark.parametrize("mode", ["FAILED", "stopped", "paused", "paused by a limit", "resumed"])
+def test_a_live_run_that_failed_is_late_and_one_that_a_person_has_stopped_is_not(ledger: Ledger, mode: str) -> None:
+    live(ledger, "live")
+    match mode:
+        case "FAILED":
+            begun(ledger, "live", "2012-01")
+            ledger.move("live", RunState.FAILED, "ada", "a chunk has failed", expected=RunState.RUNNING)
+        case "stopped":
+            ledger.stops.stop("live", by="ana", through="backfill stop")
+        case _:
+            cause = "MEMORY" if mode == "paused by a limit" else ""
+            ledger.pauses.pause("live", by="ana", through="a test", reason="the month is closed first", cause=cause)
+    if mode == "resumed":
+        ledger.pauses.resume("live", by="ana", reason="the month is closed by now")
+    found = ledger.admissions.live_delay(ledger.run("live").target, "back")
+    if mode in {"stopped", "paused"}:
+        assert found is None, "there is nothing to make way for"
+        return
+    assert found is not None
+    assert (found[0], found[2]) == ("live", RunState.FAILED if mode == "FAILED" else RunState.APPROVED)

@@ -129,6 +129,31 @@ def test_what_a_machine_that_is_no_more_waited_for_ends_with_a_stop_and_with_the
     assert shown(ledger, clock) == [False, False]
 
 
+@pytest.mark.parametrize("ends", ["its hour came", "another launch has begun", "neither"])
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_a_machine_that_is_no_more_waited_for_is_shown_until_its_end_or_until_somebody_else_has_begun(
+    ledger: Ledger, clock: SimulatedClock, ends: str, *, is_here: bool
+) -> None:
+    until = clock.at + timedelta(hours=10) if ends == "its hour came" else None
+    ledger.admissions.wait("run", ledger.run("run").target, MustWait([Wait("its turn", until)], BEGIN))
+    if not is_here:
+        far(ledger, waits)
+    clock.on(36_000 + 50)
+    assert shown(ledger, clock) == [True, True]
+    said = "its turn" + (", until 2026-03-10 22:00:00 UTC" if until else "")
+    way_out = "; it waits on pod-7; if that machine is no more: `backfill stop run`, then `backfill resume run`"
+    assert str(ledger.admissions.waiting()["run"]) == said + ("" if is_here else way_out)
+    if ends == "another launch has begun":
+        found = ledger.start_attempt("run", keys(ledger)[:1], edition=0, actor="ada", location="/staging")
+        assert found is not None
+        ledger.fail_attempt("run", found[0], "it only tells that somebody has begun")
+    clock.on(20)
+    still = is_here or ends == "neither"
+    assert shown(ledger, clock) == [still, still]
+    if ends == "another launch has begun":
+        assert (ledger.launches.waits(ledger.run("run")) is None) == still, "nobody computes the others"
+
+
 def test_metrics_show_no_wait_of_a_process_of_this_machine_that_is_no_more(
     ledger: Ledger, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
