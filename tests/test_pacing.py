@@ -355,6 +355,27 @@ def test_a_batch_that_outlasts_what_the_run_has_left_is_interrupted_and_has_not_
     assert [one.error for one in platform.ledger.chunks(RUN) if one.error] == []
 
 
+def test_a_batch_that_outlasts_what_a_run_has_left_that_was_cancelled_meanwhile_ends_with_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = time.monotonic()
+
+    def for_long(*_: Any) -> Any:
+        platform.ledger.move(RUN, RunState.CANCELLED, "ada", "no longer wanted", expected=RunState.RUNNING)
+        while time.monotonic() - begun < 30:
+            time.sleep(0.05)
+        raise AssertionError("nobody has ended it")
+
+    monkeypatch.setattr(executor, "compute_batch", for_long)
+    monkeypatch.setattr(watched_launch, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(type(platform.ledger.admissions), "left", left_of(0.3))
+    planned(platform, contract(safety={"maxDurationMinutes": 1}))
+    with pytest.raises(RunStopped, match="cancelled by ada"):
+        launched(platform)
+    assert "could not be seen" not in caplog.text
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STOPPED"]
+
+
 def test_a_pause_that_could_not_be_put_on_record_is_tried_again(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
