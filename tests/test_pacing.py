@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,7 +168,9 @@ def test_a_launch_waits_for_its_hours_and_says_so_in_status_and_on_its_page(
         monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
         shown.append(" ".join(CliRunner().invoke(cli, ["status", RUN]).output.split()))
         shown.append(CliRunner().invoke(cli, ["status", RUN, "--json"]).output)
-        shown.append(" ".join(str(value) for _, value in status_command._watched(platform, RUN)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(status_command, "time", SimpleNamespace(sleep=interrupted))
+            shown.append(said("status", RUN, "--watch"))
         clock.sleep(seconds)
 
     monkeypatch.setattr(pacing, "sleep", look)
@@ -252,6 +255,10 @@ def test_two_launches_of_a_run_share_one_allowance(platform: Platform, clock: Si
             one.join()
     assert {chunk.state for chunk in platform.ledger.chunks(RUN)} == {"STAGED"}
     assert max(most) == 2
+
+
+def interrupted(_: float) -> None:
+    raise KeyboardInterrupt
 
 
 def said(*words: str) -> str:
@@ -545,7 +552,9 @@ def test_a_plan_whose_reading_alone_costs_more_than_it_may_is_refused_though_no_
         assert (costs.seconds, costs.usd, costs.bytes > 0) == (None, None, True)
         reading = costs.bytes / 1e6
         assert preview(dear, contract(safety={"maxCostUsd": 2 * reading})).costs is not None
-        with pytest.raises(PlanRefused, match=r"reading alone would cost about \$.*says what computing costs") as refusal:
+        with pytest.raises(
+            PlanRefused, match=r"reading alone would cost about \$.*says what computing costs"
+        ) as refusal:
             plan_run(dear, contract(safety={"maxCostUsd": reading / 2}))
         assert f"safety.maxCostUsd is {in_usd(reading / 2)}" in str(refusal.value)
 

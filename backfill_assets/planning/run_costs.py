@@ -94,6 +94,6 @@ def _problems(plan: Plan, costs: RunCosts) -> list[Problem]:
     if pace.cost_usd is not None and usd is not None and usd > pace.cost_usd:
         what = f"the run would cost about ${in_usd(usd)} ({said})"
         if costs.usd is None:
-            what = f"reading alone would cost about ${in_usd(usd)}, and no run of this transform says what computing costs"
+            what = f"reading alone would cost about ${in_usd(usd)}, and no run on record says what computing costs"
         problems.append(Problem(what, f"safety.maxCostUsd is {in_usd(pace.cost_usd)}", fix))
     return problems

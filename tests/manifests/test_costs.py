@@ -101,7 +101,15 @@ def test_a_price_is_none_that_no_cost_could_be_reckoned_from(price: float) -> No
 
 @pytest.mark.parametrize(
     ("usd", "said"),
-    [(0.0, "0.00"), (0.004, "0.004"), (0.0046, "0.0046"), (0.00001234, "0.000012"), (0.01, "0.01"), (0.5, "0.50"), (1234.5, "1,234.50")],
+    [
+        (0.0, "0.00"),
+        (0.004, "0.004"),
+        (0.0046, "0.0046"),
+        (0.00001234, "0.000012"),
+        (0.01, "0.01"),
+        (0.5, "0.50"),
+        (1234.5, "1,234.50"),
+    ],
 )
 def test_an_amount_of_less_than_a_cent_is_not_said_as_nothing(usd: float, said: str) -> None:
     assert in_usd(usd) == said
