@@ -186,8 +186,7 @@ def _index(platform: Platform, _: int) -> None:
 
 
 def _runs(platform: Platform, _: int) -> None:
-    platform.ledger.runs()
-    waits(platform)
+    waits(platform, platform.ledger.runs())
 
 
 def _gc(platform: Platform, _: int) -> None:

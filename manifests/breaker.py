@@ -74,7 +74,7 @@ class PlannedBreaker:
 class Gated:
     """What the gates have found of a chunk: its rows, how many break a rule, and its figures beside those that are accepted today.
 
-    `now` and `accepted` are by figure (`rows`, and each sum, as text); `accepted` is None where nobody holds the chunk.
+    In `rejected` a row that breaks two rules counts twice, as long as there are not more of them than rows. `now` and `accepted` are by figure (`rows`, and each sum, as text); `accepted` is None where nobody holds the chunk.
     """
 
     chunk: str
@@ -97,7 +97,8 @@ def _rejected(breaker: PlannedBreaker, gated: Sequence[Gated]) -> Iterator[Trip]
         yield Trip(
             REJECTED,
             f"safety.breaker.maxRejectedPercent is {most:g}: {rejected:,} of {rows:,} rows of {len(gated)} gated chunk(s) break a "
-            f"rule ({100 * rejected / rows if rows else 100:.3g}%), most of them in {worst.chunk}",
+            f"rule ({_share(Decimal(100 * rejected) / rows if rows else Decimal(100), most)}; one that breaks two counts twice), most "
+            f"of them in {worst.chunk}",
         )
 
 
@@ -111,13 +112,19 @@ def _drift(breaker: PlannedBreaker, gated: Sequence[Gated]) -> Iterator[Trip]:
         now, then = sum((one for one, _ in both), Decimal(0)), sum((other for _, other in both), Decimal(0))
         if now == then:
             continue
-        percent = abs(now - then) * 100 / abs(then) if then else Decimal("Infinity")
-        if percent > Decimal(str(most)):
+        percent = abs(now - then) * 100 / abs(then) if then else None
+        if percent is None or percent > Decimal(str(most)):
             yield Trip(
                 DRIFT,
                 f"safety.breaker.maxDriftPercent is {most:g}: {figure} of {len(both)} gated chunk(s) is {now:,}, and {then:,} is "
-                f"accepted ({percent:.3g}%)",
+                "accepted" + ("" if percent is None else f" ({_share(percent, most)})"),
             )
+
+
+def _share(percent: Decimal, most: float) -> str:
+    """Say a share with two decimals, or as many as show that it is past a threshold."""
+    digits = next((one for one in range(2, 12) if Decimal(f"{percent:.{one}f}") > Decimal(str(most))), 12)
+    return f"{percent:,.{digits}f}".rstrip("0").rstrip(".") + "%"
 
 
 def _pair(one: Gated, figure: str) -> tuple[Decimal, Decimal] | None:

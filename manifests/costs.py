@@ -5,6 +5,7 @@ Plain arithmetic only. What recorded runs have taken is the ledger's to say, pri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -95,7 +96,7 @@ class RunCosts:
         learned = f"learned from {len(self.learned_from)} recorded run(s){missed}"
         cores = "" if self.core_seconds is None else f", {self.core_seconds:,.0f} core-seconds on {self.cores} cores"
         found = [("time", f"about {in_time(self.seconds)} of computing{cores}; {learned}")]
-        return found if self.usd is None else [*found, ("cost", f"about ${self.usd:,.2f}")]
+        return found if self.usd is None else [*found, ("cost", f"about ${in_usd(self.usd)}")]
 
 
 def estimate(rows: int, size: int, measured: Sequence[Measured], cores: int | None, prices: Prices | None) -> RunCosts:
@@ -137,6 +138,13 @@ def error_of(measured: Sequence[Measured]) -> float | None:
         if found is not None:
             missed.append(abs(found - one.seconds) / one.seconds)
     return round(max(missed), 3) if missed else None
+
+
+def in_usd(usd: float) -> str:
+    """Return an amount with its cents; of less than a cent, with two digits that say how much."""
+    digits = 2 if usd <= 0 or usd >= 0.01 else 1 - math.floor(math.log10(usd))  # noqa: PLR2004 - a cent
+    whole, _, part = f"{usd:,.{digits}f}".partition(".")
+    return f"{whole}.{part.rstrip('0').ljust(2, '0')}"
 
 
 def in_time(seconds: float) -> str:

@@ -77,6 +77,8 @@ def dry_run_manifest(
         data.pop(name, None)
     left_out = {"canary", "requiresManualPublish"} | (_OF_A_STEP if len(plans) > 1 else set())
     safety = {name: value for name, value in data["safety"].items() if name not in left_out}
+    if len(plans) > 1:
+        data["limits"].pop("budget", None)  # a step's, too
     return manifest_from(
         data
         | {

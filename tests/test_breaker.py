@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from backfill_assets import execution
 from backfill_assets.execution import Execution
+from backfill_assets.gates import breaking
+from backfill_assets.gates.chunk_changes import VISIBLE
 from backfill_assets.installation import Platform
 from backfill_assets.operations import pausing
 from backfill_assets.publication.publisher import publish
@@ -377,6 +380,36 @@ def test_what_is_at_a_threshold_is_within_it() -> None:
     (late,) = surroundings_trips(live, ("live", 11.0, RunState.FAILED), None)
     assert late.why.endswith("'live' was approved 11 s ago and is not published: it is FAILED")
     assert surroundings_trips(PlannedBreaker(free_memory_mb=10), None, None) == [], "what is not known trips nothing"
+
+
+def test_rows_that_break_different_rules_are_added_up_and_a_chunk_has_no_more_of_them_than_rows() -> None:
+    def chunk(key: str, rows: int) -> Any:
+        return SimpleNamespace(chunk=key, state=ChunkState.FAILED, rows=rows, measures={VISIBLE: {"rows": rows}})
+
+    def verdict(key: str, *counts: int) -> Any:
+        return SimpleNamespace(chunk=key, details={"violations": [{"count": one} for one in counts]})
+
+    verdicts = [verdict("a", 10, 10), verdict("b", 30, 30), verdict("c", 1, 1), verdict("")]
+    platform: Any = SimpleNamespace(ledger=SimpleNamespace(verdicts=lambda _: verdicts, accepted=lambda *_: {}))
+    plan: Any = SimpleNamespace(run_id=RUN, target=small_table.READINGS)
+    found = breaking.gated_of(platform, plan, [chunk("a", 1_000), chunk("b", 40), chunk("c", 0), chunk("d", 5)])
+    assert {one.chunk: one.rejected for one in found} == {"a": 20, "b": 40, "c": 2, "d": 0}
+    (trip,) = trips(PlannedBreaker(rejected_percent=1.5), found[:1])
+    assert "20 of 1,000 rows of 1 gated chunk(s) break a rule (2%; one that breaks two counts twice)" in trip.why
+
+
+@pytest.mark.parametrize(
+    ("most", "now", "then", "said"),
+    [
+        (1.0, "101001", "100000", "100,000 is accepted (1.001%)"),
+        (10.0, "412000000", "1", "1 is accepted (41,199,999,900%)"),
+        (10.0, "110.5", "100", "100 is accepted (10.5%)"),
+        (10.0, "5", "0", "0 is accepted"),
+    ],
+)
+def test_a_share_past_its_threshold_is_said_so_that_one_sees_it(most: float, now: str, then: str, said: str) -> None:
+    (trip,) = trips(PlannedBreaker(drift_percent=most), [Gated("a", 1, 0, {"sum": now}, {"sum": then})])
+    assert trip.why.endswith(said)
 
 
 def test_a_figure_that_is_no_number_in_one_chunk_hides_none_of_the_others() -> None:

@@ -211,9 +211,10 @@ def test_watching_a_run_ends_when_the_run_is_over(state: RunState, monkeypatch: 
 
     def run(_run_id: str) -> Any:
         seen.append(next(states, state))
-        return SimpleNamespace(state=seen[-1], state_reason="")
+        return SimpleNamespace(run_id="restate", state=seen[-1], state_reason="")
 
     ledger = SimpleNamespace(run=run, chunks=lambda _: [], launches=SimpleNamespace(waits=lambda _: None))
+    ledger.admissions, ledger.freezes = (SimpleNamespace(waiting=lambda *_: {}) for _ in range(2))
     monkeypatch.setattr(status_command, "opened_platform", lambda: nullcontext(SimpleNamespace(ledger=ledger)))
     monkeypatch.setattr(status_command, "POLL_SECONDS", 0.0)
     done = CliRunner().invoke(cli, ["status", "restate", "--watch"])

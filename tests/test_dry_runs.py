@@ -627,6 +627,24 @@ def test_steps_of_a_progressive_run_count_together_and_one_dry_run_serves_them_a
         decisions.publish(platform, record.run_id, by="ops")
 
 
+def test_what_a_step_may_read_in_all_does_not_refuse_the_dry_run_of_all_steps(platform: Platform):
+    data = small_table.manifest_data("steps", "REPLACE_PARTITIONS", YEAR)
+    (whole,) = plan_series(platform, manifest_from(data | {"runId": "whole"}))
+    rows = whole.plan.reads.rows
+    limits = {"budget": {"rows": rows // 2}, "maxChunksInParallel": 2}
+    records = plan_series(platform, manifest_from(data | {"progressive": {"chunksPerStep": 3}, "limits": limits}))
+    dry = dry_run_of(platform, "steps")
+    plan = platform.ledger.run(dry).plan
+    assert plan.reads.rows == rows, "it spans the days of all steps"
+    assert (plan.pace.budget_rows, plan.pace.chunks_in_parallel) == (None, 2)
+    assert plan_run(platform, manifest_of_dry_run(platform, "steps", "ada")).run_id == dry
+    assert approved(platform, records[0].run_id).rests_on.run_id == dry
+    for record in records[:3]:
+        decisions.cancel(platform, record.run_id, by="ada")
+    of_the_last = manifest_of_dry_run(platform, "steps.s004", "ada")
+    assert of_the_last.limits.budget is not None, "it is of one step"
+
+
 def a_step(platform: Platform, number: int, scope: tuple[str, str], version: str = "2") -> Any:
     """Plan a step of a series that somebody has written by hand."""
     data = small_table.manifest_data(f"by-hand.s00{number}", "REPLACE_PARTITIONS", scope, computed_by=version)

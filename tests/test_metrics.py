@@ -475,6 +475,13 @@ def test_dashboard_and_alerts_use_metrics_and_labels_that_exist(title: str, expr
     assert expression.count("(") == expression.count(")")
 
 
+def test_a_backfill_that_waits_for_its_hours_is_not_told_as_live_that_waits() -> None:
+    since = "time() - backfill_run_waiting_since_timestamp_seconds"
+    asked = {name: expression for name, expression in expressions() if expression.startswith(since)}
+    assert asked["BackfillLiveWaits"].startswith(f'{since}{{mode="LIVE"}} >')
+    assert asked["BackfillLimitWaits"].startswith(f'{since}{{mode!="LIVE"}} >')
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     used = {name for _, expression in expressions() for name in _NAME.findall(expression)}
     shown = {name for name in families() if any(one in used for one in sample_names() if one.startswith(name))}

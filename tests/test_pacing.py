@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import threading
@@ -12,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from sqlalchemy.exc import OperationalError
 from support import put_in_force
 from test_pages import page
 
+from backfill_assets.cli import status as status_command
 from backfill_assets.cli.command import cli
 from backfill_assets.defs.publish import publication_requests
 from backfill_assets.evidence.run_costs import costs_of
@@ -34,7 +37,7 @@ from backfill_assets.staging import breaker_checks, executor, pacing, stopping, 
 from backfill_assets.staging.compute import scans_of
 from benchmarks import kills, small_table
 from benchmarks.small_table import closed, declared, manifest_data, planned, staged
-from manifests.costs import Prices
+from manifests.costs import Prices, in_usd
 from manifests.errors import PlanRefused, PublicationDeferred, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import Mode
@@ -167,6 +170,9 @@ def test_a_launch_waits_for_its_hours_and_says_so_in_status_and_on_its_page(
         monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
         shown.append(" ".join(CliRunner().invoke(cli, ["status", RUN]).output.split()))
         shown.append(CliRunner().invoke(cli, ["status", RUN, "--json"]).output)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(status_command, "time", SimpleNamespace(sleep=interrupted))
+            shown.append(said("status", RUN, "--watch"))
         clock.sleep(seconds)
 
     monkeypatch.setattr(pacing, "sleep", look)
@@ -174,6 +180,7 @@ def test_a_launch_waits_for_its_hours_and_says_so_in_status_and_on_its_page(
     until = "until 2031-03-10 21:00:00 UTC"
     assert [until in text for text in shown[:4]] == [True] * 4, shown[3]
     assert json.loads(shown[4])["waitsUntil"].startswith("2031-03-10T21:00:00")
+    assert until in shown[5], "so does `status --watch`"
     assert platform.ledger.attempts(RUN)[0].started_at >= datetime(2031, 3, 10, 21, tzinfo=UTC)
     assert platform.ledger.admissions.waiting() == {}
 
@@ -343,8 +350,19 @@ def test_a_batch_begins_beside_none_of_another_process_whenever_that_has_begun(
     assert f"limits: {said}" in on_record
 
 
+def interrupted(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+def said(*words: str) -> str:
+    """Return what a command says, as one line."""
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
 def test_a_run_is_published_when_the_hour_of_its_table_has_room_again(
-    platform: Platform, clock: SimulatedClock
+    platform: Platform, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run_id, scope in (("first", ("2020-01-01", "2020-01-31")), (RUN, ("2020-02-01", "2020-02-29"))):
         planned(platform, contract(run_id, scope, limits={"maxCommitsPerHour": 1}))
@@ -354,6 +372,15 @@ def test_a_run_is_published_when_the_hour_of_its_table_has_room_again(
     with pytest.raises(PublicationDeferred, match=r"waits for its publication until 2031-03-10 13:\d\d:\d\d UTC"):
         publish(platform, RUN)
     assert platform.ledger.publications(RUN) == []
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    until = f"'{RUN}' waits for its publication until 2031-03-10 13:"
+    (listed,) = [one for one in json.loads(said("status", "--json")) if one["runId"] == RUN]
+    assert listed["waitsFor"].startswith(until)
+    assert "limits.maxCommitsPerHour is 1" in listed["waitsFor"]
+    for shown in (said("status", RUN), said("runbook", RUN), html.unescape(page(platform, f"/backfill/{RUN}"))):
+        assert until in shown
+    assert "the sensor publishes it then" in shown
+    assert "within seconds" not in shown
     clock.at += timedelta(hours=1)
     assert [one.partition_key for one in publication_requests(platform, small_table.TARGET)] == [RUN]
     assert publish(platform, RUN).new
@@ -446,6 +473,27 @@ def test_a_batch_that_outlasts_what_the_run_has_left_is_interrupted_and_has_not_
     assert time.monotonic() - begun < 15
     assert [one.state for one in platform.ledger.attempts(RUN)] == ["STOPPED"]
     assert [one.error for one in platform.ledger.chunks(RUN) if one.error] == []
+
+
+def test_a_batch_that_outlasts_what_a_run_has_left_that_was_cancelled_meanwhile_ends_with_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = time.monotonic()
+
+    def for_long(*_: Any) -> Any:
+        platform.ledger.move(RUN, RunState.CANCELLED, "ada", "no longer wanted", expected=RunState.RUNNING)
+        while time.monotonic() - begun < 30:
+            time.sleep(0.05)
+        raise AssertionError("nobody has ended it")
+
+    monkeypatch.setattr(executor, "compute_batch", for_long)
+    monkeypatch.setattr(watched_launch, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(type(platform.ledger.admissions), "left", left_of(0.3))
+    planned(platform, contract(safety={"maxDurationMinutes": 1}))
+    with pytest.raises(RunStopped, match="cancelled by ada"):
+        launched(platform)
+    assert "could not be seen" not in caplog.text
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STOPPED"]
 
 
 def test_a_pause_that_could_not_be_put_on_record_is_tried_again(
@@ -586,6 +634,22 @@ def test_an_estimate_beyond_the_limits_refuses_the_plan_with_every_reason(
     assert "would cost about $180.00" in str(refusal.value)
     with pytest.raises(PlanRefused, match="no prices are set"):
         plan_run(platform, contract(safety={"maxCostUsd": 1.0}))
+
+
+def test_a_plan_whose_reading_alone_costs_more_than_it_may_is_refused_though_no_run_is_on_record(
+    platform: Platform,
+) -> None:
+    with priced(platform, usd_per_gb_read=1_000.0) as dear:
+        costs = preview(dear, contract()).costs
+        assert costs is not None
+        assert (costs.seconds, costs.usd, costs.bytes > 0) == (None, None, True)
+        reading = costs.bytes / 1e6
+        assert preview(dear, contract(safety={"maxCostUsd": 2 * reading})).costs is not None
+        with pytest.raises(
+            PlanRefused, match=r"reading alone would cost about \$.*says what computing costs"
+        ) as refusal:
+            plan_run(dear, contract(safety={"maxCostUsd": reading / 2}))
+        assert f"safety.maxCostUsd is {in_usd(reading / 2)}" in str(refusal.value)
 
 
 def test_what_live_may_cost_is_held_and_nothing_else_is_reckoned_of_it(platform: Platform) -> None:

@@ -187,6 +187,35 @@ def test_a_stop_ends_a_batch_at_once_which_has_not_failed(
     assert publish(platform, RUN).new
 
 
+def test_the_end_of_a_run_ends_its_batch_at_once(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cancel(_: Platform) -> None:
+        decisions.cancel(platform, RUN, by="grace", comment="no longer wanted")
+
+    monkeypatch.setattr(executor, "compute_batch", disturbed(platform, cancel, for_ever))
+    began = time.monotonic()
+    with pytest.raises(RunStopped, match=rf"'{RUN}' was cancelled by grace .*no longer wanted") as refused:
+        launch(platform, lambda: executor.stage_chunks(platform, RUN, keys(platform)))
+    assert time.monotonic() - began < FOR_EVER / 4
+    assert (refused.value.headline, "backfill resume" in str(refused.value)) == ("the run is over", False)
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STOPPED"]
+    assert platform.ledger.run(RUN).state is RunState.CANCELLED
+    assert platform.ledger.stops.of_run(RUN) == [], "it was cancelled, and nobody has stopped it beside that"
+    assert f"'{RUN}' was cancelled by grace" in caplog.text
+
+
+def test_the_command_stop_ends_the_batch_of_a_run_that_is_over_and_says_that_nothing_goes_on(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    platform.ledger.start_attempt(RUN, keys(platform), edition=0, actor="ada", location="/staging")
+    decisions.cancel(platform, RUN, by="grace")
+    assert said("stop", RUN, "--by", "olga").endswith("what is staged stays; it is CANCELLED")
+    assert [one.state for one in platform.ledger.attempts(RUN)] == ["STOPPED"]
+    assert "nothing of it is under way" in str(CliRunner().invoke(cli, ["stop", RUN, "--by", "olga"]).exception)
+
+
 def test_signals_are_whose_they_were_before_and_are_not_lost_between_two_parts(platform: Platform) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 

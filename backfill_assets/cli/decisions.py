@@ -269,7 +269,10 @@ def loud(run_id: str, by: str, reason: str) -> None:
 @by_option
 @reason_option
 def cancel(run_id: str, by: str | None, comment: str) -> None:
-    """End RUN_ID without a publication. What is staged stays on disk and on record; readers have seen nothing of it."""
+    """End RUN_ID without a publication. What is computed of it ends within seconds.
+
+    What is staged stays on disk and on record; readers have seen nothing of it.
+    """
     from backfill_assets import decisions
     from resources.ledger.facade import operator
 

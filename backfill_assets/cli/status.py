@@ -224,16 +224,31 @@ def _why_by_hand(record: RunRecord) -> str:
 
 def _waits_for_commit(platform: Platform, record: RunRecord) -> str:
     """Say until when a validated run waits for its target's commits; only one that has such a limit is looked at."""
-    if record.plan.pace is None or record.plan.pace.commits_per_hour is None:
+    pace = platform.ledger.terms([record.run_id])[record.run_id].approved.pace
+    if pace is None or pace.commits_per_hour is None:
         return ""
     from backfill_assets.publication.requirements import waits_for_commit
 
-    return waits_for_commit(platform, record)
+    return waits_for_commit(platform.ledger, record)
 
 
-def _waits(platform: Platform) -> dict[str, str]:
+def _watched(platform: Platform, run_id: str) -> list[tuple[str, object]]:
+    """Return where a run stands, why, and what it waits for, each with its name."""
+    from resources.ledger import launches
+
+    record = platform.ledger.run(run_id)
+    launch = platform.ledger.launches.waits(record)
+    waiting = _waits_of(platform, record, launch, platform.ledger.admissions.waiting(run_id).get(run_id)).get(run_id)
+    why = launches.reason(record, launch)
+    pairs: list[tuple[str, object]] = [("state", launches.state(record, launch)), ("why", why)]
+    return [*pairs, ("waits", waiting)] if waiting is not None and waiting != why else pairs
+
+
+def _waits(platform: Platform, records: Sequence[RunRecord]) -> dict[str, str]:
     """Return what each run waits for that waits: the end of a freeze, a limit, or a launch."""
-    found = platform.ledger.freezes.waiting()
+    validated = (one for one in records if one.state is RunState.VALIDATED)
+    found = {one.run_id: why for one in validated if (why := _waits_for_commit(platform, one))}
+    found |= platform.ledger.freezes.waiting()
     found |= {run_id: str(one) for run_id, one in platform.ledger.admissions.waiting().items()}
     return found | {run_id: str(why) for run_id, why in platform.ledger.launches.all_waiting().items()}
 
@@ -246,7 +261,6 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
     """Show all runs, or one run with its chunk grid and gates. A live run that waits for a freeze says for which."""
     from backfill_assets.cli import console
     from backfill_assets.cli.terminal import make_console
-    from resources.ledger import launches
 
     with opened_platform() as platform:
         if run_id is not None and not watch:
@@ -260,13 +274,10 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
 
             def view() -> Any:
                 if shown is None:
-                    return console.run_table(platform.ledger.runs(), _waits(platform))
-                record = platform.ledger.run(shown)
-                launch = platform.ledger.launches.waits(record)
-                why = launches.reason(record, launch)
-                pairs: list[tuple[str, object]] = [("state", launches.state(record, launch)), ("why", why)]
-                pairs += [("waits", launch)] if launch is not None and why != str(launch) else []
-                return Group(console.facts(pairs, shown), console.grid(platform.ledger.chunks(shown)))
+                    records = platform.ledger.runs()
+                    return console.run_table(records, _waits(platform, records))
+                facts = console.facts(_watched(platform, shown), shown)
+                return Group(facts, console.grid(platform.ledger.chunks(shown)))
 
             with Live(view(), console=make_console(), refresh_per_second=2) as live:
                 try:
@@ -277,7 +288,8 @@ def status(run_id: str | None, watch: bool, as_json: bool) -> None:
                 except KeyboardInterrupt:
                     return
             return
-        records, waiting = platform.ledger.runs(), _waits(platform)
+        records = platform.ledger.runs()
+        waiting = _waits(platform, records)
         if as_json:
             say(
                 [

@@ -10,6 +10,7 @@ import click
 
 from backfill_assets.cli.base import json_option, opened_platform, say, tell
 from backfill_assets.cli.decisions import named
+from manifests.lifecycle import ENDED
 
 
 @click.command()
@@ -38,7 +39,8 @@ def stop(run_id: str, by: str, reason: str, as_json: bool) -> None:
     if done.note:
         tell(f"  {done.note}; it is {record.state}")
     else:
-        tell(f"  what is staged stays; `backfill resume {run_id}` goes on")
+        goes_on = f"it is {record.state}" if record.state in ENDED else f"`backfill resume {run_id}` goes on"
+        tell(f"  what is staged stays; {goes_on}")
 
 
 @click.command()

@@ -351,7 +351,9 @@ def _waiting(platform: Platform, target: TargetTable, others: Mapping[str, str])
         run_id: str(stop) for run_id, stop in platform.ledger.stops.all_held([one.run_id for one in validated]).items()
     }
     waiting |= {
-        one.run_id: why for one in validated if one.run_id not in waiting and (why := waits_for_commit(platform, one))
+        one.run_id: why
+        for one in validated
+        if one.run_id not in waiting and (why := waits_for_commit(platform.ledger, one))
     }
     often = [one.run_id for one in validated if tried(platform.ledger, one.run_id) >= ATTEMPTS]
     return {**others, **{run_id: _failed_too_often(run_id) for run_id in often}, **waiting}

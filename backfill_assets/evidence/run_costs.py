@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backfill_assets.installation import Platform
-from manifests.costs import RunCosts, in_time
+from manifests.costs import RunCosts, in_time, in_usd
 from resources.ledger.facade import Ledger, RunRecord
 from resources.ledger.measured import Taken
 
@@ -41,7 +41,7 @@ class Costs:
             parts.append(f"{self.core_seconds:,.0f} core-seconds")
         parts.append(f"{done.rows:,} rows and {done.bytes / 1e6:,.1f} MB read{_beside(then.rows, done.rows)}")
         if self.usd is not None:
-            parts.append(f"${self.usd:,.2f}{_beside(then.usd, self.usd)}")
+            parts.append(f"${in_usd(self.usd)}{_beside(then.usd, self.usd)}")
         return ", ".join(parts)
 
 

@@ -107,8 +107,8 @@ def gated_of(platform: Platform, plan: Plan, chunks: Sequence[ChunkRecord]) -> l
     broken: dict[str, int] = {}
     for verdict in platform.ledger.verdicts(plan.run_id):
         if verdict.chunk:
-            counts = [one["count"] for one in verdict.details.get("violations", [])]
-            broken[verdict.chunk] = max(counts, default=0)
+            # which rows break several rules is not on record: each counts as another one, which errs towards a pause
+            broken[verdict.chunk] = sum(one["count"] for one in verdict.details.get("violations", []))
     holders = platform.ledger.accepted(plan.target, [one.chunk for one in judged])
     held = {
         chunk.chunk: chunk.measures.get(VISIBLE)
@@ -120,7 +120,7 @@ def gated_of(platform: Platform, plan: Plan, chunks: Sequence[ChunkRecord]) -> l
         Gated(
             one.chunk,
             one.rows or 0,
-            broken.get(one.chunk, 0),
+            min(found := broken.get(one.chunk, 0), one.rows or found),
             _figures(one.measures[VISIBLE]) or {},
             _figures(held.get(one.chunk)),
         )

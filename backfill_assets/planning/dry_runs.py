@@ -34,6 +34,7 @@ _OF_THE_SAMPLE: Mapping[str, bool | set[str]] = {
     "reason": True,
     "sample": True,
     "safety": True,
+    "limits": {"budget"},
     "target": {"publish_range", "values"},
     "validation": {"expected"},
 }

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 
 from backfill_assets.installation import Platform
-from manifests.costs import RunCosts, estimate, in_time
+from manifests.costs import RunCosts, estimate, in_time, in_usd
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import Estimate
 from manifests.model import Mode
@@ -80,7 +80,7 @@ def _problems(plan: Plan, costs: RunCosts) -> list[Problem]:
         what = "no prices are set" if costs.prices is None else "how many cores compute is not known"
         problems.append(
             Problem(
-                f"safety.maxCostUsd is {pace.cost_usd:,.2f}, and {what}",
+                f"safety.maxCostUsd is {in_usd(pace.cost_usd)}, and {what}",
                 "what a run costs is reckoned from the installation's prices and cores",
                 "set `prices` in backfill.toml (docs/deployment.md), and `spark.cores.max` where the master is no local one",
             )
@@ -90,7 +90,10 @@ def _problems(plan: Plan, costs: RunCosts) -> list[Problem]:
     if pace.duration_minutes is not None and costs.seconds is not None and costs.seconds > 60 * pace.duration_minutes:
         what = f"the run would compute for about {in_time(costs.seconds)} ({said})"
         problems.append(Problem(what, f"safety.maxDurationMinutes is {pace.duration_minutes:,}", fix))
-    if pace.cost_usd is not None and costs.usd is not None and costs.usd > pace.cost_usd:
-        what = f"the run would cost about ${costs.usd:,.2f} ({said})"
-        problems.append(Problem(what, f"safety.maxCostUsd is {pace.cost_usd:,.2f}", fix))
+    usd = costs.usd_of(0, costs.bytes, 0) if costs.usd is None else costs.usd
+    if pace.cost_usd is not None and usd is not None and usd > pace.cost_usd:
+        what = f"the run would cost about ${in_usd(usd)} ({said})"
+        if costs.usd is None:
+            what = f"reading alone would cost about ${in_usd(usd)}, and no run on record says what computing costs"
+        problems.append(Problem(what, f"safety.maxCostUsd is {in_usd(pace.cost_usd)}", fix))
     return problems

@@ -144,7 +144,7 @@ def _require_free(platform: Platform, change: Change, lease: Lease) -> str:
     if problems := [*problems, *schema_problems(platform, change.target, change.plan)]:
         raise PublicationRefused(problems)
     require_thawed(platform, change.record)
-    require_commit_allowed(platform, change.record)
+    require_commit_allowed(platform.ledger, change.record)
     require_predecessor(platform, change.record)  # once more: it may have been rolled back before the lease was taken
     try:
         require_bases(change)

@@ -239,7 +239,7 @@ def require_thawed(platform: Platform, record: RunRecord) -> None:
         )
 
 
-def require_commit_allowed(platform: Platform, record: RunRecord) -> None:
+def require_commit_allowed(ledger: Ledger, record: RunRecord) -> None:
     """Refuse to publish into a target that has taken its commits of the hour; nothing of LIVE waits for that.
 
     Raises:
@@ -247,13 +247,13 @@ def require_commit_allowed(platform: Platform, record: RunRecord) -> None:
     """
     pace = record.plan.pace
     most = None if pace is None else pace.commits_per_hour
-    platform.ledger.admissions.require_commit(record.run_id, record.target, most)
+    ledger.admissions.require_commit(record.run_id, record.target, most)
 
 
-def waits_for_commit(platform: Platform, record: RunRecord) -> str:
+def waits_for_commit(ledger: Ledger, record: RunRecord) -> str:
     """Say until when a run waits because its target has taken its commits of the hour; empty if it does not."""
     try:
-        require_commit_allowed(platform, record)
+        require_commit_allowed(ledger, record)
     except PublicationDeferred as wait:
         return f"{wait.problems[0].what}: {wait.problems[0].rule}"
     return ""
@@ -315,7 +315,7 @@ def waits_for(platform: Platform, record: RunRecord) -> str | None:
 def _waits_for(platform: Platform, record: RunRecord) -> str | None:
     try:
         require_predecessor(platform, record)
-        require_commit_allowed(platform, record)
+        require_commit_allowed(platform.ledger, record)
     except PublicationDeferred as wait:
         return wait.problems[0].what
     change = change_of(platform, record, platform.ledger.chunks(record.run_id))

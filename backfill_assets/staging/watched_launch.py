@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.installation import Platform
 from manifests.errors import Problem, Refused, RunStopped
-from manifests.lifecycle import WAS_PUBLISHED
+from manifests.lifecycle import ENDED, WAS_PUBLISHED
 from manifests.model import Mode
 from resources import actors, logs
 from resources.actors import Channel
@@ -344,11 +344,18 @@ class Launch:
         with self._lock:
             if self.stop is not None:
                 return
-            found = self._platform.ledger.stops.after(self.run_id, self._known)
+            found = self._platform.ledger.stops.after(self.run_id, self._known) or self._run_ended()
             if found is None and (terminated := self._terminated()) is not None:
                 found = self._recorded(*terminated)
             if found is not None:
                 self._note(found)
+
+    def _run_ended(self) -> Stop | None:
+        """Return how the run has ended, if it is over while work of it goes on that may be ended anywhere; a publisher may end it itself."""
+        if self._work < 1 or (state := self._platform.ledger.run(self.run_id).state) not in ENDED:
+            return None
+        last = self._platform.ledger.history(self.run_id)[-1]
+        return Stop(0, self.run_id, last.actor, "for good", last.reason, "", last.at, None, None, kind=state)
 
     def _pause_if_overdue(self) -> None:
         """Pause the run, and end what is under way of it here, if that goes on for longer than it may."""
@@ -363,7 +370,9 @@ class Launch:
                 self._note(pause())
             except Refused:  # nothing of the run can be paused any more; anything else is tried again
                 self._deadline = None
-                raise
+                self._look()  # it may be over
+                if self.stop is None:
+                    raise
             self._deadline = None
 
     def _note(self, found: Stop) -> None:

@@ -10,7 +10,7 @@ from html import escape
 
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.starting import Starting
-from backfill_assets.publication.requirements import ATTEMPTS, tried
+from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for_commit
 from backfill_assets.ui.html_parts import time_html
 from manifests.chunks import in_words
 from manifests.dry_run_samples import dry_run_id
@@ -130,9 +130,11 @@ def _when_validated(ledger: Ledger, record: RunRecord) -> str:
     """Say what becomes of a run that has passed its gates."""
     if not record.manifest.execution_mode.publishes:
         return f"nothing: its mode is {record.mode}, and it is never published; what it has found is below"
-    if record.plan.manual_publish:
-        return f"somebody publishes it: <code>backfill publish {escape(record.run_id)}</code>, or the job publish_run in Dagster"
+    by_hand = f"<code>backfill publish {escape(record.run_id)}</code>"
     if tried(ledger, record.run_id) >= ATTEMPTS:
-        again = f"<code>backfill publish {escape(record.run_id)}</code>"
-        return f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then {again}"
+        return f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then {by_hand}"
+    if why := waits_for_commit(ledger, record):
+        return f"{escape(why)}; {by_hand if record.plan.manual_publish else 'the sensor'} publishes it then"
+    if record.plan.manual_publish:
+        return f"somebody publishes it: {by_hand}, or the job publish_run in Dagster"
     return "the sensor publishes it within seconds, unless a freeze, a stop or another change of its days holds it"

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from manifests.errors import Problem, RunStopped, TransitionRefused
-from manifests.lifecycle import WAS_PUBLISHED, AttemptState, PublicationState, RunState
+from manifests.lifecycle import ENDED, WAS_PUBLISHED, AttemptState, PublicationState, RunState
 from manifests.text import visible
 from resources import actors
 from resources.ledger import instants
@@ -32,7 +32,7 @@ TERMINATE = "Terminate of the Dagster run"
 """How a stop begins to say that it came through Dagster, which also says when the launches after it were asked for."""
 STOPPED = AttemptState.STOPPED
 STOP, PAUSE = "STOP", "PAUSE"
-"""What the next launch ends, and what only a decision does."""
+"""What the next launch ends, and what only a decision does. Nothing undoes the end of a run, whose `kind` is the state it has ended in."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Stop:
     @property
     def what(self) -> str:
         """What it has done to its run, in a word."""
-        return "paused" if self.is_pause else "stopped"
+        return {STOP: "stopped", PAUSE: "paused"}.get(self.kind, self.kind.lower())
 
     def __str__(self) -> str:
         why = f": {visible(self.reason)}" if self.reason else ""
@@ -82,26 +82,22 @@ class Stops(Part):
 
         A publication that is under way is not ended: `note` says so. `since` is when it was stopped, where that is noted late:
         what is asked for after that launches it again and is not stopped. What was asked for before it is, also where it has begun,
-        or taken its next step, since.
+        or taken its next step, since. A run of which a batch is under way is stopped in whatever state: another launch may have failed it.
 
         Raises:
-            TransitionRefused: if it is in a state in which nothing could be under way, is unknown, or no name is given; or if
-                a launch that has begun was asked for after `since`.
+            TransitionRefused: if nothing of it could be under way, it is unknown, or no name is given; or if a launch that has
+                begun was asked for after `since`.
         """
         if problems := actors.no_name(by) + actors.no_reason(reason):
             raise TransitionRefused(problems)
         at = instants.now(self.engine)
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
+            running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+            rows = connection.execute(sa.select(attempts).where(*running)).all()
             state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
-            if state not in STOPPABLE:
-                raise TransitionRefused(
-                    Problem(
-                        f"run '{run_id}' is {state or 'unknown'}",
-                        f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}",
-                        f"nothing of it is under way; `backfill status {run_id}` says what comes next",
-                    )
-                )
+            if state not in STOPPABLE and not rows:
+                raise _nothing_to_stop(run_id, state)
             if since is not None and (later := _newest_launch(connection, run_id)) is not None and later > since:
                 raise _launched_since(run_id, later, since)
             entry = connection.execute(
@@ -121,8 +117,6 @@ class Stops(Part):
                 )
             )
             found = [one for one in _holding(connection, run_id) if not one.is_pause][-1]
-            running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
-            rows = connection.execute(sa.select(attempts).where(*running)).all()
             for row in rows:
                 error = f"{LOST}; {found}" if has_ended(row) else str(found) if is_busy(row) else f"{UNSEEN}; {found}"
                 connection.execute(
@@ -267,6 +261,16 @@ def refusal(found: Stop) -> RunStopped:
         )
         paused.headline = "the run is paused"
         return paused
+    if found.kind in ENDED:
+        over = RunStopped(
+            Problem(
+                f"run '{found.run_id}' was {found}",
+                "nothing more is computed or published of a run that is over; what is staged stays on record",
+                "nothing; the same change again is a new run id",
+            )
+        )
+        over.headline = "the run is over"
+        return over
     return RunStopped(
         Problem(
             f"run '{found.run_id}' was {found}",
@@ -322,6 +326,16 @@ def _newest_launch(connection: sa.Connection, run_id: str) -> datetime | None:
         sa.select(sa.func.max(launches.c.at)).where(launches.c.run_id == run_id)
     ).scalar()
     return newest
+
+
+def _nothing_to_stop(run_id: str, state: RunState | None) -> TransitionRefused:
+    return TransitionRefused(
+        Problem(
+            f"run '{run_id}' is {state or 'unknown'}",
+            f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}, or while a batch of it is computed",
+            f"nothing of it is under way; `backfill status {run_id}` says what comes next",
+        )
+    )
 
 
 def _launched_since(run_id: str, later: datetime, since: datetime) -> TransitionRefused:

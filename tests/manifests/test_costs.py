@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support import a_plan
 
-from manifests.costs import Measured, Prices, RunCosts, error_of, estimate, in_time, seconds_for
+from manifests.costs import Measured, Prices, RunCosts, error_of, estimate, in_time, in_usd, seconds_for
 from manifests.plan import plan_from_json
 
 PRICES = Prices(usd_per_core_hour=0.36, usd_per_gb_read=0.5, usd_per_gb_written=2.0)
@@ -97,3 +97,19 @@ def test_a_price_is_none_that_no_cost_could_be_reckoned_from(price: float) -> No
     with pytest.raises(ValidationError):
         Prices(usd_per_core_hour=price)
     assert Prices(usd_per_core_hour=1e6).are_given
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [
+        (0.0, "0.00"),
+        (0.004, "0.004"),
+        (0.0046, "0.0046"),
+        (0.00001234, "0.000012"),
+        (0.01, "0.01"),
+        (0.5, "0.50"),
+        (1234.5, "1,234.50"),
+    ],
+)
+def test_an_amount_of_less_than_a_cent_is_not_said_as_nothing(usd: float, said: str) -> None:
+    assert in_usd(usd) == said

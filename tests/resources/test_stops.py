@@ -48,6 +48,22 @@ def test_a_stop_ends_the_attempt_under_way_and_nothing_of_it_is_staged(ledger: L
     assert ledger.stops.held("run") == stopped
 
 
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+def test_a_run_is_stopped_in_whatever_state_as_long_as_a_batch_of_it_is_under_way(
+    ledger: Ledger, state: RunState
+) -> None:
+    record = approved(ledger, "run")
+    number, _ = ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
+    known = ledger.stops.newest("run")
+    ledger.move("run", state, REQUESTER, expected=RunState.RUNNING)  # by another launch, or by a person
+    stopped = stop(ledger)
+    assert ledger.stops.after("run", known) == stopped, "the launch that computes it learns of it"
+    assert [(one.attempt, one.state) for one in ledger.attempts("run")] == [(number, stops.STOPPED)]
+    if state is RunState.CANCELLED:
+        with pytest.raises(TransitionRefused, match="or while a batch of it is computed"):
+            stop(ledger)
+
+
 def test_what_was_staged_before_stays(ledger: Ledger) -> None:
     record = approved(ledger, "run")
     stage_all(ledger, record)
