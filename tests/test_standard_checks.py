@@ -23,6 +23,7 @@ from backfill_assets.declarations.target import Finding
 from backfill_assets.worker import tallying
 from backfill_assets.worker.tallying import Counted
 from manifests.chunks import cut
+from manifests.division import Division
 
 MONTHS = {chunk.key: chunk for chunk in cut(ba.Chunking.MONTH, date(2020, 1, 1), date(2020, 6, 30))}
 Rows = Mapping[str, pl.DataFrame | None]
@@ -116,6 +117,7 @@ TARGET = ba.TargetTable(
     versions={"1": ba.TransformVersion(transform)},
     owners=("olga@example.org",),
 )
+BY_REGION = ba.ByValue("region", ("N", "S"))
 
 
 def invoices(states: Mapping[str | None, int], amount: str | None = "10.00") -> pl.DataFrame:
@@ -336,11 +338,42 @@ def test_a_month_that_the_run_has_not_whole_is_not_compared(tmp_path: Path, monk
     assert found.summary.startswith("compared nothing; 1 of the file's are not in the run, or not whole")
 
 
+@pytest.mark.parametrize(
+    ("division", "key"),
+    [
+        (None, "2020-02~XX"),
+        (None, "2020-02~"),
+        (None, "2021-01"),
+        (BY_REGION, "2020-02"),
+        (BY_REGION, "2020-02~XX"),
+        (BY_REGION, "2031-01~S"),
+    ],
+)
+def test_expected_figures_of_chunks_that_the_table_cannot_have_are_refused(
+    tmp_path: Path, division: Division | None, key: str
+) -> None:
+    right = "2020-01" if division is None else "2020-01~N"
+    gate = checksum(tmp_path, f"chunk,rows,amount\n{right},12,1\n{key},9,1\n", "chunk")
+    found = said_of(gate, target=replace(TARGET, chunk_values=division))
+    assert [one for one in found if "line" in one] == [f"line 3 of sums.csv: silver.invoices has no chunk '{key}'"]
+
+
+@pytest.mark.parametrize("division", ["region", ba.ByValue("region", ("N", 1)), ba.ByValue("state", ("N",))])
+def test_a_table_that_is_divided_wrongly_is_told_so_whatever_its_gates_read(tmp_path: Path, division: Any) -> None:
+    (tmp_path / "cases.csv").write_text("invoice,day,amount\nA,2020-01-01,1\n")
+    gates = (
+        checksum(tmp_path, "chunk,rows\n2020-01~N,12\n", "chunk"),
+        ba.known_keys_gate(str(tmp_path / "cases.csv")),
+    )
+    said = said_of(*gates, target=replace(TARGET, chunk_values=division))
+    assert [one for one in said if "lies outside" not in one]
+
+
 # --- arguments ----------------------------------------------------------------------------------------------------------
 
 
-def said_of(*gates: ba.Reconciliation) -> list[str]:
-    product = ba.Product("billing", (SOURCE,), (replace(TARGET, reconciliations=gates),))
+def said_of(*gates: ba.Reconciliation, target: ba.TargetTable = TARGET) -> list[str]:
+    product = ba.Product("billing", (SOURCE,), (replace(target, reconciliations=gates),))
     return [one.what for one in problems_of([product])]
 
 

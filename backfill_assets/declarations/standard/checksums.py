@@ -23,6 +23,7 @@ from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
     amount,
+    is_divided_right,
     is_number,
     judged,
     of_kind,
@@ -39,7 +40,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
-from manifests.chunks import HOURS, Chunk, Chunking, first_day
+from manifests.chunks import HOURS, PART, Chunk, Chunking, first_day
 from manifests.errors import InputRefused, Problem
 
 CHUNK, MONTH, ROWS = "chunk", "month", "rows"
@@ -128,7 +129,9 @@ def _wrong(
     columns = tables.get(target.name) or {}
     yield from of_kind(where, sums, columns, "a number, which can be added up", is_number)
     yield from of_kind(where, slices, columns, "text, a whole number, a truth or a day", _is_slice)
-    if all(one in columns for one in (*sums, *(name for name in slices if name not in (CHUNK, MONTH)))):
+    if is_divided_right(target) and all(
+        one in columns for one in (*sums, *(name for name in slices if name not in (CHUNK, MONTH)))
+    ):
         for one in read(target)[1]:
             yield Problem(one.what, one.rule, one.fix, f"{one.where or target.name}, gate {gate}")
 
@@ -176,15 +179,28 @@ def _of_row(
     line = f"line {row['_line']:,} of {file}"
     for name, chunking in ((CHUNK, target.chunking), (MONTH, Chunking.MONTH)):
         if name in slices:
+            key = row[name] or ""
             try:
-                first_day(chunking, row[name] or "")
+                first_day(chunking, key)
             except InputRefused as refused:
                 problem = refused.problems[0]
                 yield Problem(f"{line}: {problem.what}", problem.rule, "correct it", where)
+            else:
+                if name == CHUNK and not _is_chunk_of(target, key):
+                    rule = f"its chunks are from {target.chunks_from} to {target.chunks_until}"
+                    rule += f", each time divided by {target.chunk_values}" if target.parts else ""
+                    yield Problem(f"{line}: {target.name} has no chunk '{key}'", rule, "correct it", where)
     if target.day_column in slices and row[target.day_column] is None:
         yield Problem(f"{line} has no {target.day_column}", "a slice says when", "fill it in", where)
     if all(row.get(name) is None for name in figures):
         yield Problem(f"{line} has no figure", "a slice has rows or a sum", "fill it in, or take the line out", where)
+
+
+def _is_chunk_of(target: TargetTable, key: str) -> bool:
+    """Whether a table can have a chunk: in the time that it has, and in one of its parts if it has some."""
+    when, mark, part = key.partition(PART)
+    is_part = part in target.parts if target.parts else not mark
+    return is_part and str(target.chunks_from) <= when <= str(target.chunks_until)
 
 
 def _as_counted(value: Any) -> str | None:
