@@ -95,6 +95,7 @@ class Events(pa.DataFrameModel):
 
     invoice: str = pa.Field()
     at: ba.Instant = pa.Field()
+    number: pl.Int32 = pa.Field()
 
 
 def transform(inputs: ba.Inputs, _context: ba.TransformContext) -> Any:
@@ -410,6 +411,13 @@ WRONG: dict[str, tuple[Callable[[], ba.Reconciliation], list[str]]] = {
         lambda: ba.reference_gate(("invoice", "day"), "bronze.events", ("invoice",)),
         ["key is ('invoice',)"],
     ),
+    "a key of another type": (
+        lambda: ba.reference_gate(("invoice", "day"), "bronze.events", ("number", "at")),
+        [
+            "'invoice' is String, and 'number' of bronze.events is Int32",
+            "'day' is Date, and 'at' of bronze.events is Datetime(time_unit='us', time_zone='UTC')",
+        ],
+    ),
     "no file": (lambda: ba.known_keys_gate("nowhere.csv"), ["nowhere.csv cannot be read: No such file or directory"]),
     "a slice without a time": (lambda: ba.checksum_gate("nowhere.csv", ("region",)), ["slices are region"]),
     "a name that is misspelt": (
@@ -438,6 +446,7 @@ def test_right_arguments_are_not_refused() -> None:
             ba.monotonic_gate("amount", by=("region",)),
             ba.bounded_change_gate("lines", rise=50.0),
             ba.reference_gate(("invoice",), "bronze.events"),
+            ba.reference_gate(("lines",), "bronze.events", ("number",)),
         )
         == []
     )
