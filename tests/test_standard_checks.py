@@ -490,6 +490,20 @@ def test_a_file_of_cases_that_cannot_be_is_refused_with_the_declaration(tmp_path
     assert any("cases.csv lies outside the code of product billing" in one for one in said)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("invoice,day,amount\nA,2020-01-01,1\n", "cases.csv has no column 'region'"),
+        ("invoice,day,region,amount\nA,2020-01-01,,1\n", "line 2 of cases.csv has no region"),
+    ],
+)
+def test_a_case_of_a_divided_table_says_in_which_part_it_is(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "cases.csv").write_text(text)
+    gate = ba.known_keys_gate(str(tmp_path / "cases.csv"))
+    found = said_of(gate, target=replace(TARGET, chunk_values=BY_REGION))
+    assert [one for one in found if "lies outside" not in one] == [said]
+
+
 PACKAGE = """
 import datetime
 import pandera.polars as pa
