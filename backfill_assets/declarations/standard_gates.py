@@ -91,11 +91,12 @@ def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Fi
         chunk: _sums(row for row in context.after if row["chunk"] == chunk) | {_ROWS: rows[chunk].after}
         for chunk in comparable
     }
-    # a sum that one of the two versions was not measured by says nothing of a change
-    names = sorted({name for sums in old.values() for name in sums} & {name for sums in new.values() for name in sums})
+    # a sum that one of the two versions was not measured by says nothing of a change: one without rows has none of any
+    names = {name for sums in old.values() for name in sums} & {name for sums in new.values() for name in sums}
+    measured = {name: [one for one in comparable if name in old[one] or not old[one][_ROWS]] for name in sorted(names)}
     changed: list[dict[str, Any]] = []
-    for chunk in comparable:
-        for name in names:
+    for name, chunks in measured.items():
+        for chunk in chunks:
             before, now = old[chunk].get(name, 0), new[chunk].get(name, 0)
             if off(before, now, relative=True) > limit:
                 changed.append(
@@ -108,7 +109,9 @@ def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Fi
                     }
                 )
     failing = {row["chunk"] for row in changed}
-    totals = {name: [sum(sums.get(name, 0) for sums in side.values()) for side in (old, new)] for name in names}
+    totals = {
+        name: [sum(side[one].get(name, 0) for one in chunks) for side in (old, new)] for name, chunks in measured.items()
+    }
     changed.sort(key=lambda row: (-abs(row["staged"] - row["accepted"]), str(row)))
     said = "; ".join(f"{name} {before:,} -> {now:,}" for name, (before, now) in totals.items())
     return Finding(
