@@ -53,7 +53,14 @@ def counted(tally: Tally, *files: pl.DataFrame) -> Tallied:
     return tallied_of(tally, found.as_record()[tally.name])
 
 
-def judged(gate: ba.Reconciliation, after: Rows, accepted: Rows | None = None, **tolerances: float) -> Finding:
+def judged(
+    gate: ba.Reconciliation,
+    after: Rows,
+    accepted: Rows | None = None,
+    *,
+    target: ba.TargetTable | None = None,
+    **tolerances: float,
+) -> Finding:
     """Have a gate judge chunks whose rows are these, and were those."""
     before = accepted or {}
     rows = {
@@ -74,7 +81,7 @@ def judged(gate: ba.Reconciliation, after: Rows, accepted: Rows | None = None, *
         shared=cast("Any", None),
         rows=lambda: rows,
         tallies=Fake(after, before),
-        target=TARGET,
+        target=target or TARGET,
     )
     return gate.check(context)
 
@@ -118,6 +125,15 @@ TARGET = ba.TargetTable(
     versions={"1": ba.TransformVersion(transform)},
     owners=("olga@example.org",),
 )
+
+
+class LongInvoices(Invoices):
+    """An invoice with a figure of 38 digits."""
+
+    big: pl.Decimal(38, 18) = pa.Field()  # type: ignore[valid-type]
+
+
+LONG = replace(TARGET, model=LongInvoices)
 BY_REGION = ba.ByValue("region", ("N", "S"))
 
 
@@ -323,12 +339,42 @@ def test_expected_figures_agree_to_the_cent(tmp_path: Path) -> None:
     off = judged(gate, {"2020-01": pl.concat([invoices({"N": 2, "X": 1}), invoices({"N": 1}, amount="10.01")])})
     assert (off.passed, off.compared, off.disagreeing) == (False, 3, 3)
     assert [(one["region"], one["expected"], one["found"]) for one in off.slices] == [
-        ("S", {"rows": "1", "amount": "10.000000000000"}, "no row"),
+        ("S", {"rows": "1", "amount": "10.00"}, "no row"),
         ("X", "nothing", {"rows": "1", "amount": "10.00"}),
-        ("N", "30.000000000000", "30.01"),
+        ("N", "30.00", "30.01"),
     ]
     within = {"2020-01": pl.concat([invoices({"N": 2, "S": 1}), invoices({"N": 1}, amount="10.01")])}
     assert judged(gate, within, expected_sums_agree_percent=0.1).passed
+
+
+def test_figures_of_any_length_are_read_and_added_up_to_the_last_digit(tmp_path: Path) -> None:
+    """Python's own context rounds to 28 digits, and adds up to as many."""
+    (tmp_path / "sums.csv").write_text("month,lines,big\n2020-01,12345678901234567,123456789012345678.000000000000000003\n")
+    gate = ba.checksum_gate(str(tmp_path / "sums.csv"), ("month",), ("lines", "big"))
+    big = ["123456789012345677.000000000000000001", "1.000000000000000002"]
+    rows = pl.DataFrame({"lines": [12345678901234566, 1], "big": big}).with_columns(pl.col("big").cast(pl.Decimal(38, 18)))
+    chunks = {"2020-01": rows}
+    assert judged(gate, chunks, target=LONG).passed
+    by_part = ba.checksum_gate(str(tmp_path / "sums.csv"), ("month",), ("lines", "big"), "by_part")
+    assert judged(by_part, {"2020-01": rows[:1]}, target=LONG).slices[0]["difference"] == "-1.000000000000000002"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell"),
+    [
+        (pl.Decimal(38, 18), "12345678901.000000000000000001"),
+        (pl.Decimal(38, 0), "1" * 29),
+        (pl.Decimal(38, 0), "-" + "9" * 38),
+    ],
+)
+def test_a_decimal_has_as_many_digits_as_its_column(kind: pl.Decimal, cell: str) -> None:
+    assert str(table_files.value_of(kind, cell)) == cell
+
+
+@pytest.mark.parametrize(("kind", "cell"), [(pl.Decimal(38, 0), "1" * 39), (pl.Decimal(38, 18), f"0.{'0' * 18}1")])
+def test_a_decimal_of_more_digits_is_refused(kind: pl.Decimal, cell: str) -> None:
+    with pytest.raises(ValueError, match=cell):
+        table_files.value_of(kind, cell)
 
 
 def test_a_month_that_the_run_has_not_whole_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from manifests.errors import Problem
 
 SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
-_DIGITS = 100
+DIGITS = 100
 """What decimals are added up with: no sum of Spark's has half as many, and of those nothing is rounded."""
 
 
@@ -324,7 +324,7 @@ def _totals_agree(
     entities: Entities | None,
 ) -> Finding:
     wanted, there = _given(expected(context)), _given(found(context))  # by a product, which computes as it always does
-    with localcontext(prec=_DIGITS):
+    with localcontext(prec=DIGITS):
         return _sums_agree(context, (wanted, there), slices, measures, tolerance, relative=relative, entities=entities)
 
 

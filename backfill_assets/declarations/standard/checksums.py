@@ -10,7 +10,7 @@ from calendar import monthrange
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import polars as pl
 from backfill_assets.declarations.amounts import off
 from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
 from backfill_assets.declarations.needs import Needs
+from backfill_assets.declarations.reconciliations import DIGITS
+from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
     amount,
@@ -155,9 +157,9 @@ def _expected(
         problems.append(Problem(what, "it has rows, or sums that the gate names", "add a column `rows`", where))
     if problems:
         return None, problems
-    kinds = {name: kind for name, kind in target.model.to_schema().dtypes.items() if name in slices}
-    own = {name: kind.type for name, kind in kinds.items()} | {ROWS: pl.Int64()}
-    own |= dict.fromkeys(sums, pl.Decimal(38, 12))
+    kinds = dtypes(target.model)
+    own: dict[str, pl.DataType] = {name: kind for name, kind in kinds.items() if name in slices} | {ROWS: pl.Int64()}
+    own |= {name: pl.Decimal(38, getattr(kinds[name], "scale", 0)) for name in sums}  # a whole number has no scale
     rows, problems = table_files.values_of(file, own, where)
     found: dict[Place, Figures] = {}
     lines: dict[Place, int] = {}
@@ -216,18 +218,30 @@ def _as_counted(value: Any) -> str | None:
 def _agree(
     context: ReconciliationContext, *, name: str, read: Any, tally: Tally, slices: tuple[str, ...], asks: bool
 ) -> Finding:
-    target = table_of(context)
-    expected, problems = read(target)
+    expected, problems = read(table_of(context))
     if expected is None:
         raise ValueError("; ".join(one.what for one in problems))
     chunks = context.tallies.after(tally)
     if (said := too_many(tally.by, chunks)) is not None:
         return said
+    with localcontext(prec=DIGITS):
+        return _compared(context, expected, _found(chunks, tally, slices), name=name, slices=slices, asks=asks)
+
+
+def _compared(
+    context: ReconciliationContext,
+    expected: Mapping[Place, Figures],
+    there: Mapping[Place, Figures],
+    *,
+    name: str,
+    slices: tuple[str, ...],
+    asks: bool,
+) -> Finding:
+    target = table_of(context)
     chunks_there = {chunk.key for chunk in context.transform.chunks}
     covers = partial(_covers, slices, target.day_column, chunks_there, _whole_days(target, context.transform.chunks))
     wanted = {place: figures for place, figures in expected.items() if covers(place)}
     whens = {_when(slices, target.day_column, place) for place in wanted}
-    there = _found(chunks, tally, slices)
     found = {place: one for place, one in there.items() if _when(slices, target.day_column, place) in whens}
     without = {_when(slices, target.day_column, place) for place in there} - whens
     limit, failing = context.tolerances[f"{name}_percent"], []

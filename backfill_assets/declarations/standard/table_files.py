@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from functools import partial
 from inspect import currentframe
 from pathlib import Path
@@ -31,6 +31,8 @@ _CELL = re.compile(r'("(?:[^"]|"")*"|[^",\r\n]*)(,|\r?\n|\Z)')
 _UUID = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _OWN = "backfill_assets.declarations"
 _SHOWN = 60
+_EXACT = Context(prec=100)
+"""Python's own context has 28 digits, and a column's decimal up to 38."""
 Cells = tuple[str | None, ...]
 
 
@@ -266,7 +268,7 @@ def _decimal(kind: pl.Decimal, cell: str) -> Decimal:
     value = Decimal(cell)
     if not value.is_finite():
         raise ValueError(cell)
-    exact = value.quantize(Decimal(1).scaleb(-kind.scale))
+    exact = value.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
     if exact != value or len(exact.as_tuple().digits) > (kind.precision or 38):
         raise ValueError(cell)
     return exact
