@@ -48,6 +48,7 @@ def judged(gate: ba.Reconciliation, rows: DataFrame, there: DataFrame | None = N
     tolerances = options.pop("tolerances", {})
     merged = options.pop("merged", None)
     target = options.pop("target", TARGET)
+    staged = options.pop("staged", None)
     chunks = options.pop("chunks", None) or tuple(cut(target.chunking, JUNE.start, JUNE.end, target.parts))
     kept: dict[str, Any] = {}
 
@@ -64,12 +65,13 @@ def judged(gate: ba.Reconciliation, rows: DataFrame, there: DataFrame | None = N
         source=cast("Any", there if there is not None else rows),
         source_rows=0,
         source_last_day=cast("Any", None),
-        staged=cast("Any", None),
+        staged=cast("Any", staged),
         measures=[],
         after=[],
         accepted={},
         tolerances=dict(gate.tolerances) | tolerances,
         shared=shared,
+        source_time_column="day",
         visible=visible,
         entities=lambda: merged,
         target=target,
@@ -205,6 +207,22 @@ def test_two_columns_refer_together_and_the_source_is_a_table_to_refer_to(spark:
     there = frame(spark, [("N", "2020-06-01", 1), ("N", "2020-06-02", 1), ("S", "2020-06-01", 1)], "bigint")
     found = judged(ba.reference_gate(("region", "day"), SOURCE.name), rows, there)
     assert (found.compared, found.disagreeing) == (2, 1)
+
+
+# --- entities -----------------------------------------------------------------------------------------------------------
+
+
+def test_entities_without_a_value_in_their_key_are_the_same_on_both_sides(spark: SparkSession) -> None:
+    source = frame(spark, [("N", "2020-06-01", 1), (None, "2020-06-02", 1)], "bigint")
+    described = ba.keys("regions", eligible=lambda context: context.source, key=("region",), slices=("day",))
+    for gate in (ba.record_gate(("region",)), ba.record_level("regions", "Regions are there.", described)):
+        found = judged(gate, source, staged=source)
+        assert (found.passed, found.compared) == (True, 2), found.summary
+        missing = judged(gate, source, staged=source.where("region = 'N'"))
+        assert (missing.passed, missing.disagreeing) == (False, 1)
+        assert missing.exceptions is not None
+        (row,) = missing.exceptions().collect()
+        assert (json.loads(row["key"]), row["what"]) == ({"region": None}, "missing")
 
 
 # --- known cases --------------------------------------------------------------------------------------------------------

@@ -110,12 +110,7 @@ def keys(
         own = [column for column in slices if column not in key]
         expected = eligible(context).select(*key, *own).dropDuplicates(list(key)).withColumn("expected", F.lit(True))
         present = (context.staged if found is None else found(context)).select(*key, *own).dropDuplicates(list(key))
-        there = present.select(
-            *key, *(F.col(column).alias(f"_found_{column}") for column in own), F.lit(True).alias("found")
-        )
-        merged = expected.join(there, list(key), "full_outer")
-        for column in own:
-            merged = merged.withColumn(column, F.coalesce(column, f"_found_{column}"))
+        merged = each_of(expected, present.withColumn("found", F.lit(True)), key, own)
         return merged.withColumns(
             {
                 "eligible": F.col("expected").isNotNull(),
@@ -138,6 +133,17 @@ def keys(
             *function("found", found, optional=True),
         ),
     )
+
+
+def each_of(one: DataFrame, other: DataFrame, key: Sequence[str], further: Sequence[str] = ()) -> DataFrame:
+    """Return the keys that two frames have, each once, with what both say of it; NULL in a key is the same as NULL.
+
+    Of `further` columns, which both have, what the first one says comes before the other.
+    """
+    names = {name: f"_other_{name}" for name in (*key, *further)}
+    same = [F.col(name).eqNullSafe(F.col(names[name])) for name in key]
+    both = one.join(other.withColumnsRenamed(names), same, "full_outer")
+    return both.withColumns({name: F.coalesce(name, own) for name, own in names.items()}).drop(*names.values())
 
 
 def record_level(

@@ -19,7 +19,7 @@ from backfill_assets.declarations.amounts import off
 from backfill_assets.declarations.arguments import NAME, is_amount
 from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
 from backfill_assets.declarations.needs import Needs
-from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, record_level
+from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, each_of, record_level
 from backfill_assets.declarations.standard.parts import source_day
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
@@ -175,7 +175,7 @@ def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str,
     rows = context.source.where(day <= F.lit(scope.end))
     in_source = rows.groupBy(*key).agg(F.bool_or(day >= F.lit(scope.start)).alias("in_source"))
     there = context.staged.select(*key).distinct().withColumn("there", F.lit(True))
-    both = in_source.join(there, list(key), "full_outer")
+    both = each_of(in_source, there, key)
     known = F.col("in_source").isNotNull() if carried else F.coalesce("in_source", F.lit(False))
     is_in_range, is_there = F.coalesce("in_source", F.lit(False)), F.col("there").isNotNull()
     return both.withColumns(
