@@ -275,6 +275,14 @@ def test_declared_values_need_no_history() -> None:
     assert not judged(gate, {"2020-01": invoices({"N": 98, "X": 2})}).passed
 
 
+def test_a_zero_is_the_same_value_with_either_sign() -> None:
+    for kind in (pl.Float64, pl.Float32):
+        plus, minus = (pl.DataFrame({"x": [zero, 1.5]}, schema={"x": kind}) for zero in (0.0, -0.0))
+        groups = counted(Tally(by=("x",)), plus, minus).groups
+        assert {place[0]: group.rows for place, group in groups.items()} == {"0.0": 2, "1.5": 2}
+        assert judged(ba.enumeration_gate("x"), {"2020-01": minus}, {"2020-01": plus}).passed
+
+
 # --- distribution ------------------------------------------------------------------------------------------------------
 
 

@@ -95,7 +95,7 @@ def _grouped(tally: Tally, rows: pl.DataFrame) -> pl.DataFrame:
 def _group_of(name: str, kind: pl.DataType, edges: Sequence[str] | None) -> pl.Expr:
     column = pl.col(name)
     if edges is None:
-        return column
+        return column + 0.0 if kind.is_float() else column  # -0.0 is the same number as 0.0, and another text
     limits = limits_of(kind, edges)
     reached = pl.sum_horizontal((column >= pl.lit(limits[at], dtype=kind)).cast(pl.Int32) for at in range(len(limits)))
     return pl.when(column.is_null()).then(None).otherwise(reached)
