@@ -175,6 +175,23 @@ def test_a_change_is_bounded_in_percent_of_the_day_before_or_in_its_own_unit(spa
     assert judged(in_units, rows, tolerances={"amount_changes_within_bounds_fall": 113.01}).passed
 
 
+def test_whole_numbers_of_any_size_are_held_against_their_bounds(spark: SparkSession) -> None:
+    most = 2**63 - 1
+    rows = frame(
+        spark,
+        [
+            ("N", "2020-06-01", 1),
+            ("N", "2020-06-02", most),
+            ("N", "2020-06-03", -most),
+            *(("N", "2020-06-04", most) for _ in range(3)),
+        ],
+        "bigint",
+    )
+    found = judged(ba.bounded_change_gate("amount", ("region",), rise=50.0, fall=50.0), rows)
+    assert falls(found) == [("N", "2020-06-04"), ("N", "2020-06-03"), ("N", "2020-06-02")]
+    assert [one["step"] for one in found.slices] == [str(4 * most), str(-2 * most), str(most - 1)]
+
+
 def test_what_rows_refer_to_is_there_and_a_null_refers_to_nothing(spark: SparkSession) -> None:
     rows = frame(
         spark,

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import IntegralType
 
 from backfill_assets.declarations.exception_texts import text_of
 from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
@@ -209,7 +210,10 @@ def _each_step(context: ReconciliationContext, column: str, by: tuple[str, ...],
     A day without a figure is left out: the next one that has one is compared with the last one that had.
     """
     scope, day = context.transform.publish_range, _day_of(context)
-    rows = context.visible(around).groupBy(*by, F.to_date(day).alias(_DAY)).agg(F.sum(column).alias(_VALUE))
+    visible, figure = context.visible(around), F.col(column)
+    if isinstance(visible.schema[column].dataType, IntegralType):  # a bigint is full before its sum, or a percent of it, is
+        figure = figure.cast("decimal(19, 0)")
+    rows = visible.groupBy(*by, F.to_date(day).alias(_DAY)).agg(F.sum(figure).alias(_VALUE))
     in_order = Window.partitionBy(*by).orderBy(_DAY)
     found = rows.where(F.col(_VALUE).isNotNull()).withColumns(
         {
