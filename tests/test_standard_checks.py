@@ -481,6 +481,33 @@ WRONG: dict[str, tuple[Callable[[], ba.Reconciliation], list[str]]] = {
 }
 
 
+TAKEN: dict[str, Callable[[str], ba.Reconciliation]] = {
+    "found": lambda one: ba.enumeration_gate(one, asks=True),
+    "Expected": lambda one: ba.duplicate_gate((one,)),
+    "twice": lambda one: ba.duplicate_gate(("invoice", one)),
+    "share": lambda one: ba.null_share_gate({"amount": 5.0}, by=("region", one)),
+    "psi": lambda one: ba.distribution_gate("region", by=(one,)),
+    "figure": lambda one: ba.bounded_change_gate("lines", (one,), rise=1.0),
+    "rows": lambda one: ba.reference_gate((one,), "bronze.events"),
+    "there": lambda one: ba.record_gate((one,)),
+    "extra": lambda one: ba.record_level(
+        "all", "All are there.", ba.keys("all", eligible=lambda context: context.source, key=(one,))
+    ),
+    "difference": lambda one: ba.checksum_gate("nowhere.csv", ("chunk", one)),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_column_that_is_named_like_what_a_gate_finds_is_refused(name: str) -> None:
+    assert any(one.startswith("a column of ") and one.endswith(f" is '{name}'") for one in said_of(TAKEN[name](name)))
+
+
+def test_a_key_that_is_named_like_what_is_found_of_a_case_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cases.csv").write_text("found,day,amount\nA,2020-01-01,1\n")
+    said = said_of(ba.known_keys_gate(str(tmp_path / "cases.csv")), target=replace(TARGET, key=("found", "day")))
+    assert "a column of the key is 'found'" in said
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_arguments_that_cannot_be_are_refused_with_the_declaration(case: str) -> None:
     make, expected = WRONG[case]

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.declarations.amounts import difference, for_record, off
 from backfill_assets.declarations.exception_texts import exception_rows, json_of, text_of
-from backfill_assets.declarations.gate_arguments import flag, function, several, text, texts, unless
+from backfill_assets.declarations.gate_arguments import flag, function, named_apart, several, text, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
@@ -130,6 +130,8 @@ def keys(
             *function("eligible", eligible),
             *several("key", key),
             *several("slices", slices, some=False),
+            *named_apart("key", key, ("expected", "found", "eligible", "missing", "extra")),
+            *named_apart("slices", slices, ("expected", "found", "eligible", "missing", "extra", "compared", "wrong")),
             *function("found", found, optional=True),
         ),
     )

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.declarations.amounts import off
 from backfill_assets.declarations.arguments import NAME, is_amount
-from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, each_of, record_level
 from backfill_assets.declarations.standard.parts import source_day
@@ -156,6 +156,7 @@ def record_gate(
         carried: whether the transform also has rows of entities whose source rows are all earlier.
     """
     key, mistakes = _columns("key", key)
+    mistakes += named_apart("key", key, ("in_source", "there", "eligible", "missing", "extra"))
     entities = Entities(
         Comparison(
             name, partial(_present, key=key, zone=zone, carried=carried), key, (), ("eligible", "missing", "extra")
@@ -195,6 +196,7 @@ def duplicate_gate(
         zone: the time zone whose days the target has.
     """
     columns, mistakes = _columns("columns", columns)
+    mistakes += named_apart("columns", columns, ("expected", "found", "compared", "twice"))
     entities = Entities(
         Comparison(name, partial(_times, columns=columns, zone=zone), columns, (), ("compared", "twice")),
         wrong=(Wrong("twice", "the source has it more than once"),),

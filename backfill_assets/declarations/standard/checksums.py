@@ -18,12 +18,13 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.amounts import off
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import DIGITS
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     amount,
     is_divided_right,
     is_number,
@@ -79,6 +80,7 @@ def checksum_gate(
     mistakes = [
         *unless(fits, "file", file, "it is the path of a file in the product's package", '"expected_sums.csv"'),
         *several("slices", slices),
+        *named_apart("slices", slices, (ROWS, "figure", "difference", *FOUND)),
         *several("sums", sums, some=False),
         *amount("percent", percent),
         *flag("asks", asks),

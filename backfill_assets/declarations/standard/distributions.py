@@ -25,9 +25,10 @@ from typing import Any
 
 import polars as pl
 
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     amount,
     count,
     gate_name,
@@ -92,6 +93,7 @@ def distribution_gate(
         *a_column("column", column),
         *unless(limits is not None, "buckets", buckets, "they are numbers or days, in ascending order", "(0, 10, 100)"),
         *several("by", by, some=False),
+        *named_apart("by", by, ("chunk", "psi", *FOUND)),
         *amount("psi", psi),
         *count("history", history, least=1),
         *count("least_rows", least_rows, least=1),

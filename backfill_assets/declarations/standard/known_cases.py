@@ -18,11 +18,11 @@ import polars as pl
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.divided import part_of_value
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, text, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, text, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.schema import dtypes, iceberg_schema, iceberg_type, spark_schema
 from backfill_assets.declarations.standard import table_files
-from backfill_assets.declarations.standard.parts import is_divided_right, judged, table_of
+from backfill_assets.declarations.standard.parts import FOUND, is_divided_right, judged, table_of
 from backfill_assets.declarations.target import (
     Finding,
     Level,
@@ -111,7 +111,8 @@ def _cases(
     beside = (*notes, *(() if absent is None else (absent,)))
     what = "those of the table" + (", and its notes" if beside else "")
     wanted = dict.fromkeys((*place, *beside))
-    problems = list(table_files.wrong_columns(file, dict.fromkeys((*kinds, *beside)), wanted, what, where))
+    problems = [*named_apart("the key", key, FOUND)]
+    problems += list(table_files.wrong_columns(file, dict.fromkeys((*kinds, *beside)), wanted, what, where))
     values = tuple(name for name in file.columns if name not in (*key, *beside))
     if not values and absent is None:
         what = f"{path.name} has no value to compare"

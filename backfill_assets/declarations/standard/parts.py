@@ -27,6 +27,8 @@ from manifests.division import Division, division_problems
 from manifests.errors import Problem
 
 _WHOLE = 100
+FOUND = ("expected", "found", "what")
+"""What `judged` and `listed` say of a slice or a row, beside its columns."""
 NOT_COMPARED = "no accepted version to compare with"
 
 

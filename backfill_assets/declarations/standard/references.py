@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.checking.columns import in_columns
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import Comparison, Entities, Wrong, record_level
 from backfill_assets.declarations.standard.parts import declared_table, gate_name, own_rows
@@ -49,6 +49,7 @@ def reference_gate(
     own, others = texts(columns), texts(columns if key is None else key)
     mistakes = [
         *several("columns", columns),
+        *named_apart("columns", columns, ("in_table", "rows", "compared", "empty", "missing")),
         *unless(isinstance(table, str), "table", table, "table is the name of a table", '"bronze.meters"'),
         *([] if key is None else several("key", key)),
         *unless(

@@ -15,10 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 from pyspark.sql.types import IntegralType
 
 from backfill_assets.declarations.exception_texts import text_of
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     amount,
     count,
     gate_name,
@@ -133,6 +134,7 @@ def _of_series(
     mistakes = [
         *a_column("column", column),
         *several("by", by, some=False),
+        *named_apart("by", by, ("day", "day_before", "before", "figure", "step", *FOUND)),
         *mistakes,
         *count("days_around", around, least=1),
         *flag("asks", asks),

@@ -12,13 +12,14 @@ from datetime import date
 from functools import partial
 from typing import Any
 
-from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.standard.parts import (
     column as a_column,
 )
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     count,
     gate_name,
     judged,
@@ -64,6 +65,7 @@ def enumeration_gate(
     rule = "they are a tuple of text, whole numbers, truths or days, one or more"
     mistakes = [
         *a_column("column", column),
+        *named_apart("column", column, ("chunk", *FOUND)),
         *unless(values is None or bool(listed), "values", values, rule, 'for example ("OPEN", "CLOSED")'),
         *share("percent", percent),
         *count("history", history),
