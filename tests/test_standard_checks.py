@@ -448,6 +448,17 @@ WRONG: dict[str, tuple[Callable[[], ba.Reconciliation], list[str]]] = {
         ["'amont' is no column of silver.invoices; did you mean 'amount'?"],
     ),
     "values": (lambda: ba.enumeration_gate("region", "NS"), ["values is 'NS'"]),
+    "values of another type": (
+        lambda: ba.enumeration_gate("amount", (1, "2.00", "x")),
+        [
+            "the value '1' is none that amount has, which is Decimal(precision=12, scale=2)",
+            "the value 'x' is none that amount has, which is Decimal(precision=12, scale=2)",
+        ],
+    ),
+    "values that are written otherwise": (
+        lambda: ba.enumeration_gate("day", ("2020-1-1", date(2020, 1, 2))),
+        ["the value '2020-1-1' is none that day has, which is Date"],
+    ),
     "limits": (lambda: ba.distribution_gate("lines", buckets=(3, 1)), ["buckets is (3, 1)"]),
     "limits of text": (lambda: ba.distribution_gate("region", buckets=(1, 2)), ["'region' is String"]),
     "a limit that is no value": (lambda: ba.distribution_gate("lines", buckets=(1.5,)), ["the limit 1.5 is no Int64"]),
@@ -522,6 +533,10 @@ def test_right_arguments_are_not_refused() -> None:
             ba.null_share_gate({"amount": 1, "region": 0.5}, by=("lines",)),
             ba.enumeration_gate("region", ("N", "S")),
             ba.enumeration_gate("region", name="regions_known_before"),
+            ba.enumeration_gate("is_paid", (True, False)),
+            ba.enumeration_gate("lines", (1, -2)),
+            ba.enumeration_gate("amount", ("1.00",)),
+            ba.enumeration_gate("day", (date(2020, 1, 1), "2020-01-02")),
             ba.distribution_gate("amount", buckets=(0, 10.5, 100)),
             ba.distribution_gate("day", buckets=(date(2020, 1, 1), date(2020, 1, 2))),
             ba.monotonic_gate("amount", by=("region",)),

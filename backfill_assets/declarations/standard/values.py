@@ -7,10 +7,12 @@ it light.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from typing import Any
+
+import polars as pl
 
 from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, unless
 from backfill_assets.declarations.needs import Needs
@@ -18,6 +20,7 @@ from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.standard.parts import (
     column as a_column,
 )
+from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
     FOUND,
     count,
@@ -29,7 +32,15 @@ from backfill_assets.declarations.standard.parts import (
     too_many,
 )
 from backfill_assets.declarations.tallies import Tallied, Tally
-from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
+from backfill_assets.declarations.target import (
+    Finding,
+    Level,
+    Reconciliation,
+    ReconciliationContext,
+    Tables,
+    TargetTable,
+)
+from manifests.errors import Problem
 
 _KINDS = (str, int, bool, date)
 _NAMED = 5
@@ -84,6 +95,7 @@ def enumeration_gate(
         needs=Needs(tolerances=tuple(named), rows=tally.by),
         mistakes=tuple(mistakes),
         tallies=(tally,),
+        against=partial(_wrong, gate=gate, column=column, listed=listed or ()),
     )
 
 
@@ -95,6 +107,27 @@ def _listed(values: Any) -> tuple[str, ...]:
     if not all(isinstance(one, _KINDS) for one in values):
         return ()
     return tuple(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+
+
+def _wrong(
+    target: TargetTable, tables: Tables, *, gate: str, column: str, listed: Sequence[str]
+) -> Iterator[Problem]:
+    """Say which values no row is counted under: they are none of the column's type, or it writes them otherwise."""
+    kind = (tables.get(target.name) or {}).get(column)
+    if kind is None or not table_files.has_values(kind):
+        return
+    for one in listed:
+        try:
+            counted = pl.Series([table_files.value_of(kind, one)], dtype=kind).cast(pl.String)[0]
+        except table_files.NO_VALUE:
+            counted = None
+        if counted != one:
+            yield Problem(
+                f"the value {one!r} is none that {column} has, which is {kind}",
+                "values are as the column has them",
+                "correct it" if counted is None else f"write {counted!r}",
+                f"{target.name}: gate {gate}",
+            )
 
 
 def _values(
