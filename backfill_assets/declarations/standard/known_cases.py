@@ -31,7 +31,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
-from manifests.chunks import EVER, Chunking
+from manifests.chunks import EVER, Chunk, Chunking
 from manifests.errors import Problem
 
 _NAMED = 20
@@ -174,14 +174,19 @@ def _day_of(value: date) -> date:
     return value
 
 
-def _chunk_of(target: TargetTable, case: Case) -> tuple[date, str | None]:
-    """Return the day and the part by which a case is in a chunk."""
-    division = target.chunk_values
-    day = EVER[0] if target.chunking is Chunking.WHOLE else _day_of(case[target.day_column])
-    if division is None:
-        return day, ""
-    kind = iceberg_type(division.column, dtypes(target.model)[division.column])
-    return day, part_of_value(division, kind, case[division.column])
+def _inside(target: TargetTable, cases: Sequence[Case], chunks: Sequence[Chunk]) -> list[Case]:
+    """Return the cases that lie in some chunks, by their day and their part."""
+    timeless, division = target.chunking is Chunking.WHOLE, target.chunk_values
+    days = [EVER[0] if timeless else _day_of(case[target.day_column]) for case in cases]
+    parts: Sequence[str | None] = [""] * len(cases)
+    if division is not None:
+        kind = iceberg_type(division.column, dtypes(target.model)[division.column])
+        parts = [part_of_value(division, kind, case[division.column]) for case in cases]
+    return [
+        case
+        for case, day, part in zip(cases, days, parts, strict=True)
+        if any(one.start <= day <= one.end and one.part == part for one in chunks)
+    ]
 
 
 def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Finding:
@@ -189,12 +194,7 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
     known, problems = read(target)
     if known is None:
         raise ValueError("; ".join(one.what for one in problems))
-    chunks = context.transform.chunks
-    inside = [
-        case
-        for case, (day, part) in ((one, _chunk_of(target, one)) for one in known.cases)
-        if any(one.start <= day <= one.end and one.part == part for one in chunks)
-    ]
+    inside = _inside(target, known.cases, context.transform.chunks)
     cases = _of_entities(context, inside)
     outside, others = len(known.cases) - len(inside), len(inside) - len(cases)
     left_out = f"; {outside:,} of other days{' or parts' if target.parts else ''} are not compared" if outside else ""
