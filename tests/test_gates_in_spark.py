@@ -262,7 +262,9 @@ def test_a_case_of_a_key_that_several_chunks_have_is_the_row_of_its_day(spark: S
     assert judged(gone, rows, target=target).passed
 
 
-@pytest.mark.parametrize("division", [ba.ByBucket("region", 4), ba.ByValue("region", ("N", "S")), ba.ByRange("region", ("O",))])
+@pytest.mark.parametrize(
+    "division", [ba.ByBucket("region", 4), ba.ByValue("region", ("N", "S")), ba.ByRange("region", ("O",))]
+)
 def test_a_case_is_compared_by_the_runs_that_have_its_part(
     spark: SparkSession, tmp_path: Path, division: Division
 ) -> None:

@@ -357,10 +357,14 @@ def test_expected_figures_agree_to_the_cent(tmp_path: Path) -> None:
 
 def test_figures_of_any_length_are_read_and_added_up_to_the_last_digit(tmp_path: Path) -> None:
     """Python's own context rounds to 28 digits, and adds up to as many."""
-    (tmp_path / "sums.csv").write_text("month,lines,big\n2020-01,12345678901234567,123456789012345678.000000000000000003\n")
+    (tmp_path / "sums.csv").write_text(
+        "month,lines,big\n2020-01,12345678901234567,123456789012345678.000000000000000003\n"
+    )
     gate = ba.checksum_gate(str(tmp_path / "sums.csv"), ("month",), ("lines", "big"))
     big = ["123456789012345677.000000000000000001", "1.000000000000000002"]
-    rows = pl.DataFrame({"lines": [12345678901234566, 1], "big": big}).with_columns(pl.col("big").cast(pl.Decimal(38, 18)))
+    rows = pl.DataFrame({"lines": [12345678901234566, 1], "big": big}).with_columns(
+        pl.col("big").cast(pl.Decimal(38, 18))
+    )
     chunks = {"2020-01": rows}
     assert judged(gate, chunks, target=LONG).passed
     by_part = ba.checksum_gate(str(tmp_path / "sums.csv"), ("month",), ("lines", "big"), "by_part")

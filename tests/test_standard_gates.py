@@ -181,8 +181,16 @@ def test_a_sum_that_the_accepted_version_was_not_measured_by_is_not_compared() -
 
 
 def test_a_sum_is_compared_in_the_chunks_that_were_accepted_with_it() -> None:
-    before: dict[str, tuple[int, list[_Sums]]] = {"2020-01": (10, [{"energy": 100}]), "2020-02": (10, []), "2020-03": (0, [])}
-    after: dict[str, tuple[int, list[_Sums]]] = {"2020-01": (10, [{"energy": 100}]), "2020-02": (10, [{"energy": 50}]), "2020-03": (0, [])}
+    before: dict[str, tuple[int, list[_Sums]]] = {
+        "2020-01": (10, [{"energy": 100}]),
+        "2020-02": (10, []),
+        "2020-03": (0, []),
+    }
+    after: dict[str, tuple[int, list[_Sums]]] = {
+        "2020-01": (10, [{"energy": 100}]),
+        "2020-02": (10, [{"energy": 50}]),
+        "2020-03": (0, []),
+    }
     found = judged(before, after)
     assert (found.passed, found.summary) == (
         True,

@@ -110,7 +110,8 @@ def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Fi
                 )
     failing = {row["chunk"] for row in changed}
     totals = {
-        name: [sum(side[one].get(name, 0) for one in chunks) for side in (old, new)] for name, chunks in measured.items()
+        name: [sum(side[one].get(name, 0) for one in chunks) for side in (old, new)]
+        for name, chunks in measured.items()
     }
     changed.sort(key=lambda row: (-abs(row["staged"] - row["accepted"]), str(row)))
     said = "; ".join(f"{name} {before:,} -> {now:,}" for name, (before, now) in totals.items())

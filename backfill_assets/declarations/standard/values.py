@@ -17,9 +17,6 @@ import polars as pl
 from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES
-from backfill_assets.declarations.standard.parts import (
-    column as a_column,
-)
 from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
     FOUND,
@@ -30,6 +27,9 @@ from backfill_assets.declarations.standard.parts import (
     share,
     tolerances,
     too_many,
+)
+from backfill_assets.declarations.standard.parts import (
+    column as a_column,
 )
 from backfill_assets.declarations.tallies import Tallied, Tally
 from backfill_assets.declarations.target import (
@@ -109,9 +109,7 @@ def _listed(values: Any) -> tuple[str, ...]:
     return tuple(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
 
 
-def _wrong(
-    target: TargetTable, tables: Tables, *, gate: str, column: str, listed: Sequence[str]
-) -> Iterator[Problem]:
+def _wrong(target: TargetTable, tables: Tables, *, gate: str, column: str, listed: Sequence[str]) -> Iterator[Problem]:
     """Say which values no row is counted under: they are none of the column's type, or it writes them otherwise."""
     kind = (tables.get(target.name) or {}).get(column)
     if kind is None or not table_files.has_values(kind):
