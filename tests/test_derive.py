@@ -27,6 +27,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from backfill_assets.declarations.divided import internal
 from backfill_assets.worker import chunk_merge as derive
 from backfill_assets.worker.chunk_corrections import CorrectionSpec, correct
 from backfill_assets.worker.chunk_merge import (
@@ -43,7 +44,6 @@ from backfill_assets.worker.chunk_merge import (
 from backfill_assets.worker.chunk_rules import PARTITION_RULE
 from backfill_assets.worker.derive_tasks import Derived, DeriveTask
 from backfill_assets.worker.derived_files import PartitionedBy
-from backfill_assets.worker.partitions import internal
 from backfill_assets.worker.sums import sums_of
 from manifests.model import OlderVersion
 

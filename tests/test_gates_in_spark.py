@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyiceberg.types import StringType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from test_standard_checks import SOURCE, TARGET
 from worlds import SPARK
 
 import backfill_assets as ba
+from backfill_assets.declarations.divided import part_of_value
 from backfill_assets.declarations.target import Finding
 from backfill_assets.installation import Platform
 from manifests.chunks import cut
+from manifests.division import Division
 from manifests.model import DayRange, Mode
 from resources.settings import load_settings
 
@@ -42,6 +47,9 @@ def judged(gate: ba.Reconciliation, rows: DataFrame, there: DataFrame | None = N
     """Have a gate judge June of 2020; `rows` are what readers would have of June and the days around."""
     tolerances = options.pop("tolerances", {})
     merged = options.pop("merged", None)
+    target = options.pop("target", TARGET)
+    staged = options.pop("staged", None)
+    chunks = options.pop("chunks", None) or tuple(cut(target.chunking, JUNE.start, JUNE.end, target.parts))
     kept: dict[str, Any] = {}
 
     def shared(name: str, find: Any) -> Any:
@@ -52,21 +60,21 @@ def judged(gate: ba.Reconciliation, rows: DataFrame, there: DataFrame | None = N
     def visible(days: int) -> DataFrame:
         return rows.where(F.col("day").between(F.date_sub(F.lit(JUNE.start), days), F.date_add(F.lit(JUNE.end), days)))
 
-    chunks = tuple(cut(ba.Chunking.MONTH, JUNE.start, JUNE.end))
     context = ba.ReconciliationContext(
         transform=cast("Any", SimpleNamespace(publish_range=JUNE, chunks=chunks, references={REGIONS: there})),
         source=cast("Any", there if there is not None else rows),
         source_rows=0,
         source_last_day=cast("Any", None),
-        staged=cast("Any", None),
+        staged=cast("Any", staged),
         measures=[],
         after=[],
         accepted={},
         tolerances=dict(gate.tolerances) | tolerances,
         shared=shared,
+        source_time_column="day",
         visible=visible,
         entities=lambda: merged,
-        target=TARGET,
+        target=target,
     )
     return gate.check(context)
 
@@ -167,6 +175,23 @@ def test_a_change_is_bounded_in_percent_of_the_day_before_or_in_its_own_unit(spa
     assert judged(in_units, rows, tolerances={"amount_changes_within_bounds_fall": 113.01}).passed
 
 
+def test_whole_numbers_of_any_size_are_held_against_their_bounds(spark: SparkSession) -> None:
+    most = 2**63 - 1
+    rows = frame(
+        spark,
+        [
+            ("N", "2020-06-01", 1),
+            ("N", "2020-06-02", most),
+            ("N", "2020-06-03", -most),
+            *(("N", "2020-06-04", most) for _ in range(3)),
+        ],
+        "bigint",
+    )
+    found = judged(ba.bounded_change_gate("amount", ("region",), rise=50.0, fall=50.0), rows)
+    assert falls(found) == [("N", "2020-06-04"), ("N", "2020-06-03"), ("N", "2020-06-02")]
+    assert [one["step"] for one in found.slices] == [str(4 * most), str(-2 * most), str(most - 1)]
+
+
 def test_what_rows_refer_to_is_there_and_a_null_refers_to_nothing(spark: SparkSession) -> None:
     rows = frame(
         spark,
@@ -199,3 +224,64 @@ def test_two_columns_refer_together_and_the_source_is_a_table_to_refer_to(spark:
     there = frame(spark, [("N", "2020-06-01", 1), ("N", "2020-06-02", 1), ("S", "2020-06-01", 1)], "bigint")
     found = judged(ba.reference_gate(("region", "day"), SOURCE.name), rows, there)
     assert (found.compared, found.disagreeing) == (2, 1)
+
+
+# --- entities -----------------------------------------------------------------------------------------------------------
+
+
+def test_entities_without_a_value_in_their_key_are_the_same_on_both_sides(spark: SparkSession) -> None:
+    source = frame(spark, [("N", "2020-06-01", 1), (None, "2020-06-02", 1)], "bigint")
+    described = ba.keys("regions", eligible=lambda context: context.source, key=("region",), slices=("day",))
+    for gate in (ba.record_gate(("region",)), ba.record_level("regions", "Regions are there.", described)):
+        found = judged(gate, source, staged=source)
+        assert (found.passed, found.compared) == (True, 2), found.summary
+        missing = judged(gate, source, staged=source.where("region = 'N'"))
+        assert (missing.passed, missing.disagreeing) == (False, 1)
+        assert missing.exceptions is not None
+        (row,) = missing.exceptions().collect()
+        assert (json.loads(row["key"]), row["what"]) == ({"region": None}, "missing")
+
+
+# --- known cases --------------------------------------------------------------------------------------------------------
+
+
+def known(folder: Path, text: str, **options: Any) -> ba.Reconciliation:
+    (folder / "cases.csv").write_text(text)
+    return ba.known_keys_gate(str(folder / "cases.csv"), **options)
+
+
+def test_a_case_of_a_key_that_several_chunks_have_is_the_row_of_its_day(spark: SparkSession, tmp_path: Path) -> None:
+    target = replace(TARGET, key=("region",), chunking=ba.Chunking.DAY, chunks_from="2020-01-01")
+    rows = frame(spark, [("N", "2020-06-01", Decimal(10)), ("N", "2020-06-02", Decimal(20))])
+    both = known(tmp_path, "region,day,amount\nN,2020-06-01,10\nN,2020-06-02,20\n")
+    found = judged(both, rows, target=target)
+    assert (found.passed, found.compared) == (True, 2)
+    other = judged(known(tmp_path, "region,day,amount\nN,2020-06-02,10\n"), rows, target=target)
+    assert (other.passed, other.disagreeing) == (False, 1)
+    gone = known(tmp_path, "region,day,absent\nN,2020-06-03,true\n", absent="absent")
+    assert judged(gone, rows, target=target).passed
+
+
+@pytest.mark.parametrize(
+    "division", [ba.ByBucket("region", 4), ba.ByValue("region", ("N", "S")), ba.ByRange("region", ("O",))]
+)
+def test_a_case_is_compared_by_the_runs_that_have_its_part(
+    spark: SparkSession, tmp_path: Path, division: Division
+) -> None:
+    target = replace(TARGET, key=("region", "day"), chunk_values=division)
+    gate = known(tmp_path, "region,day,amount\nN,2020-06-01,10\n")
+    rows = frame(spark, [("N", "2020-06-01", Decimal(10))])
+    part = part_of_value(division, StringType(), "N")
+    chunks = tuple(cut(target.chunking, JUNE.start, JUNE.end, target.parts))
+    own = judged(gate, rows, target=target, chunks=tuple(one for one in chunks if one.part == part))
+    assert (own.passed, own.compared) == (True, 1)
+    others = judged(gate, rows.limit(0), target=target, chunks=tuple(one for one in chunks if one.part != part))
+    assert (others.passed, others.compared) == (True, 0)
+    assert others.summary.endswith("; 1 of other days or parts are not compared")
+
+
+def test_a_case_of_the_part_without_a_value_is_the_row_without_one(spark: SparkSession, tmp_path: Path) -> None:
+    target = replace(TARGET, key=("day",), chunk_values=ba.ByValue("region", ("N", None)))
+    rows = frame(spark, [("N", "2020-06-01", Decimal(7)), (None, "2020-06-01", Decimal(5))])
+    found = judged(known(tmp_path, "region,day,amount\nN,2020-06-01,7\n,2020-06-01,5\n"), rows, target=target)
+    assert (found.passed, found.compared) == (True, 2)

@@ -13,7 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from backfill_assets.worker.partitions import in_parts, internal, outside, part_of_value
+from backfill_assets.declarations.divided import internal, part_of_value
+from backfill_assets.worker.partitions import in_parts, outside
 from manifests.canonical import plain
 from manifests.chunks import EVER, Chunking, chunking_of, cut, part_of
 from manifests.division import ByRange, ByValue, Division, division_from, division_problems

@@ -23,6 +23,7 @@ from backfill_assets.declarations.target import Finding
 from backfill_assets.worker import tallying
 from backfill_assets.worker.tallying import Counted
 from manifests.chunks import cut
+from manifests.division import Division
 
 MONTHS = {chunk.key: chunk for chunk in cut(ba.Chunking.MONTH, date(2020, 1, 1), date(2020, 6, 30))}
 Rows = Mapping[str, pl.DataFrame | None]
@@ -52,7 +53,14 @@ def counted(tally: Tally, *files: pl.DataFrame) -> Tallied:
     return tallied_of(tally, found.as_record()[tally.name])
 
 
-def judged(gate: ba.Reconciliation, after: Rows, accepted: Rows | None = None, **tolerances: float) -> Finding:
+def judged(
+    gate: ba.Reconciliation,
+    after: Rows,
+    accepted: Rows | None = None,
+    *,
+    target: ba.TargetTable | None = None,
+    **tolerances: float,
+) -> Finding:
     """Have a gate judge chunks whose rows are these, and were those."""
     before = accepted or {}
     rows = {
@@ -73,7 +81,7 @@ def judged(gate: ba.Reconciliation, after: Rows, accepted: Rows | None = None, *
         shared=cast("Any", None),
         rows=lambda: rows,
         tallies=Fake(after, before),
-        target=TARGET,
+        target=target or TARGET,
     )
     return gate.check(context)
 
@@ -94,6 +102,7 @@ class Events(pa.DataFrameModel):
 
     invoice: str = pa.Field()
     at: ba.Instant = pa.Field()
+    number: pl.Int32 = pa.Field()
 
 
 def transform(inputs: ba.Inputs, _context: ba.TransformContext) -> Any:
@@ -116,6 +125,16 @@ TARGET = ba.TargetTable(
     versions={"1": ba.TransformVersion(transform)},
     owners=("olga@example.org",),
 )
+
+
+class LongInvoices(Invoices):
+    """An invoice with a figure of 38 digits."""
+
+    big: pl.Decimal(38, 18) = pa.Field()  # type: ignore[valid-type]
+
+
+LONG = replace(TARGET, model=LongInvoices)
+BY_REGION = ba.ByValue("region", ("N", "S"))
 
 
 def invoices(states: Mapping[str | None, int], amount: str | None = "10.00") -> pl.DataFrame:
@@ -256,6 +275,14 @@ def test_declared_values_need_no_history() -> None:
     assert not judged(gate, {"2020-01": invoices({"N": 98, "X": 2})}).passed
 
 
+def test_a_zero_is_the_same_value_with_either_sign() -> None:
+    for kind in (pl.Float64, pl.Float32):
+        plus, minus = (pl.DataFrame({"x": [zero, 1.5]}, schema={"x": kind}) for zero in (0.0, -0.0))
+        groups = counted(Tally(by=("x",)), plus, minus).groups
+        assert {place[0]: group.rows for place, group in groups.items()} == {"0.0": 2, "1.5": 2}
+        assert judged(ba.enumeration_gate("x"), {"2020-01": minus}, {"2020-01": plus}).passed
+
+
 # --- distribution ------------------------------------------------------------------------------------------------------
 
 
@@ -320,12 +347,46 @@ def test_expected_figures_agree_to_the_cent(tmp_path: Path) -> None:
     off = judged(gate, {"2020-01": pl.concat([invoices({"N": 2, "X": 1}), invoices({"N": 1}, amount="10.01")])})
     assert (off.passed, off.compared, off.disagreeing) == (False, 3, 3)
     assert [(one["region"], one["expected"], one["found"]) for one in off.slices] == [
-        ("S", {"rows": "1", "amount": "10.000000000000"}, "no row"),
+        ("S", {"rows": "1", "amount": "10.00"}, "no row"),
         ("X", "nothing", {"rows": "1", "amount": "10.00"}),
-        ("N", "30.000000000000", "30.01"),
+        ("N", "30.00", "30.01"),
     ]
     within = {"2020-01": pl.concat([invoices({"N": 2, "S": 1}), invoices({"N": 1}, amount="10.01")])}
     assert judged(gate, within, expected_sums_agree_percent=0.1).passed
+
+
+def test_figures_of_any_length_are_read_and_added_up_to_the_last_digit(tmp_path: Path) -> None:
+    """Python's own context rounds to 28 digits, and adds up to as many."""
+    (tmp_path / "sums.csv").write_text(
+        "month,lines,big\n2020-01,12345678901234567,123456789012345678.000000000000000003\n"
+    )
+    gate = ba.checksum_gate(str(tmp_path / "sums.csv"), ("month",), ("lines", "big"))
+    big = ["123456789012345677.000000000000000001", "1.000000000000000002"]
+    rows = pl.DataFrame({"lines": [12345678901234566, 1], "big": big}).with_columns(
+        pl.col("big").cast(pl.Decimal(38, 18))
+    )
+    chunks = {"2020-01": rows}
+    assert judged(gate, chunks, target=LONG).passed
+    by_part = ba.checksum_gate(str(tmp_path / "sums.csv"), ("month",), ("lines", "big"), "by_part")
+    assert judged(by_part, {"2020-01": rows[:1]}, target=LONG).slices[0]["difference"] == "-1.000000000000000002"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell"),
+    [
+        (pl.Decimal(38, 18), "12345678901.000000000000000001"),
+        (pl.Decimal(38, 0), "1" * 29),
+        (pl.Decimal(38, 0), "-" + "9" * 38),
+    ],
+)
+def test_a_decimal_has_as_many_digits_as_its_column(kind: pl.Decimal, cell: str) -> None:
+    assert str(table_files.value_of(kind, cell)) == cell
+
+
+@pytest.mark.parametrize(("kind", "cell"), [(pl.Decimal(38, 0), "1" * 39), (pl.Decimal(38, 18), f"0.{'0' * 18}1")])
+def test_a_decimal_of_more_digits_is_refused(kind: pl.Decimal, cell: str) -> None:
+    with pytest.raises(ValueError, match=cell):
+        table_files.value_of(kind, cell)
 
 
 def test_a_month_that_the_run_has_not_whole_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,11 +397,42 @@ def test_a_month_that_the_run_has_not_whole_is_not_compared(tmp_path: Path, monk
     assert found.summary.startswith("compared nothing; 1 of the file's are not in the run, or not whole")
 
 
+@pytest.mark.parametrize(
+    ("division", "key"),
+    [
+        (None, "2020-02~XX"),
+        (None, "2020-02~"),
+        (None, "2021-01"),
+        (BY_REGION, "2020-02"),
+        (BY_REGION, "2020-02~XX"),
+        (BY_REGION, "2031-01~S"),
+    ],
+)
+def test_expected_figures_of_chunks_that_the_table_cannot_have_are_refused(
+    tmp_path: Path, division: Division | None, key: str
+) -> None:
+    right = "2020-01" if division is None else "2020-01~N"
+    gate = checksum(tmp_path, f"chunk,rows,amount\n{right},12,1\n{key},9,1\n", "chunk")
+    found = said_of(gate, target=replace(TARGET, chunk_values=division))
+    assert [one for one in found if "line" in one] == [f"line 3 of sums.csv: silver.invoices has no chunk '{key}'"]
+
+
+@pytest.mark.parametrize("division", ["region", ba.ByValue("region", ("N", 1)), ba.ByValue("state", ("N",))])
+def test_a_table_that_is_divided_wrongly_is_told_so_whatever_its_gates_read(tmp_path: Path, division: Any) -> None:
+    (tmp_path / "cases.csv").write_text("invoice,day,amount\nA,2020-01-01,1\n")
+    gates = (
+        checksum(tmp_path, "chunk,rows\n2020-01~N,12\n", "chunk"),
+        ba.known_keys_gate(str(tmp_path / "cases.csv")),
+    )
+    said = said_of(*gates, target=replace(TARGET, chunk_values=division))
+    assert [one for one in said if "lies outside" not in one]
+
+
 # --- arguments ----------------------------------------------------------------------------------------------------------
 
 
-def said_of(*gates: ba.Reconciliation) -> list[str]:
-    product = ba.Product("billing", (SOURCE,), (replace(TARGET, reconciliations=gates),))
+def said_of(*gates: ba.Reconciliation, target: ba.TargetTable = TARGET) -> list[str]:
+    product = ba.Product("billing", (SOURCE,), (replace(target, reconciliations=gates),))
     return [one.what for one in problems_of([product])]
 
 
@@ -360,6 +452,17 @@ WRONG: dict[str, tuple[Callable[[], ba.Reconciliation], list[str]]] = {
         ["'amont' is no column of silver.invoices; did you mean 'amount'?"],
     ),
     "values": (lambda: ba.enumeration_gate("region", "NS"), ["values is 'NS'"]),
+    "values of another type": (
+        lambda: ba.enumeration_gate("amount", (1, "2.00", "x")),
+        [
+            "the value '1' is none that amount has, which is Decimal(precision=12, scale=2)",
+            "the value 'x' is none that amount has, which is Decimal(precision=12, scale=2)",
+        ],
+    ),
+    "values that are written otherwise": (
+        lambda: ba.enumeration_gate("day", ("2020-1-1", date(2020, 1, 2))),
+        ["the value '2020-1-1' is none that day has, which is Date"],
+    ),
     "limits": (lambda: ba.distribution_gate("lines", buckets=(3, 1)), ["buckets is (3, 1)"]),
     "limits of text": (lambda: ba.distribution_gate("region", buckets=(1, 2)), ["'region' is String"]),
     "a limit that is no value": (lambda: ba.distribution_gate("lines", buckets=(1.5,)), ["the limit 1.5 is no Int64"]),
@@ -377,6 +480,13 @@ WRONG: dict[str, tuple[Callable[[], ba.Reconciliation], list[str]]] = {
         lambda: ba.reference_gate(("invoice", "day"), "bronze.events", ("invoice",)),
         ["key is ('invoice',)"],
     ),
+    "a key of another type": (
+        lambda: ba.reference_gate(("invoice", "day"), "bronze.events", ("number", "at")),
+        [
+            "'invoice' is String, and 'number' of bronze.events is Int32",
+            "'day' is Date, and 'at' of bronze.events is Datetime(time_unit='us', time_zone='UTC')",
+        ],
+    ),
     "no file": (lambda: ba.known_keys_gate("nowhere.csv"), ["nowhere.csv cannot be read: No such file or directory"]),
     "a slice without a time": (lambda: ba.checksum_gate("nowhere.csv", ("region",)), ["slices are region"]),
     "a name that is misspelt": (
@@ -384,6 +494,33 @@ WRONG: dict[str, tuple[Callable[[], ba.Reconciliation], list[str]]] = {
         ["null_share_gate has no moost; did you mean most?"],
     ),
 }
+
+
+TAKEN: dict[str, Callable[[str], ba.Reconciliation]] = {
+    "found": lambda one: ba.enumeration_gate(one, asks=True),
+    "Expected": lambda one: ba.duplicate_gate((one,)),
+    "twice": lambda one: ba.duplicate_gate(("invoice", one)),
+    "share": lambda one: ba.null_share_gate({"amount": 5.0}, by=("region", one)),
+    "psi": lambda one: ba.distribution_gate("region", by=(one,)),
+    "figure": lambda one: ba.bounded_change_gate("lines", (one,), rise=1.0),
+    "rows": lambda one: ba.reference_gate((one,), "bronze.events"),
+    "there": lambda one: ba.record_gate((one,)),
+    "extra": lambda one: ba.record_level(
+        "all", "All are there.", ba.keys("all", eligible=lambda context: context.source, key=(one,))
+    ),
+    "difference": lambda one: ba.checksum_gate("nowhere.csv", ("chunk", one)),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_column_that_is_named_like_what_a_gate_finds_is_refused(name: str) -> None:
+    assert any(one.startswith("a column of ") and one.endswith(f" is '{name}'") for one in said_of(TAKEN[name](name)))
+
+
+def test_a_key_that_is_named_like_what_is_found_of_a_case_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cases.csv").write_text("found,day,amount\nA,2020-01-01,1\n")
+    said = said_of(ba.known_keys_gate(str(tmp_path / "cases.csv")), target=replace(TARGET, key=("found", "day")))
+    assert "a column of the key is 'found'" in said
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -400,11 +537,16 @@ def test_right_arguments_are_not_refused() -> None:
             ba.null_share_gate({"amount": 1, "region": 0.5}, by=("lines",)),
             ba.enumeration_gate("region", ("N", "S")),
             ba.enumeration_gate("region", name="regions_known_before"),
+            ba.enumeration_gate("is_paid", (True, False)),
+            ba.enumeration_gate("lines", (1, -2)),
+            ba.enumeration_gate("amount", ("1.00",)),
+            ba.enumeration_gate("day", (date(2020, 1, 1), "2020-01-02")),
             ba.distribution_gate("amount", buckets=(0, 10.5, 100)),
             ba.distribution_gate("day", buckets=(date(2020, 1, 1), date(2020, 1, 2))),
             ba.monotonic_gate("amount", by=("region",)),
             ba.bounded_change_gate("lines", rise=50.0),
             ba.reference_gate(("invoice",), "bronze.events"),
+            ba.reference_gate(("lines",), "bronze.events", ("number",)),
         )
         == []
     )
@@ -446,6 +588,20 @@ def test_a_file_of_cases_that_cannot_be_is_refused_with_the_declaration(tmp_path
     said = said_of(ba.known_keys_gate(str(tmp_path / "cases.csv")))
     assert [one for one in said if "lies outside" not in one] == CASES[text]
     assert any("cases.csv lies outside the code of product billing" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("invoice,day,amount\nA,2020-01-01,1\n", "cases.csv has no column 'region'"),
+        ("invoice,day,region,amount\nA,2020-01-01,,1\n", "line 2 of cases.csv has no region"),
+    ],
+)
+def test_a_case_of_a_divided_table_says_in_which_part_it_is(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "cases.csv").write_text(text)
+    gate = ba.known_keys_gate(str(tmp_path / "cases.csv"))
+    found = said_of(gate, target=replace(TARGET, chunk_values=BY_REGION))
+    assert [one for one in found if "lies outside" not in one] == [said]
 
 
 PACKAGE = """

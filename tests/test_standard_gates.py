@@ -180,6 +180,29 @@ def test_a_sum_that_the_accepted_version_was_not_measured_by_is_not_compared() -
     assert judged(unmeasured(10), {"2020-01": (10, [{"energy": 100}])}).passed
 
 
+def test_a_sum_is_compared_in_the_chunks_that_were_accepted_with_it() -> None:
+    before: dict[str, tuple[int, list[_Sums]]] = {
+        "2020-01": (10, [{"energy": 100}]),
+        "2020-02": (10, []),
+        "2020-03": (0, []),
+    }
+    after: dict[str, tuple[int, list[_Sums]]] = {
+        "2020-01": (10, [{"energy": 100}]),
+        "2020-02": (10, [{"energy": 50}]),
+        "2020-03": (0, []),
+    }
+    found = judged(before, after)
+    assert (found.passed, found.summary) == (
+        True,
+        "energy 100 -> 100; rows 20 -> 20; 0 of 3 chunks changed by more than 20%",
+    )
+    first = judged(before, after | {"2020-03": (1, [{"energy": 7}])})
+    assert [(one["chunk"], one["measure"], one["change"]) for one in first.slices] == [
+        ("2020-03", "energy", "from nothing"),
+        ("2020-03", "rows", "from nothing"),
+    ]
+
+
 def test_an_owner_is_asked_where_the_gate_was_declared_so() -> None:
     asking = ba.change_gate(asks=True)
     assert judged(unmeasured(100), unmeasured(200), asking).asks

@@ -337,8 +337,9 @@ def test_a_row_that_no_part_has_fails_its_chunk_by_name(tmp_path: Path) -> None:
     assert (broken["rule"], broken["count"]) == ("jurisdiction: in its chunk, CA", 20)
 
 
-def test_a_gate_that_goes_from_day_to_day_is_refused_where_there_are_none() -> None:
+def test_a_gate_that_goes_by_time_is_refused_where_there_is_none() -> None:
     gates = (
+        ba.distribution_gate("credit"),
         ba.bounded_change_gate("credit", rise=1.0),
         ba.checksum_gate("sums.csv", ("chunk",), ("credit",)),
     )

@@ -128,6 +128,14 @@ OTHER = {
 }
 
 
+@pytest.mark.parametrize("column", sorted(CELLS.keys() - {"words", "raw", "id"}))
+def test_values_of_any_type_are_held_against_the_text_that_they_are_counted_under(column: str) -> None:
+    kind = dtypes(TARGET.model)[column]
+    (text,) = pl.Series([table_files.value_of(kind, CELLS[column])], dtype=kind).cast(pl.String)
+    assert said_of(ba.enumeration_gate(column, (text,))) == []
+    assert said_of(ba.enumeration_gate(column, ("x",))) == [f"the value 'x' is none that {column} has, which is {kind}"]
+
+
 @pytest.mark.parametrize(
     ("kind", "cell", "value"),
     [
@@ -152,6 +160,9 @@ def test_a_cell_is_a_value_of_its_columns_type(kind: pl.DataType, cell: str, val
         (pl.Time(), "12:00+01:00"),
         (pl.Binary(), "0x0"),
         (pl.Datetime("us"), "2020-03-29T02:30:00+01:00"),
+        (pl.Datetime("us"), "2020-03-29T02:30:00.0000001"),
+        (pl.Datetime("us", "UTC"), "2024-01-31T12:00:00.1234567+01:00"),
+        (pl.Time(), "12:00:00,0000001"),
         (pl.Datetime("us", "UTC"), "2020-03-29T02:30:00"),
     ],
 )

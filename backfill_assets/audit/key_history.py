@@ -18,11 +18,11 @@ from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import UUIDType
 
+from backfill_assets.declarations.divided import part_of_value
 from backfill_assets.declarations.schema import dtypes, has_lineage, iceberg_type, lineage_columns
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.worker.chunk_diff import PRODUCER
-from backfill_assets.worker.partitions import part_of_value
 from backfill_assets.worker.violations import shown_row
 from manifests.chunks import EVER, Chunking, key_of
 from manifests.lifecycle import PUBLISH, ROLLBACK

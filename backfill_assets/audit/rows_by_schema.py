@@ -24,9 +24,10 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, PrimitiveType, U
 from backfill_assets.audit.file_columns import columns_of
 from backfill_assets.audit.findings import Report
 from backfill_assets.audit.listed_files import counts_in
+from backfill_assets.declarations.divided import internal
 from backfill_assets.evidence.seals import Sealed
 from backfill_assets.worker.columns import UNREADABLE
-from backfill_assets.worker.partitions import in_parts, internal, partitions_of
+from backfill_assets.worker.partitions import in_parts, partitions_of
 from resources.lakehouse.scopes import Scope
 from resources.lakehouse.snapshots import Entry, Seen
 from resources.lakehouse.storage import Storage

@@ -5,7 +5,7 @@ Put here what is asked of an argument alone. Whether a column that it names is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec
@@ -52,6 +52,14 @@ def several(name: str, value: Any, *, some: bool = True) -> Iterator[Problem]:
         yield from unless(
             len(set(value)) == len(value), name, value, "each column is named once", "take the others out"
         )
+
+
+def named_apart(name: str, value: Any, own: Sequence[str]) -> Iterator[Problem]:
+    """Require columns with other names than those by which a gate says what it has found; Spark has no two that differ by capitals."""
+    rule = f"what the gate finds is named {', '.join(own)} beside it"
+    for one in texts((value,) if isinstance(value, str) else value):
+        fix = "give the column another name, or write a gate of your own"
+        yield from unless(one.lower() not in own, f"a column of {name}", one, rule, fix)
 
 
 def texts(value: Any) -> tuple[str, ...]:

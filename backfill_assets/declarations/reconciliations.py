@@ -20,14 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.declarations.amounts import difference, for_record, off
 from backfill_assets.declarations.exception_texts import exception_rows, json_of, text_of
-from backfill_assets.declarations.gate_arguments import flag, function, several, text, texts, unless
+from backfill_assets.declarations.gate_arguments import flag, function, named_apart, several, text, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
 
 SLICES = 50
 """Failing slices that a verdict names; their number is kept whole, and the exception table has a row for each."""
-_DIGITS = 100
+DIGITS = 100
 """What decimals are added up with: no sum of Spark's has half as many, and of those nothing is rounded."""
 
 
@@ -110,12 +110,7 @@ def keys(
         own = [column for column in slices if column not in key]
         expected = eligible(context).select(*key, *own).dropDuplicates(list(key)).withColumn("expected", F.lit(True))
         present = (context.staged if found is None else found(context)).select(*key, *own).dropDuplicates(list(key))
-        there = present.select(
-            *key, *(F.col(column).alias(f"_found_{column}") for column in own), F.lit(True).alias("found")
-        )
-        merged = expected.join(there, list(key), "full_outer")
-        for column in own:
-            merged = merged.withColumn(column, F.coalesce(column, f"_found_{column}"))
+        merged = each_of(expected, present.withColumn("found", F.lit(True)), key, own)
         return merged.withColumns(
             {
                 "eligible": F.col("expected").isNotNull(),
@@ -135,9 +130,22 @@ def keys(
             *function("eligible", eligible),
             *several("key", key),
             *several("slices", slices, some=False),
+            *named_apart("key", key, ("expected", "found", "eligible", "missing", "extra")),
+            *named_apart("slices", slices, ("expected", "found", "eligible", "missing", "extra", "compared", "wrong")),
             *function("found", found, optional=True),
         ),
     )
+
+
+def each_of(one: DataFrame, other: DataFrame, key: Sequence[str], further: Sequence[str] = ()) -> DataFrame:
+    """Return the keys that two frames have, each once, with what both say of it; NULL in a key is the same as NULL.
+
+    Of `further` columns, which both have, what the first one says comes before the other.
+    """
+    names = {name: f"_other_{name}" for name in (*key, *further)}
+    same = [F.col(name).eqNullSafe(F.col(names[name])) for name in key]
+    both = one.join(other.withColumnsRenamed(names), same, "full_outer")
+    return both.withColumns({name: F.coalesce(name, own) for name, own in names.items()}).drop(*names.values())
 
 
 def record_level(
@@ -324,7 +332,7 @@ def _totals_agree(
     entities: Entities | None,
 ) -> Finding:
     wanted, there = _given(expected(context)), _given(found(context))  # by a product, which computes as it always does
-    with localcontext(prec=_DIGITS):
+    with localcontext(prec=DIGITS):
         return _sums_agree(context, (wanted, there), slices, measures, tolerance, relative=relative, entities=entities)
 
 

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives 
 
 from backfill_assets.declarations.amounts import off
 from backfill_assets.declarations.arguments import NAME, is_amount
-from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, unless
 from backfill_assets.declarations.needs import Needs
-from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, record_level
+from backfill_assets.declarations.reconciliations import SLICES, Comparison, Entities, Wrong, each_of, record_level
 from backfill_assets.declarations.standard.parts import source_day
 from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
 from manifests.errors import Problem
@@ -91,11 +91,12 @@ def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Fi
         chunk: _sums(row for row in context.after if row["chunk"] == chunk) | {_ROWS: rows[chunk].after}
         for chunk in comparable
     }
-    # a sum that one of the two versions was not measured by says nothing of a change
-    names = sorted({name for sums in old.values() for name in sums} & {name for sums in new.values() for name in sums})
+    # a sum that one of the two versions was not measured by says nothing of a change: one without rows has none of any
+    names = {name for sums in old.values() for name in sums} & {name for sums in new.values() for name in sums}
+    measured = {name: [one for one in comparable if name in old[one] or not old[one][_ROWS]] for name in sorted(names)}
     changed: list[dict[str, Any]] = []
-    for chunk in comparable:
-        for name in names:
+    for name, chunks in measured.items():
+        for chunk in chunks:
             before, now = old[chunk].get(name, 0), new[chunk].get(name, 0)
             if off(before, now, relative=True) > limit:
                 changed.append(
@@ -108,7 +109,10 @@ def _change(context: ReconciliationContext, *, tolerance: str, asks: bool) -> Fi
                     }
                 )
     failing = {row["chunk"] for row in changed}
-    totals = {name: [sum(sums.get(name, 0) for sums in side.values()) for side in (old, new)] for name in names}
+    totals = {
+        name: [sum(side[one].get(name, 0) for one in chunks) for side in (old, new)]
+        for name, chunks in measured.items()
+    }
     changed.sort(key=lambda row: (-abs(row["staged"] - row["accepted"]), str(row)))
     said = "; ".join(f"{name} {before:,} -> {now:,}" for name, (before, now) in totals.items())
     return Finding(
@@ -153,6 +157,7 @@ def record_gate(
         carried: whether the transform also has rows of entities whose source rows are all earlier.
     """
     key, mistakes = _columns("key", key)
+    mistakes += named_apart("key", key, ("in_source", "there", "eligible", "missing", "extra"))
     entities = Entities(
         Comparison(
             name, partial(_present, key=key, zone=zone, carried=carried), key, (), ("eligible", "missing", "extra")
@@ -172,7 +177,7 @@ def _present(context: ReconciliationContext, *, key: tuple[str, ...], zone: str,
     rows = context.source.where(day <= F.lit(scope.end))
     in_source = rows.groupBy(*key).agg(F.bool_or(day >= F.lit(scope.start)).alias("in_source"))
     there = context.staged.select(*key).distinct().withColumn("there", F.lit(True))
-    both = in_source.join(there, list(key), "full_outer")
+    both = each_of(in_source, there, key)
     known = F.col("in_source").isNotNull() if carried else F.coalesce("in_source", F.lit(False))
     is_in_range, is_there = F.coalesce("in_source", F.lit(False)), F.col("there").isNotNull()
     return both.withColumns(
@@ -192,6 +197,7 @@ def duplicate_gate(
         zone: the time zone whose days the target has.
     """
     columns, mistakes = _columns("columns", columns)
+    mistakes += named_apart("columns", columns, ("expected", "found", "compared", "twice"))
     entities = Entities(
         Comparison(name, partial(_times, columns=columns, zone=zone), columns, (), ("compared", "twice")),
         wrong=(Wrong("twice", "the source has it more than once"),),

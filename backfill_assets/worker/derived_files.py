@@ -28,8 +28,9 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType
 
+from backfill_assets.declarations.divided import internal
 from backfill_assets.worker.columns import UNREADABLE, scan, scan_file, table_of
-from backfill_assets.worker.partitions import internal, partition_values, several_partitions
+from backfill_assets.worker.partitions import partition_values, several_partitions
 from backfill_assets.worker.violations import unreadable
 from resources.files import stores
 from resources.files.fingerprints import Fingerprint, fingerprint

@@ -7,7 +7,6 @@ Python workers: keep it light.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import polars as pl
@@ -15,9 +14,9 @@ import pyarrow as pa
 from pyiceberg.transforms import BucketTransform, Transform, parse_transform
 from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzType
 
-from manifests.division import NULL_PART, Division, bucket_name, bucket_number
+from backfill_assets.declarations.divided import internal
+from manifests.division import NULL_PART, Division, bucket_number
 
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _FOOTER_BYTES = 4_000
 """What the ends of a column may have together: above 4,096 Spark's writer leaves them out of the footer."""
 
@@ -30,27 +29,6 @@ def partitions_of(transform: Transform[Any, Any], kind: IcebergType, values: pl.
     few = [values.min(), values.max()] if ordered else values.unique().to_list()
     apply = transform.transform(kind)
     return {None if value is None else apply(internal(value)) for value in few}
-
-
-def internal(value: Any) -> Any:
-    """Return a value as Iceberg's transforms take it."""
-    if isinstance(value, datetime):
-        return (value - (_EPOCH if value.tzinfo else _EPOCH.replace(tzinfo=None))) // timedelta(microseconds=1)
-    if isinstance(value, time):
-        since_midnight = datetime.combine(_EPOCH.date(), value) - datetime.combine(_EPOCH.date(), time())
-        return since_midnight // timedelta(microseconds=1)
-    return (value - _EPOCH.date()).days if isinstance(value, date) else value
-
-
-def part_of_value(division: Division, kind: IcebergType, value: Any) -> str | None:
-    """Return the part of a divided table that a row with a value lies in; None of one that lies in none."""
-    if not division.buckets:
-        part = division.part_of(value)
-        return part if part in division.names else None
-    if value is None:
-        return None
-    bucket = parse_transform(division.transform).transform(kind)(internal(value))
-    return None if bucket is None else bucket_name(bucket, division.buckets)
 
 
 def outside(frame: pl.DataFrame, division: Division, part: str, kind: IcebergType) -> pl.DataFrame:

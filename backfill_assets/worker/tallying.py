@@ -94,6 +94,8 @@ def _grouped(tally: Tally, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _group_of(name: str, kind: pl.DataType, edges: Sequence[str] | None) -> pl.Expr:
     column = pl.col(name)
+    if edges is None and kind.is_float():  # -0.0 is the same number as 0.0, and another text; Polars leaves out `+ 0.0`
+        return pl.when(column == 0).then(pl.lit(0.0, dtype=kind)).otherwise(column)
     if edges is None:
         return column
     limits = limits_of(kind, edges)

@@ -10,7 +10,7 @@ from calendar import monthrange
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.amounts import off
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
+from backfill_assets.declarations.reconciliations import DIGITS
+from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     amount,
+    is_divided_right,
     is_number,
     judged,
     of_kind,
@@ -39,7 +43,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
-from manifests.chunks import HOURS, Chunk, Chunking, first_day
+from manifests.chunks import HOURS, PART, Chunk, Chunking, first_day
 from manifests.errors import InputRefused, Problem
 
 CHUNK, MONTH, ROWS = "chunk", "month", "rows"
@@ -76,6 +80,7 @@ def checksum_gate(
     mistakes = [
         *unless(fits, "file", file, "it is the path of a file in the product's package", '"expected_sums.csv"'),
         *several("slices", slices),
+        *named_apart("slices", slices, (ROWS, "figure", "difference", *FOUND)),
         *several("sums", sums, some=False),
         *amount("percent", percent),
         *flag("asks", asks),
@@ -128,7 +133,9 @@ def _wrong(
     columns = tables.get(target.name) or {}
     yield from of_kind(where, sums, columns, "a number, which can be added up", is_number)
     yield from of_kind(where, slices, columns, "text, a whole number, a truth or a day", _is_slice)
-    if all(one in columns for one in (*sums, *(name for name in slices if name not in (CHUNK, MONTH)))):
+    if is_divided_right(target) and all(
+        one in columns for one in (*sums, *(name for name in slices if name not in (CHUNK, MONTH)))
+    ):
         for one in read(target)[1]:
             yield Problem(one.what, one.rule, one.fix, f"{one.where or target.name}, gate {gate}")
 
@@ -152,9 +159,9 @@ def _expected(
         problems.append(Problem(what, "it has rows, or sums that the gate names", "add a column `rows`", where))
     if problems:
         return None, problems
-    kinds = {name: kind for name, kind in target.model.to_schema().dtypes.items() if name in slices}
-    own = {name: kind.type for name, kind in kinds.items()} | {ROWS: pl.Int64()}
-    own |= dict.fromkeys(sums, pl.Decimal(38, 12))
+    kinds = dtypes(target.model)
+    own: dict[str, pl.DataType] = {name: kind for name, kind in kinds.items() if name in slices} | {ROWS: pl.Int64()}
+    own |= {name: pl.Decimal(38, getattr(kinds[name], "scale", 0)) for name in sums}  # a whole number has no scale
     rows, problems = table_files.values_of(file, own, where)
     found: dict[Place, Figures] = {}
     lines: dict[Place, int] = {}
@@ -176,15 +183,28 @@ def _of_row(
     line = f"line {row['_line']:,} of {file}"
     for name, chunking in ((CHUNK, target.chunking), (MONTH, Chunking.MONTH)):
         if name in slices:
+            key = row[name] or ""
             try:
-                first_day(chunking, row[name] or "")
+                first_day(chunking, key)
             except InputRefused as refused:
                 problem = refused.problems[0]
                 yield Problem(f"{line}: {problem.what}", problem.rule, "correct it", where)
+            else:
+                if name == CHUNK and not _is_chunk_of(target, key):
+                    rule = f"its chunks are from {target.chunks_from} to {target.chunks_until}"
+                    rule += f", each time divided by {target.chunk_values}" if target.parts else ""
+                    yield Problem(f"{line}: {target.name} has no chunk '{key}'", rule, "correct it", where)
     if target.day_column in slices and row[target.day_column] is None:
         yield Problem(f"{line} has no {target.day_column}", "a slice says when", "fill it in", where)
     if all(row.get(name) is None for name in figures):
         yield Problem(f"{line} has no figure", "a slice has rows or a sum", "fill it in, or take the line out", where)
+
+
+def _is_chunk_of(target: TargetTable, key: str) -> bool:
+    """Whether a table can have a chunk: in the time that it has, and in one of its parts if it has some."""
+    when, mark, part = key.partition(PART)
+    is_part = part in target.parts if target.parts else not mark
+    return is_part and str(target.chunks_from) <= when <= str(target.chunks_until)
 
 
 def _as_counted(value: Any) -> str | None:
@@ -200,18 +220,30 @@ def _as_counted(value: Any) -> str | None:
 def _agree(
     context: ReconciliationContext, *, name: str, read: Any, tally: Tally, slices: tuple[str, ...], asks: bool
 ) -> Finding:
-    target = table_of(context)
-    expected, problems = read(target)
+    expected, problems = read(table_of(context))
     if expected is None:
         raise ValueError("; ".join(one.what for one in problems))
     chunks = context.tallies.after(tally)
     if (said := too_many(tally.by, chunks)) is not None:
         return said
+    with localcontext(prec=DIGITS):
+        return _compared(context, expected, _found(chunks, tally, slices), name=name, slices=slices, asks=asks)
+
+
+def _compared(
+    context: ReconciliationContext,
+    expected: Mapping[Place, Figures],
+    there: Mapping[Place, Figures],
+    *,
+    name: str,
+    slices: tuple[str, ...],
+    asks: bool,
+) -> Finding:
+    target = table_of(context)
     chunks_there = {chunk.key for chunk in context.transform.chunks}
     covers = partial(_covers, slices, target.day_column, chunks_there, _whole_days(target, context.transform.chunks))
     wanted = {place: figures for place, figures in expected.items() if covers(place)}
     whens = {_when(slices, target.day_column, place) for place in wanted}
-    there = _found(chunks, tally, slices)
     found = {place: one for place, one in there.items() if _when(slices, target.day_column, place) in whens}
     without = {_when(slices, target.day_column, place) for place in there} - whens
     limit, failing = context.tolerances[f"{name}_percent"], []

@@ -13,9 +13,10 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     NOT_COMPARED,
     amount,
     in_slice,
@@ -208,6 +209,7 @@ def null_share_gate(
         *unless(fits, "most", most, "it has the share that is tolerated by column", 'for example {"amount": 5.0}'),
         *(one for column, limit in given.items() for one in share(f"most of {column}", limit)),
         *several("by", by, some=False),
+        *named_apart("by", by, ("chunk", "column", "share", *FOUND)),
         *flag("asks", asks),
     ]
     columns, slices = tuple(given), texts(by)

@@ -25,9 +25,10 @@ from typing import Any
 
 import polars as pl
 
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     amount,
     count,
     gate_name,
@@ -49,7 +50,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
-from manifests.chunks import part_of
+from manifests.chunks import Chunking, part_of
 from manifests.errors import Problem
 
 _ADDED = 0.5
@@ -92,6 +93,7 @@ def distribution_gate(
         *a_column("column", column),
         *unless(limits is not None, "buckets", buckets, "they are numbers or days, in ascending order", "(0, 10, 100)"),
         *several("by", by, some=False),
+        *named_apart("by", by, ("chunk", "psi", *FOUND)),
         *amount("psi", psi),
         *count("history", history, least=1),
         *count("least_rows", least_rows, least=1),
@@ -110,7 +112,7 @@ def distribution_gate(
         needs=Needs(tolerances=tuple(named), rows=tally.by),
         mistakes=tuple(mistakes),
         tallies=(tally,),
-        against=partial(_of_buckets, gate=gate, column=column, limits=limits or ()),
+        against=partial(_wrong, gate=gate, column=column, limits=limits or ()),
     )
 
 
@@ -126,12 +128,15 @@ def _limits(buckets: Any) -> tuple[str, ...] | None:
     return tuple(one.isoformat() if isinstance(one, date) else format(Decimal(str(one)), "f") for one in buckets)
 
 
-def _of_buckets(
+def _wrong(
     target: TargetTable, tables: Tables, *, gate: str, column: str, limits: tuple[str, ...]
 ) -> Iterator[Problem]:
-    """Say what of the limits cannot be with the column's type."""
+    """Say that no chunk is before another, and what of the limits cannot be with the column's type."""
     kind = (tables.get(target.name) or {}).get(column)
     where = f"{target.name}: gate {gate}"
+    if target.chunking is Chunking.WHOLE:
+        what, rule = f"{target.name} has no time", "the gate compares a chunk with those before it"
+        yield Problem(what, rule, "leave the gate out", where)
     if kind is None or not limits:
         return
     if not (is_number(kind) or kind == pl.Date):

@@ -17,11 +17,12 @@ from typing import Any
 import polars as pl
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, text, texts, unless
+from backfill_assets.declarations.divided import part_of_value
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, text, texts, unless
 from backfill_assets.declarations.needs import Needs
-from backfill_assets.declarations.schema import dtypes, iceberg_schema, spark_schema
+from backfill_assets.declarations.schema import dtypes, iceberg_schema, iceberg_type, spark_schema
 from backfill_assets.declarations.standard import table_files
-from backfill_assets.declarations.standard.parts import judged, table_of
+from backfill_assets.declarations.standard.parts import FOUND, is_divided_right, judged, table_of
 from backfill_assets.declarations.target import (
     Finding,
     Level,
@@ -30,7 +31,7 @@ from backfill_assets.declarations.target import (
     Tables,
     TargetTable,
 )
-from manifests.chunks import EVER, Chunking
+from manifests.chunks import EVER, Chunk, Chunking
 from manifests.errors import Problem
 
 _NAMED = 20
@@ -50,10 +51,11 @@ def known_keys_gate(
 ) -> Reconciliation:
     """Return a gate that known cases come out as they must: each row of a file in the product's package, value by value.
 
-    The file is a CSV table. It has the columns of the target's key, its day column, and those of the values that must come out; only
-    the columns that it has are compared. An empty cell is NULL, and `""` is the empty text. Of a run, the cases whose day is in
-    its chunks are compared with what readers would see; of a merge, those of its entities, where the file has the entity's column.
-    How many are not compared is said, and so is that none was. One Spark job looks the keys up.
+    The file is a CSV table. It has the columns of the target's key, its day column, the column that divides it besides, and those of
+    the values that must come out; only the columns that it has are compared. A case is the row of its key on its day, in its part. An
+    empty cell is NULL, and `""` is the empty text. Of a run, the cases that lie in its chunks are compared with what readers would
+    see; of a merge, those of its entities, where the file has the entity's column. How many are not compared is said, and so is
+    that none was. One Spark job looks the keys up.
 
     Args:
         file: its path, below the folder of the module that declares the gate.
@@ -105,11 +107,12 @@ def _cases(
     file, problems = table_files.read(path)
     if file is None:
         return None, [Problem(one.what, one.rule, one.fix, where) for one in problems]
-    kinds, key = dtypes(target.model), texts(target.key)
+    kinds, key, place = dtypes(target.model), texts(target.key), _place(target)
     beside = (*notes, *(() if absent is None else (absent,)))
     what = "those of the table" + (", and its notes" if beside else "")
-    wanted = dict.fromkeys((*key, *filter(None, (target.day_column,)), *beside))
-    problems = list(table_files.wrong_columns(file, dict.fromkeys((*kinds, *beside)), wanted, what, where))
+    wanted = dict.fromkeys((*place, *beside))
+    problems = [*named_apart("the key", key, FOUND)]
+    problems += list(table_files.wrong_columns(file, dict.fromkeys((*kinds, *beside)), wanted, what, where))
     values = tuple(name for name in file.columns if name not in (*key, *beside))
     if not values and absent is None:
         what = f"{path.name} has no value to compare"
@@ -125,28 +128,39 @@ def _cases(
         return None, problems
     read = {name: kinds[name] for name in (*key, *values)} | ({} if absent is None else {absent: pl.Boolean()})
     cases, problems = table_files.values_of(file, read, where)
-    problems += _of_keys(file.name, cases, key, target.day_column, where)
+    division = target.chunk_values
+    filled = [name for name in place if division is None or name != division.column or not division.nulls]
+    problems += _of_keys(file.name, cases, place, filled, where)
     return (None, problems) if problems else (_Cases(values, notes, cases, absent), [])
 
 
-def _of_keys(name: str, cases: Sequence[Case], key: tuple[str, ...], day: str, where: str) -> Iterator[Problem]:
-    """Say which cases have no key or no day, and which are there twice."""
+def _place(target: TargetTable) -> tuple[str, ...]:
+    """Return the columns that say which row a case is: a key is unique in its chunk, which the day and the part tell."""
+    division = target.chunk_values
+    chunk = (target.day_column, "" if division is None else division.column)
+    return tuple(dict.fromkeys((*texts(target.key), *filter(None, chunk))))
+
+
+def _of_keys(
+    name: str, cases: Sequence[Case], place: Sequence[str], filled: Sequence[str], where: str
+) -> Iterator[Problem]:
+    """Say which cases have no key, no day or no part, and which are there twice."""
     seen: dict[Key, int] = {}
     for case in cases:
-        empty = [column for column in (*key, day) if column in case and case[column] is None]
+        empty = [column for column in filled if column in case and case[column] is None]
         if empty:
-            rule = "a case has its key, and the day that says in which chunk it is looked for"
+            rule = "a case has its key, and what says in which chunk it is looked for"
             yield Problem(f"line {case[_LINE]:,} of {name} has no {', '.join(empty)}", rule, "fill it in", where)
             continue
-        place = tuple(case.get(column) for column in key)
-        if place in seen:
-            what = f"lines {seen[place]:,} and {case[_LINE]:,} of {name} have the same key"
+        key = tuple(case.get(column) for column in place)
+        if key in seen:
+            what = f"lines {seen[key]:,} and {case[_LINE]:,} of {name} have the same key"
             yield Problem(what, "a case is there once", "take one of them out", where)
-        seen.setdefault(place, case[_LINE])
+        seen.setdefault(key, case[_LINE])
 
 
 def _wrong(target: TargetTable, _tables: Tables, *, gate: str, read: Any) -> Iterator[Problem]:
-    for one in read(target)[1]:
+    for one in read(target)[1] if is_divided_right(target) else ():
         yield Problem(one.what, one.rule, one.fix, f"{one.where or target.name}, gate {gate}")
 
 
@@ -160,27 +174,30 @@ def _day_of(value: date) -> date:
     return value
 
 
+def _inside(target: TargetTable, cases: Sequence[Case], chunks: Sequence[Chunk]) -> list[Case]:
+    """Return the cases that lie in some chunks, by their day and their part."""
+    timeless, division = target.chunking is Chunking.WHOLE, target.chunk_values
+    days = [EVER[0] if timeless else _day_of(case[target.day_column]) for case in cases]
+    parts: Sequence[str | None] = [""] * len(cases)
+    if division is not None:
+        kind = iceberg_type(division.column, dtypes(target.model)[division.column])
+        parts = [part_of_value(division, kind, case[division.column]) for case in cases]
+    return [
+        case
+        for case, day, part in zip(cases, days, parts, strict=True)
+        if any(one.start <= day <= one.end and one.part == part for one in chunks)
+    ]
+
+
 def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Finding:
     target = table_of(context)
     known, problems = read(target)
     if known is None:
         raise ValueError("; ".join(one.what for one in problems))
-    chunks = context.transform.chunks
-    timeless = target.chunking is Chunking.WHOLE
-    days = [EVER[0] if timeless else _day_of(case[target.day_column]) for case in known.cases]
-    division = target.chunk_values
-    by_value = division is not None and not division.buckets and all(division.column in case for case in known.cases)
-    inside = [
-        case
-        for case, day in zip(known.cases, days, strict=True)
-        if any(
-            one.start <= day <= one.end and (not by_value or one.part == division.part_of(case[division.column]))  # type: ignore[union-attr]
-            for one in chunks
-        )
-    ]
+    inside = _inside(target, known.cases, context.transform.chunks)
     cases = _of_entities(context, inside)
     outside, others = len(known.cases) - len(inside), len(inside) - len(cases)
-    left_out = f"; {outside:,} of other days are not compared" if outside else ""
+    left_out = f"; {outside:,} of other days{' or parts' if target.parts else ''} are not compared" if outside else ""
     left_out += f"; {others:,} of entities that are not merged are not compared" if others else ""
     counted = {"cases": len(known.cases), "other_days": outside, "other_entities": others}
     if not cases:
@@ -190,7 +207,7 @@ def _compared(context: ReconciliationContext, *, read: Any, asks: bool) -> Findi
     there = _there(context, target, known.values, cases)
     failing, lines = [], []
     for case in cases:
-        own = there.get(_as_key(case[name] for name in target.key))
+        own = there.get(_as_key(case[name] for name in _place(target)))
         if (row := _disagrees(known, case, own)) is not None:
             place = {name: _said(case[name]) for name in target.key}
             noted = [f"{name} {case[name]}" for name in known.notes if case[name] is not None]
@@ -227,12 +244,17 @@ def _of_entities(context: ReconciliationContext, cases: list[Case]) -> list[Case
 def _there(
     context: ReconciliationContext, target: TargetTable, values: Sequence[str], cases: Sequence[Case]
 ) -> dict[Key, Mapping[str, Any]]:
-    """Return what there is under the keys of cases: no more rows than there are cases."""
-    schema = spark_schema(iceberg_schema(target.model), target.key, field_ids=False)
+    """Return what there is in the places of cases: no more rows than there are cases."""
+    place = _place(target)
+    schema = spark_schema(iceberg_schema(target.model), place, field_ids=False)
     names = schema.fieldNames()
     keys = context.source.sparkSession.createDataFrame([tuple(case[name] for name in names) for case in cases], schema)
-    columns = list(dict.fromkeys((*target.key, *values)))
-    rows = context.visible(0).select(*columns).join(F.broadcast(keys), names, "left_semi")
+    keys = keys.withColumnsRenamed({name: f"_{name}" for name in names})
+    columns = list(dict.fromkeys((*place, *values)))
+    same = [
+        F.col(name).eqNullSafe(F.col(f"_{name}")) for name in names
+    ]  # a part may be that of the rows without a value
+    rows = context.visible(0).select(*columns).join(F.broadcast(keys), same, "left_semi")
     kinds = dtypes(target.model)
     # an instant as a number: what `collect` makes of one depends on the process's time zone
     plain = [
@@ -245,7 +267,7 @@ def _there(
     found = [
         {name: bytes(one) if isinstance(one, bytearray) else one for name, one in row.items()} for row in collected
     ]
-    return {_as_key(row[name] for name in target.key): row for row in found}
+    return {_as_key(row[name] for name in place): row for row in found}
 
 
 def _as_key(values: Iterable[Any]) -> Key:

@@ -23,9 +23,12 @@ from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.tallies import MOST_GROUPS, Place, Tallied
 from backfill_assets.declarations.target import Finding, ReconciliationContext, TargetTable
 from manifests.chunks import EVER, Chunking
+from manifests.division import Division, division_problems
 from manifests.errors import Problem
 
 _WHOLE = 100
+FOUND = ("expected", "found", "what")
+"""What `judged` and `listed` say of a slice or a row, beside its columns."""
 NOT_COMPARED = "no accepted version to compare with"
 
 
@@ -81,6 +84,12 @@ def of_kind(
 def is_number(kind: pl.DataType) -> bool:
     """Whether a column of a target can be added up."""
     return kind.is_integer() or isinstance(kind, pl.Decimal)
+
+
+def is_divided_right(target: TargetTable) -> bool:
+    """Whether nothing is wrong with what a table is divided by: of what is, the declaration says so."""
+    division: Any = target.chunk_values
+    return division is None or (isinstance(division, Division) and not any(division_problems(division, "")))
 
 
 def declared_table(where: str, name: Any, names: Iterable[str], what: str) -> Iterator[Problem]:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import polars as pl
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
 
 from backfill_assets.declarations.checking.columns import in_columns
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import Comparison, Entities, Wrong, record_level
 from backfill_assets.declarations.standard.parts import declared_table, gate_name, own_rows
@@ -48,6 +49,7 @@ def reference_gate(
     own, others = texts(columns), texts(columns if key is None else key)
     mistakes = [
         *several("columns", columns),
+        *named_apart("columns", columns, ("in_table", "rows", "compared", "empty", "missing")),
         *unless(isinstance(table, str), "table", table, "table is the name of a table", '"bronze.meters"'),
         *([] if key is None else several("key", key)),
         *unless(
@@ -71,7 +73,7 @@ def reference_gate(
         compared="compared",
         summary=f"{{compared:,}} different values of {', '.join(own)}; {{wrong:,}} of them are not in {table}",
     )
-    against = partial(_of_table, gate=gate, table=table, key=others)
+    against = partial(_of_table, gate=gate, columns=own, table=table, key=others)
     check = partial(_judged, check=made.check, entities=entities, asks=asks is True)
     return replace(made, check=check, mistakes=tuple(mistakes), against=against)
 
@@ -105,13 +107,31 @@ def table_source(context: ReconciliationContext) -> str:
     return "" if context.target is None else context.target.source
 
 
-def _of_table(target: TargetTable, tables: Tables, *, gate: str, table: Any, key: tuple[str, ...]) -> Iterator[Problem]:
-    """Say that the table is neither a reference of the target nor a source of it, or lacks a column."""
+def _of_table(
+    target: TargetTable, tables: Tables, *, gate: str, columns: tuple[str, ...], table: Any, key: tuple[str, ...]
+) -> Iterator[Problem]:
+    """Say that the table is neither a reference of the target nor a source of it, lacks a column, or has one of another type."""
     where = f"{target.name}: gate {gate}"
     found = list(
         declared_table(where, table, (*texts(target.references), *target.every_source), "table that a run of it pins")
     )
     yield from found
-    columns = None if found else tables.get(table)
-    if columns is not None:
-        yield from in_columns(target.name, f"gate {gate}", key, table, columns)
+    own, there = tables.get(target.name) or {}, None if found else tables.get(table)
+    if there is None:
+        return
+    yield from in_columns(target.name, f"gate {gate}", key, table, there)
+    for one, other in zip(columns, key, strict=True):
+        if one in own and other in there and not _compare(own[one], there[other]):
+            yield Problem(
+                f"{one!r} is {own[one]}, and {other!r} of {table} is {there[other]}",
+                "what refers and what is referred to are of one type, but for the digits of whole numbers and decimals",
+                "name another column, or give them one type",
+                where,
+            )
+
+
+def _compare(one: pl.DataType, other: pl.DataType) -> bool:
+    """Whether values of two types are equal where they are the same, and nowhere else: Spark casts what differs."""
+    if isinstance(one, pl.Decimal) and isinstance(other, pl.Decimal):
+        return one.scale == other.scale
+    return one == other or (one.is_integer() and other.is_integer())

@@ -12,12 +12,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody gives it
+from pyspark.sql.types import IntegralType
 
 from backfill_assets.declarations.exception_texts import text_of
-from backfill_assets.declarations.gate_arguments import declared_with, flag, several, texts, unless
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, several, texts, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES
 from backfill_assets.declarations.standard.parts import (
+    FOUND,
     amount,
     count,
     gate_name,
@@ -132,6 +134,7 @@ def _of_series(
     mistakes = [
         *a_column("column", column),
         *several("by", by, some=False),
+        *named_apart("by", by, ("day", "day_before", "before", "figure", "step", *FOUND)),
         *mistakes,
         *count("days_around", around, least=1),
         *flag("asks", asks),
@@ -209,7 +212,12 @@ def _each_step(context: ReconciliationContext, column: str, by: tuple[str, ...],
     A day without a figure is left out: the next one that has one is compared with the last one that had.
     """
     scope, day = context.transform.publish_range, _day_of(context)
-    rows = context.visible(around).groupBy(*by, F.to_date(day).alias(_DAY)).agg(F.sum(column).alias(_VALUE))
+    visible, figure = context.visible(around), F.col(column)
+    if isinstance(
+        visible.schema[column].dataType, IntegralType
+    ):  # a bigint is full before its sum, or a percent of it, is
+        figure = figure.cast("decimal(19, 0)")
+    rows = visible.groupBy(*by, F.to_date(day).alias(_DAY)).agg(F.sum(figure).alias(_VALUE))
     in_order = Window.partitionBy(*by).orderBy(_DAY)
     found = rows.where(F.col(_VALUE).isNotNull()).withColumns(
         {

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from functools import partial
 from inspect import currentframe
 from pathlib import Path
@@ -31,6 +31,10 @@ _CELL = re.compile(r'("(?:[^"]|"")*"|[^",\r\n]*)(,|\r?\n|\Z)')
 _UUID = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _OWN = "backfill_assets.declarations"
 _SHOWN = 60
+NO_VALUE = (ValueError, InvalidOperation, OverflowError)
+"""What `value_of` raises of a cell that is none."""
+_EXACT = Context(prec=100)
+"""Python's own context has 28 digits, and a column's decimal up to 38."""
 Cells = tuple[str | None, ...]
 
 
@@ -149,7 +153,7 @@ def values_of(
             kind = kinds.get(name)
             try:
                 row[name] = cell if kind is None or cell is None else value_of(kind, cell)
-            except (ValueError, InvalidOperation, OverflowError):
+            except NO_VALUE:
                 what = f"line {line:,} of {file.name}: {name} is {cell!r}"[:200]
                 problems.append(Problem(what, f"{name} is {kind}", f"for example {_example(kind)}", where))
         found.append(row)
@@ -177,13 +181,14 @@ _EXAMPLES: Mapping[Any, str] = {
 }
 _TRUTHS = {"true": True, "false": False}
 _WHOLE = re.compile(r"-?\d{1,19}")
+_FINER = re.compile(r"[.,]\d{7}")
 
 
 def value_of(kind: pl.DataType, cell: str) -> Any:
     """Return a cell as a value of a column's type.
 
     Raises:
-        ValueError: if it is none.
+        ValueError, InvalidOperation, OverflowError: if it is none (`NO_VALUE`).
     """
     if kind == pl.String:
         return cell
@@ -213,22 +218,29 @@ def _day(cell: str) -> date:
     return day
 
 
+def _to_the_microsecond(cell: str) -> str:
+    """Return a time that has no more digits than a column's: Python leaves out what is beyond them."""
+    if _FINER.search(cell):
+        raise ValueError(cell)
+    return cell
+
+
 def _instant(cell: str) -> datetime:
-    at = datetime.fromisoformat(cell)
+    at = datetime.fromisoformat(_to_the_microsecond(cell))
     if at.tzinfo is None:
         raise ValueError(cell)
     return at.astimezone(UTC)
 
 
 def _on_a_wall(cell: str) -> datetime:
-    at = datetime.fromisoformat(cell)
+    at = datetime.fromisoformat(_to_the_microsecond(cell))
     if at.tzinfo is not None:
         raise ValueError(cell)
     return at
 
 
 def _time(cell: str) -> time:
-    at = time.fromisoformat(cell)
+    at = time.fromisoformat(_to_the_microsecond(cell))
     if at.tzinfo is not None:
         raise ValueError(cell)
     return at
@@ -266,7 +278,7 @@ def _decimal(kind: pl.Decimal, cell: str) -> Decimal:
     value = Decimal(cell)
     if not value.is_finite():
         raise ValueError(cell)
-    exact = value.quantize(Decimal(1).scaleb(-kind.scale))
+    exact = value.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
     if exact != value or len(exact.as_tuple().digits) > (kind.precision or 38):
         raise ValueError(cell)
     return exact

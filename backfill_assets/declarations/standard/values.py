@@ -7,18 +7,19 @@ it light.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from typing import Any
 
-from backfill_assets.declarations.gate_arguments import declared_with, flag, unless
+import polars as pl
+
+from backfill_assets.declarations.gate_arguments import declared_with, flag, named_apart, unless
 from backfill_assets.declarations.needs import Needs
 from backfill_assets.declarations.reconciliations import SLICES
+from backfill_assets.declarations.standard import table_files
 from backfill_assets.declarations.standard.parts import (
-    column as a_column,
-)
-from backfill_assets.declarations.standard.parts import (
+    FOUND,
     count,
     gate_name,
     judged,
@@ -27,8 +28,19 @@ from backfill_assets.declarations.standard.parts import (
     tolerances,
     too_many,
 )
+from backfill_assets.declarations.standard.parts import (
+    column as a_column,
+)
 from backfill_assets.declarations.tallies import Tallied, Tally
-from backfill_assets.declarations.target import Finding, Level, Reconciliation, ReconciliationContext
+from backfill_assets.declarations.target import (
+    Finding,
+    Level,
+    Reconciliation,
+    ReconciliationContext,
+    Tables,
+    TargetTable,
+)
+from manifests.errors import Problem
 
 _KINDS = (str, int, bool, date)
 _NAMED = 5
@@ -64,6 +76,7 @@ def enumeration_gate(
     rule = "they are a tuple of text, whole numbers, truths or days, one or more"
     mistakes = [
         *a_column("column", column),
+        *named_apart("column", column, ("chunk", *FOUND)),
         *unless(values is None or bool(listed), "values", values, rule, 'for example ("OPEN", "CLOSED")'),
         *share("percent", percent),
         *count("history", history),
@@ -82,6 +95,7 @@ def enumeration_gate(
         needs=Needs(tolerances=tuple(named), rows=tally.by),
         mistakes=tuple(mistakes),
         tallies=(tally,),
+        against=partial(_wrong, gate=gate, column=column, listed=listed or ()),
     )
 
 
@@ -93,6 +107,25 @@ def _listed(values: Any) -> tuple[str, ...]:
     if not all(isinstance(one, _KINDS) for one in values):
         return ()
     return tuple(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+
+
+def _wrong(target: TargetTable, tables: Tables, *, gate: str, column: str, listed: Sequence[str]) -> Iterator[Problem]:
+    """Say which values no row is counted under: they are none of the column's type, or it writes them otherwise."""
+    kind = (tables.get(target.name) or {}).get(column)
+    if kind is None or not table_files.has_values(kind):
+        return
+    for one in listed:
+        try:
+            counted = pl.Series([table_files.value_of(kind, one)], dtype=kind).cast(pl.String)[0]
+        except table_files.NO_VALUE:
+            counted = None
+        if counted != one:
+            yield Problem(
+                f"the value {one!r} is none that {column} has, which is {kind}",
+                "values are as the column has them",
+                "correct it" if counted is None else f"write {counted!r}",
+                f"{target.name}: gate {gate}",
+            )
 
 
 def _values(
