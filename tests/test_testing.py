@@ -457,6 +457,14 @@ def test_rows_are_held_against_the_model_as_a_gate_does(sound: Trial) -> None:
     assert [[one.rule for one in found] for found in twice.violations().values()] == [["unique key"]] * 2
 
 
+def test_a_row_of_a_value_that_is_not_declared_breaks_a_rule() -> None:
+    known, row = ba.ByValue("meter", ("m1", "m2")), {**ROWS[0], "meter": "m3"}
+    undeclared = trial(rows=[*ROWS, row], chunk_values=known)
+    assert {chunk: [one.rule for one in found] for chunk, found in undeclared.violations().items()} == {
+        "2024-01~m1": ["meter: in its chunk, m1"]
+    }
+
+
 def test_a_transform_that_says_it_is_clustered_and_is_not_breaks_a_rule() -> None:
     scattered = trial(lambda inputs, context: daily(inputs, context).repartition(5), clustered=True)
     assert {one.rule for found in scattered.violations().values() for one in found} == {

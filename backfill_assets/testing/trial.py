@@ -160,6 +160,8 @@ class Trial:
                 sum(file.rows for file in files[chunk.key]),
                 str(new_folder().with_suffix(".parquet")),
                 digest_of(self.target, self.plan.transform_version),
+                chunk.hour,
+                chunk.part,
             )
             for chunk in self.plan.chunks
         ]
