@@ -428,6 +428,23 @@ def test_files_of_a_key_that_may_be_null_are_held_against_each_other(
     assert {one.rule: one.count for one in result.violations} == broken
 
 
+class Undated(Published):
+    """A table whose day may be NULL, as its model has it."""
+
+    case_id: str
+    business_date: pl.Date = pandera.Field(nullable=True)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_row_without_a_day_is_a_violation_whatever_the_model_says_of_nulls(tmp_path: Path, together: int) -> None:
+    spec = GateSpec(import_path_of(Undated), ("case_id",), SPEC.day_column, LINEAGE, None)
+    rows = pl.DataFrame(good_rows(3)).select(pl.col(name).cast(kind) for name, kind in dtypes(Undated).items())
+    undated = rows.with_columns(business_date=pl.when(pl.col("case_id") != rows["case_id"][1]).then("business_date"))
+    one, *others = gate_chunks(spec, tasks(tmp_path, [undated, rows, rows][:together]))
+    assert found(one) == {"business_date: not_nullable": 1}
+    assert all(other.passed for other in others)
+
+
 def test_a_missing_file_is_a_violation(tmp_path: Path) -> None:
     one = task(tmp_path, frame(good_rows(3)))
     Path(one.paths[0]).unlink()
