@@ -494,7 +494,7 @@ def test_a_time_of_day_without_a_zone_is_given_as_one() -> None:
     class Local(pa.DataFrameModel):
         at: ba.LocalTimestamp
 
-    noon = datetime(2024, 1, 1, 12)
+    noon = datetime(2024, 1, 1, 12)  # noqa: DTZ001 - the type is of such times
     for rows in ([{"at": noon}], pl.DataFrame({"at": [noon]})):
         assert frame_of("bronze.local", Local, rows)["at"].to_list() == [noon]
     for rows in ([{"at": noon.replace(tzinfo=UTC)}], pl.DataFrame({"at": [noon.replace(tzinfo=UTC)]})):

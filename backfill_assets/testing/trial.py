@@ -170,7 +170,8 @@ class Trial:
         ]
         results = list(gate_chunks(spec_of(self.target, lineage(self.plan, self.target.model)), tasks))
         require_read(one for result in results for one in result.violations)
-        return {result.chunk: result.violations for result in sorted(results, key=attrgetter("chunk")) if result.violations}
+        broken = (result for result in sorted(results, key=attrgetter("chunk")) if result.violations)
+        return {result.chunk: result.violations for result in broken}
 
     def require_same_as(
         self, expected: Rows | Callable[[list[dict[str, Any]], dict[str, list[dict[str, Any]]]], Rows]
