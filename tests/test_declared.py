@@ -1164,6 +1164,12 @@ def test_names_that_are_no_columns_or_not_told_apart_are_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["chunk", "Chunk", "PART"])
+def test_a_column_with_the_name_of_a_folder_is_refused_however_it_is_written(name: str) -> None:
+    model = type("Named", (Daily,), {"__annotations__": {name: str}})
+    assert f"silver.daily: model: column {name} has the name of a folder" in said(replace(TARGET, model=model))
+
+
 def test_code_that_computes_none_of_the_tables_is_refused() -> None:
     product = ba.Product("mine", (INPUT, METERS), (TARGET,))
     (problem,) = problems_of([replace(product, code=("json",))])

@@ -59,6 +59,7 @@ from manifests.errors import (
 from manifests.lifecycle import RunState
 
 JANUARY, FEBRUARY = (date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), date(2024, 2, 29))
+BY_PLAIN_MONTH = replace(BY_MONTH, chunk_values=None)
 BY_BUCKET = replace(BY_MONTH, chunk_values=ByBucket("sale", 4))
 DIVIDED = {
     "month and value": BY_MONTH,
@@ -154,6 +155,47 @@ def test_a_row_whose_value_is_not_declared_fails_its_chunk_by_name(tmp_path: Pat
     with pytest.raises(Refused):
         publish(world.platform, "run")
     assert rows_of(world.platform) == []
+
+
+def without_days(target: TargetTable, *, clustered: bool = False) -> TargetTable:
+    """Return the target with sales of which those of a day, six of them, have none."""
+
+    def transform(inputs: Inputs, context: TransformContext) -> DataFrame:
+        rows, day = sales.sales(inputs, context), F.col(target.day_column)
+        return rows.withColumn(target.day_column, F.when(F.to_date(day) != F.lit("2024-01-02").cast("date"), day))
+
+    return replace(target, versions={"1": TransformVersion(transform, clustered=clustered)})
+
+
+def broken_by(world: World, run_id: str) -> dict[str, dict[str, int]]:
+    """Return how many rows break each rule, by the chunks of which any do; no other gate of the run has failed."""
+    failed = [one for one in world.platform.ledger.verdicts(run_id) if not one.passed]
+    assert all(one.chunk for one in failed), failed
+    return {one.chunk: {rule["rule"]: rule["count"] for rule in one.details["violations"]} for one in failed}
+
+
+@pytest.mark.parametrize("target", [BY_PLAIN_MONTH, *DIVIDED.values()], ids=["month", *DIVIDED])
+def test_rows_without_a_day_fail_the_first_chunk_of_their_part(tmp_path: Path, target: TargetTable) -> None:
+    last = date(2024, 1, 3) if target.chunking == "HOUR" else date(2024, 2, 29)
+    world = made(tmp_path, without_days(target), last=last)
+    run = world.ran(manifest("run", end=last))
+    broken, first = broken_by(world, "run"), "2024-01-01T00" if target.chunking == "HOUR" else "2024-01"
+    assert all(found.keys() == {f"{target.day_column}: not_nullable"} for found in broken.values())
+    assert sum(count for found in broken.values() for count in found.values()) == 6
+    assert {chunk.partition("~")[0] for chunk in broken} == {first}
+    assert run.state is RunState.FAILED
+    with pytest.raises(Refused):
+        publish(world.platform, "run")
+
+
+def test_rows_without_a_day_are_found_however_they_are_clustered_and_in_no_part_but_their_own(tmp_path: Path) -> None:
+    last = date(2024, 2, 29)
+    world = made(tmp_path / "clustered", without_days(BY_PLAIN_MONTH, clustered=True), last=last)
+    world.ran(manifest("run", end=last))
+    assert broken_by(world, "run")["2024-01"]["day: not_nullable"] == 6
+    world = made(tmp_path / "divided", without_days(BY_MONTH), last=last)
+    world.ran(manifest("run", end=last, target={"values": ["NY"]}, limits={"maxChunksPerJob": 1}))
+    assert broken_by(world, "run") == {"2024-01~NY": {"day: not_nullable": 2}}
 
 
 def test_values_are_published_one_after_the_other_each_undone_by_itself(tmp_path: Path) -> None:

@@ -399,6 +399,52 @@ def test_a_row_without_part_of_its_key_is_a_violation_in_a_chunk_of_several_file
     assert found(result)[f"{column}: not_nullable"] == 1
 
 
+class Regional(Published):
+    """A table with a key of which a part may be NULL."""
+
+    case_id: str
+    region: str = pandera.Field(nullable=True)
+    business_date: pl.Date
+
+
+@pytest.mark.parametrize(
+    ("files", "broken"),
+    [
+        ([[("A", "N"), ("B", None)], [("B", "N"), ("C", None)]], {}),
+        ([[("A", "N"), ("B", "N")], [("B", None), ("C", None)]], {FILES_RULE: 1}),
+    ],
+)
+def test_files_of_a_key_that_may_be_null_are_held_against_each_other(
+    tmp_path: Path, files: list[list[tuple[str, str | None]]], broken: dict[str, int]
+) -> None:
+    spec = GateSpec(import_path_of(Regional), ("case_id", "region"), SPEC.day_column, LINEAGE, None)
+    frames = [
+        pl.DataFrame([{**sla_row(0), "case_id": case, "region": region} for case, region in rows]).select(
+            pl.col(name).cast(kind) for name, kind in dtypes(Regional).items()
+        )
+        for rows in files
+    ]
+    result = gate_chunk(spec, task(tmp_path, *frames))
+    assert {one.rule: one.count for one in result.violations} == broken
+
+
+class Undated(Published):
+    """A table whose day may be NULL, as its model has it."""
+
+    case_id: str
+    business_date: pl.Date = pandera.Field(nullable=True)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_row_without_a_day_is_a_violation_whatever_the_model_says_of_nulls(tmp_path: Path, together: int) -> None:
+    spec = GateSpec(import_path_of(Undated), ("case_id",), SPEC.day_column, LINEAGE, None)
+    rows = pl.DataFrame(good_rows(3)).select(pl.col(name).cast(kind) for name, kind in dtypes(Undated).items())
+    undated = rows.with_columns(business_date=pl.when(pl.col("case_id") != rows["case_id"][1]).then("business_date"))
+    one, *others = gate_chunks(spec, tasks(tmp_path, [undated, rows, rows][:together]))
+    assert found(one) == {"business_date: not_nullable": 1}
+    assert all(other.passed for other in others)
+
+
 def test_a_missing_file_is_a_violation(tmp_path: Path) -> None:
     one = task(tmp_path, frame(good_rows(3)))
     Path(one.paths[0]).unlink()

@@ -18,13 +18,18 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, MonthTransform
 from pyiceberg.types import (
+    BinaryType,
     DateType,
     DecimalType,
     FloatType,
+    ListType,
     LongType,
     NestedField,
     StringType,
+    TimestampType,
     TimestamptzType,
+    TimeType,
+    UUIDType,
 )
 
 import backfill_assets as ba
@@ -113,7 +118,7 @@ READINGS = Schema(
     NestedField(6, "run_id", StringType()),
     NestedField(1, "meter_id", StringType(), required=True, doc="The meter."),
     NestedField(2, "read_at", TimestamptzType()),
-    NestedField(3, "level", FloatType()),
+    NestedField(3, "level", UUIDType()),
     NestedField(4, "kwh", DecimalType(12, 3)),
     NestedField(5, "changed_at", TimestamptzType()),
 )
@@ -284,7 +289,7 @@ def test_a_table_of_the_catalog_is_counted_by_what_it_is_about_and_its_odd_colum
     table.append(arrow.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     said = asked("metering", "--source", "lake.readings")
     assert said["review"] == [
-        "column level: left out, because nothing declares float",
+        "column level: left out, because this command writes no uuid",
         "column run_id: left out, because rows that are published have one of their own",
         "source_time_column: read_at, and not changed_at",
         "key: rows are counted by meter_id and day, because meter_id ends with id",
@@ -316,7 +321,7 @@ STAYS = Schema(
     NestedField(2, "patient_id", StringType()),
     NestedField(3, "began_at", TimestamptzType()),
     NestedField(4, "ended_on", DateType()),
-    NestedField(5, "score", FloatType()),
+    NestedField(5, "score", UUIDType()),
     identifier_field_ids=[1],
 )
 
@@ -338,13 +343,44 @@ def test_a_target_is_like_a_table_as_far_as_its_source_has_the_columns(
         ba.Chunking.DAY,
     )
     assert said["review"] == [
-        "column score: left out, because nothing declares float",
+        "column score: left out, because this command writes no uuid",
         "partitions: bucket[16] of patient_id is left out of the new table; a table that exists keeps its own",
         "source: bronze.wards_rows is new, and has the columns of gold.stays; load it, or name --source",
         f"name: gold.wards_stays and not gold.stays, {LACKS}",
         "publishRange of the manifest: bronze.wards_rows has no rows yet; write the first and the last day",
     ]
     assert {"test_rows_pass_the_rules_of_the_model"} <= written_tests(here / "wards-product").keys()
+
+
+def test_a_source_and_a_target_whose_names_differ_before_the_point_have_a_class_each(
+    platform: Platform, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = NestedField(1, "visit_id", StringType()), NestedField(2, "at", TimestamptzType())
+    published = (NestedField(10 + at, one, StringType()) for at, one in enumerate(LINEAGE_COLUMNS))
+    make_table(platform, "bronze.visits", Schema(*columns))
+    make_table(platform, "silver.visits", Schema(*columns, *published))
+    asked("clinic", "--source", "bronze.visits", "--from-table", "silver.visits")
+    module = declared(here / "clinic-product", monkeypatch)
+    assert problems_of([module.PRODUCT]) == []
+    assert (module.TARGET.model.__name__, module.SOURCE.model.__name__) == ("VisitsRow", "Visits")
+    assert list(module.SOURCE.model.to_schema().columns) == ["visit_id", "at"]
+
+
+def test_every_type_that_has_a_word_in_polars_is_declared(
+    platform: Platform, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = (TimestamptzType(), FloatType(), TimestampType(), TimeType(), BinaryType(), DecimalType(9, 2))
+    plain = [NestedField(at, f"c{at}", kind) for at, kind in enumerate(kinds, 1)]
+    lists = [NestedField(10 + at, f"c{10 + at}", ListType(100 + at, one.field_type)) for at, one in enumerate(plain, 1)]
+    make_table(platform, "silver.odd", Schema(*plain, *lists))
+    said = asked("odds", "--from-table", "silver.odd")
+    assert not [one for one in said["review"] if one.startswith("column ")]
+    module = declared(here / "odds-product", monkeypatch)
+    assert problems_of([module.PRODUCT]) == []
+    found = [str(field.field_type) for field in iceberg_schema(module.SOURCE.model).fields]
+    assert found == [str(field.field_type) for field in (*plain, *lists)]
+    for test in written_tests(here / "odds-product").values():
+        test()
 
 
 def test_columns_that_a_source_lacks_are_left_out_and_a_guessed_key_is_marked(
@@ -360,7 +396,7 @@ def test_columns_that_a_source_lacks_are_left_out_and_a_guessed_key_is_marked(
     make_table(platform, "silver.hourly", like, (2, MonthTransform(), "read_at_month"))
     said = asked("hourly", "--source", "lake.readings", "--from-table", "silver.hourly")
     assert said["review"] == [
-        "column level: left out, because nothing declares float",
+        "column level: left out, because this command writes no uuid",
         "column run_id: left out, because rows that are published have one of their own",
         "source_time_column: read_at, and not changed_at",
         f"column kwh: left out, because lake.readings has it as {OTHER}; compute it, and declare it as {ONE}",

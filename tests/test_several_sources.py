@@ -381,6 +381,28 @@ def test_late_rows_are_reported_or_refused_as_declared(tmp_path: Path) -> None:
     assert examine(platform) == []
 
 
+def test_the_first_rows_of_a_source_that_had_none_are_late(tmp_path: Path) -> None:
+    of_orders, of_rates = TARGET.sources
+
+    def served(late: ba.OnLate) -> Platform:
+        empty = replace(of_orders, may_be_empty=True, timeliness=ba.Timeliness(late=late))
+        return payments.opened(tmp_path / "home", replace(TARGET, sources=(empty, of_rates)), spark=SPARK)
+
+    platform = served(ba.OnLate.REPORT)
+    payments.fill(platform)
+    world = World(platform, tmp_path / "home")
+    world.published(payments.manifest("history"))
+    assert examine(platform) == []
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    assert ("late-rows", REVENUE) in {(one.kind, one.where) for one in examine(platform)}
+    found = late_by_source(platform, platform.products.target(REVENUE), {ba.OnLate.REPORT})
+    assert found == {ORDERS: ["2024-01", "2024-02", "2024-03"]}
+    with pytest.raises(PlanRefused, match=r"rows came into silver\.orders after 2024-01 to 2024-03 was accepted"):
+        preview(served(ba.OnLate.REFUSE), payments.manifest("again"))
+    world.published(payments.manifest("restated"))
+    assert examine(platform) == []
+
+
 class VersionedRate(payments.Rate):
     """A rate, of which a column says how it is meant: it came with the second version, and the first had none."""
 

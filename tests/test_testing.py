@@ -24,7 +24,10 @@ from backfill_assets.products.enforcement import CASE_SLA_DAILY, loading
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import compute_batch
 from backfill_assets.testing import RUN_CLOCK, Trial, TrialError, transformed
+from backfill_assets.testing.given_rows import frame_of
 from backfill_assets.testing.sessions import new_folder
+from benchmarks.customers import BY_JURISDICTION
+from benchmarks.customers import INPUT as CUSTOMERS_INPUT
 from manifests.errors import DeclarationRefused, InputRefused, ManifestRefused, PlanRefused, TransformRefused
 from resources.lakehouse.facade import local_path
 
@@ -349,6 +352,7 @@ def test_settings_that_a_transform_has_put_back_are_none_that_it_changes(sound: 
         ({"rows": 3}, "the rows of bronze.readings are a int"),
         ({"publish_range": "2024-01"}, "publish_range is '2024-01'"),
         ({"publish_range": ("2024-01-01",)}, "publish_range is "),
+        ({"publish_range": None}, "publish_range is None"),
         ({"run_clock": "2024-01-01"}, "run_clock is '2024-01-01'"),
         ({"run_clock": datetime(2024, 1, 1)}, "run_clock is a datetime"),  # noqa: DTZ001
         ({"references": [3]}, "references is "),
@@ -455,6 +459,55 @@ def test_rows_are_held_against_the_model_as_a_gate_does(sound: Trial) -> None:
     assert violation.sample[0]["day"] == "2024-02-03"
     twice = trial(lambda inputs, context: daily(inputs, context).unionByName(daily(inputs, context)))
     assert [[one.rule for one in found] for found in twice.violations().values()] == [["unique key"]] * 2
+
+
+def test_a_row_without_a_day_breaks_a_rule_and_is_held_against_what_is_expected() -> None:
+    undated = trial(lambda *given: daily(*given).withColumn("day", F.expr("nullif(day, DATE '2024-02-03')")))
+    assert {chunk: [(one.rule, one.count) for one in found] for chunk, found in undated.violations().items()} == {
+        "2024-01": [("day: not_nullable", 2)]
+    }
+    with pytest.raises(TrialError) as told:
+        undated.require_same_as(by_hand)
+    assert "meter=m1, day=None: the row is there once, expected never" in str(told.value)
+    undated.require_pure()
+    undated.require_no_look_ahead()
+
+
+def test_a_table_without_time_is_tried_without_days() -> None:
+    def customer(number: int) -> dict[str, Any]:
+        since = date(2024, 1, 1) if number % 2 else None
+        return {"customer": number, "jurisdiction": "CA" if number % 3 else "NY", "since": since, "credit": number}
+
+    target = replace(BY_JURISDICTION, source_time_column="since")
+    for one in (target, BY_JURISDICTION):
+        found = Trial(one, "2", [customer(number) for number in range(9)], inputs=(CUSTOMERS_INPUT,))
+        found.require_same_as(lambda rows, _: [row | {"credit": row["credit"] + 1} for row in rows])
+        assert found.violations() == {}
+        found.require_pure()
+        with pytest.raises(InputRefused, match="no source row that the transform is given lies after"):
+            found.require_no_look_ahead()
+    with pytest.raises(PlanRefused, match="has no time"):
+        replace(found, publish_range=TWO_MONTHS).rows()
+
+
+def test_a_time_of_day_without_a_zone_is_given_as_one() -> None:
+    class Local(pa.DataFrameModel):
+        at: ba.LocalTimestamp
+
+    noon = datetime(2024, 1, 1, 12)  # noqa: DTZ001 - the type is of such times
+    for rows in ([{"at": noon}], pl.DataFrame({"at": [noon]})):
+        assert frame_of("bronze.local", Local, rows)["at"].to_list() == [noon]
+    for rows in ([{"at": noon.replace(tzinfo=UTC)}], pl.DataFrame({"at": [noon.replace(tzinfo=UTC)]})):
+        with pytest.raises(InputRefused, match=r"at of bronze\.local is not Datetime"):
+            frame_of("bronze.local", Local, rows)
+
+
+def test_a_row_of_a_value_that_is_not_declared_breaks_a_rule() -> None:
+    known, row = ba.ByValue("meter", ("m1", "m2")), {**ROWS[0], "meter": "m3"}
+    undeclared = trial(rows=[*ROWS, row], chunk_values=known)
+    assert {chunk: [one.rule for one in found] for chunk, found in undeclared.violations().items()} == {
+        "2024-01~m1": ["meter: in its chunk, m1"]
+    }
 
 
 def test_a_transform_that_says_it_is_clustered_and_is_not_breaks_a_rule() -> None:

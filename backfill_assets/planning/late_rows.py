@@ -57,8 +57,8 @@ def late_chunks(
 ) -> dict[str, list[SourceFile]]:
     """Return the accepted chunks (of a range, if given) with days of which files came into a source since they were made.
 
-    Each with those files. A file that somebody has written anew is one that came, and what is read of an expired snapshot is not
-    known: such a chunk is not among them.
+    Each with those files: all of them where the source had none. A file that somebody has written anew is one that came, and what is
+    read of an expired snapshot is not known: such a chunk is not among them.
     """
     holders = {
         key: run_id
@@ -67,7 +67,7 @@ def late_chunks(
     }
 
     @cache
-    def added(since: int) -> tuple[SourceFile, ...]:
+    def added(since: int | None) -> tuple[SourceFile, ...]:
         return tuple(platform.lakehouse.files_added(table, target.every_source[table], since, snapshot_id))
 
     found = {}
@@ -76,8 +76,9 @@ def late_chunks(
         plans = platform.ledger.plans(platform.ledger.with_plan(record))
         for key in sorted(one for one, by in holders.items() if by == run_id):
             plan = plans.get(key, record.plan)
-            since = dict(plan.source_pins).get(table)
-            if since is None or since == snapshot_id:
+            pins = {one.table: one.snapshot_id for one in plan.sources} | {plan.source: plan.source_snapshot_id}
+            since = pins.get(table)  # None of a source that had no snapshot yet
+            if table not in pins or since == snapshot_id:
                 continue
             first, last = days_of_chunk(target, plan, table, key)
             if files := [one for one in added(since) if one.first_day <= last and one.last_day >= first]:

@@ -3,14 +3,15 @@
 Put here how Spark is told where a row belongs, and how it is read back from a path. What a partition spec says is
 `resources.lakehouse.partitions`'; which rows there are, `rows`'.
 
-A row whose value no chunk of its time has (it is not declared, or NULL) is put into the first of them: the gate of that chunk reads
-it and refuses it by name. Dropped, nobody would ever hear of it.
+A row whose value no chunk of its time has (it is not declared, or NULL) is put into the first of them, and a row without a day into
+the first chunk of the batch, or of its part: the gate of that chunk reads it and refuses it by name. Dropped, nobody would ever hear
+of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -114,27 +115,46 @@ def in_chunks(rows: DataFrame, target: TargetTable, chunks: Sequence[Placed]) ->
             spans[-1] = spans[-1][0], last
         else:
             spans.append((first, last))
-    folders = [_folder_in(target, parts, spans) for parts, spans in groups.items()]
+    day = F.col(target.day_column) if target.day_column else F.lit(None)
+    part = None if target.chunk_values is None else part_name(target, F.col(target.chunk_values.column))
+    folders = [_folder_in(target, day, part, *group) for group in groups.items()]
+    if target.day_column:
+        folders += (F.when(day.isNull(), folder) for folder in _without_day(target, part, chunks))
     return rows.withColumn(CHUNK_FOLDER, F.coalesce(*folders)).where(F.col(CHUNK_FOLDER).isNotNull())
 
 
 _TICK = timedelta(microseconds=1)
 
 
-def _folder_in(target: TargetTable, parts: Sequence[str], spans: Sequence[tuple[datetime, datetime]]) -> Column:
+def _without_day(target: TargetTable, part: Column | None, chunks: Sequence[Placed]) -> Iterator[Column]:
+    """Yield the folders of rows without a day: those of the first chunk of each part."""
+    times: dict[datetime, list[str]] = {}
+    for name, chunk in {chunk.part: chunk for chunk in sorted(chunks, key=first_instant, reverse=True)}.items():
+        times.setdefault(first_instant(chunk), []).append(name)
+    for first, parts in times.items():
+        day = at(first if target.has_instants else first.date())
+        yield _folder_in(target, day, part, parts, [(first, first)])
+
+
+def _folder_in(
+    target: TargetTable,
+    day: Column,
+    part: Column | None,
+    parts: Sequence[str],
+    spans: Sequence[tuple[datetime, datetime]],
+) -> Column:
     """Return the folder of rows of some times, which have these parts; NULL of a row of other times, or of another part."""
     inside = F.lit(target.chunking is Chunking.WHOLE)
     for first, last in spans if target.day_column else ():
         ends = (first, last) if target.has_instants else (first.date(), last.date())
-        inside = inside | F.col(target.day_column).between(*map(at, ends))
+        inside = inside | day.between(*map(at, ends))
     if target.chunking is Chunking.WHOLE:
         folder = F.lit(EVER[0].isoformat())
     elif target.chunking is Chunking.HOUR:
-        folder = F.date_format(target.day_column, "yyyy-MM-dd'T'HH")
+        folder = F.date_format(day, "yyyy-MM-dd'T'HH")
     else:
-        folder = F.date_format(first_day_of_chunk(F.col(target.day_column), target.chunking), "yyyy-MM-dd")
-    if target.chunk_values is not None:
-        part = part_name(target, F.col(target.chunk_values.column))
+        folder = F.date_format(first_day_of_chunk(day, target.chunking), "yyyy-MM-dd")
+    if part is not None:
         of_none = part.isNull() | ~part.isin(*target.parts)
         own = F.when(of_none, F.lit(parts[0])).when(part.isin(*parts), part)
         folder = F.concat(folder, F.lit(PART), own)
@@ -213,13 +233,17 @@ def parts_of(table: Table, target: TargetTable) -> Parts:
     return Parts(by, spec_folder(table), table.schema())
 
 
-def in_folders(rows: DataFrame, target: TargetTable, chunking: Chunking, parts: Parts) -> DataFrame:
+def in_folders(
+    rows: DataFrame, target: TargetTable, chunking: Chunking, chunks: Sequence[Placed], parts: Parts
+) -> DataFrame:
     """Return rows with the names of their folders, that of the chunk as `in_chunks` has it; sorted where a chunk has several.
 
     Spark writes a row where its folders say, in the order in which it comes.
     """
     if has_plain_chunks(target):
-        rows = rows.withColumn(CHUNK_FOLDER, first_day_of_chunk(F.col(target.day_column), chunking))
+        first = at(min(chunk.start for chunk in chunks))
+        day = F.coalesce(first_day_of_chunk(F.col(target.day_column), chunking), first)
+        rows = rows.withColumn(CHUNK_FOLDER, day)
     if not parts:
         return rows
     label = F.concat(F.lit(parts.folder.removeprefix(f"{SPEC_IN_PATH}=")), F.lower(F.hex(_number(parts))))

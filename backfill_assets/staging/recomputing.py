@@ -87,6 +87,9 @@ def differing_rows(
         with elsewhere():
             computed = computed_rows(target, plan, [chunk], inputs, context, schema)
         before = read(spark, PinnedRead(target.name, None, schema, tuple(file.path for file in staged.files)))
+        # a row without a day lies in the first chunk of its batch, whichever that is: the gate of that chunk tells
+        if target.day_column:
+            computed, before = (side.where(F.col(target.day_column).isNotNull()) for side in (computed, before))
         sides = [
             part.rows(side, target.entity).select(
                 *(without_maps(F.col(name), side.schema[name].dataType).alias(name) for name in names),

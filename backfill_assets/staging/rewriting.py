@@ -48,7 +48,7 @@ def rewritten_rows(
     on_read("range", pinned)
     rows = only_chunks(read(run.spark, pinned), target, chunks)
     keep = () if has_plain_chunks(target) else (CHUNK_FOLDER,)
-    rows = in_folders(with_declared_columns(rows, schema, {}, keep), target, plan.chunking, parts)
+    rows = in_folders(with_declared_columns(rows, schema, {}, keep), target, plan.chunking, chunks, parts)
     sizes = run.spark.createDataFrame(
         [(folder_of(chunk), compaction.of(chunk.key).rows_per_file) for chunk in chunks],
         f"_folder string, {_ROWS} long",

@@ -199,7 +199,7 @@ def computed_rows(
             rows = _clustered(rows, target, context)
         constants = lineage(plan, target.model)
         keep = () if has_plain_chunks(target) else (CHUNK_FOLDER,)
-        return in_folders(with_declared_columns(rows, schema, constants, keep), target, plan.chunking, parts)
+        return in_folders(with_declared_columns(rows, schema, constants, keep), target, plan.chunking, chunks, parts)
 
 
 def _with_every_view(target: TargetTable, version: TransformVersion, inputs: Inputs) -> Inputs:
@@ -429,7 +429,7 @@ def _column_problems(target: TargetTable, plan: Plan, rows: DataFrame) -> list[P
 
 
 def only_chunks(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedChunk]) -> DataFrame:
-    """Drop rows of other chunks: whatever a transform returns, only the batch's chunks are written."""
+    """Drop rows of other chunks: whatever a transform returns, only the batch's chunks are written, and rows without a day."""
     if not has_plain_chunks(target):
         return in_chunks(rows, target, chunks)
     day = F.to_date(target.day_column) if target.has_instants else F.col(target.day_column)
@@ -439,7 +439,7 @@ def only_chunks(rows: DataFrame, target: TargetTable, chunks: Sequence[PlannedCh
             ranges[-1] = (ranges[-1][0], chunk.end)
         else:
             ranges.append((chunk.start, chunk.end))
-    condition = F.lit(False)
+    condition = day.isNull()
     for start, end in ranges:
         condition = condition | day.between(at(start), at(end))
     return rows.where(condition)
@@ -456,7 +456,8 @@ def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) 
         slots[number - first] = str(slot)
     # one text, of which Spark makes the array while it plans: a literal for each chunk would take it longer than the rows
     every = F.split(F.lit(",".join(slots)), ",").cast("array<int>")
-    place = F.get(every, number_of_chunk(F.col(target.day_column), target.chunking) - F.lit(first))
+    number = F.coalesce(number_of_chunk(F.col(target.day_column), target.chunking), F.lit(first))
+    place = F.get(every, number - F.lit(first))
     return rows.repartitionById(context.slots[-1] + 1, place).sortWithinPartitions(*target.key)
 
 

@@ -110,12 +110,16 @@ class Computing:
         return finished(ThisProcess(), self.target, self.plan, iceberg_schema(self.target.model), files)
 
     def rows_of(self, chunks: Sequence[PlannedChunk], **otherwise: Any) -> dict[str, pl.DataFrame]:
-        """Compute chunks in one Spark job, otherwise as `frame` has it; return the rows of each."""
+        """Compute chunks in one Spark job, otherwise as `frame` has it; return the rows of each that have a day."""
         staged = self.staged(chunks, **otherwise)
-        found = {chunk.key: self.read_back(staged[chunk.key]) for chunk in chunks}
+        found = {chunk.key: self.with_days(self.read_back(staged[chunk.key])) for chunk in chunks}
         for file in (file for files in staged.values() for file in files):
             Path(file.path).unlink()
         return found
+
+    def with_days(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Leave out rows without a day: they lie in the first chunk of a batch, whichever that is."""
+        return rows.drop_nulls(self.target.day_column) if self.target.day_column else rows
 
     def read_back(self, files: Sequence[StagedFile]) -> pl.DataFrame:
         """Return the rows of a chunk's files."""

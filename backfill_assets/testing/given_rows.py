@@ -77,7 +77,8 @@ def _require_known(name: str, kinds: Mapping[str, Any], found: set[str], *, comp
 
 
 def _column(name: str, column: str, kind: pl.DataType, values: list[Any]) -> pl.Series:
-    if isinstance(kind, pl.Datetime) and any(isinstance(one, datetime) and one.tzinfo is None for one in values):
+    is_instant = isinstance(kind, pl.Datetime) and kind.time_zone is not None
+    if is_instant and any(isinstance(one, datetime) and one.tzinfo is None for one in values):
         raise _not_of_type(name, column, kind, "a datetime without a time zone is no instant")
     try:
         made = pl.Series(column, values, kind, strict=True)
@@ -107,7 +108,7 @@ def _cast(name: str, values: pl.Series, kind: pl.DataType) -> pl.Series:
         or (
             isinstance(values.dtype, pl.Datetime)
             and isinstance(kind, pl.Datetime)
-            and values.dtype.time_zone is not None
+            and (values.dtype.time_zone is None) == (kind.time_zone is None)
         )
         or (isinstance(values.dtype, pl.Decimal) and isinstance(kind, pl.Decimal))
     )

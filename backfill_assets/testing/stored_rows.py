@@ -16,6 +16,7 @@ from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import dtypes, iceberg_schema
 from backfill_assets.testing.sessions import new_folder
 from backfill_assets.worker.columns import table_of
+from manifests.chunks import EVER
 from manifests.facts import SourceFile, SourceState
 from resources.lakehouse.facade import PinnedRead
 
@@ -36,7 +37,7 @@ class StoredRows:
             missing = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in part.columns]
             path = new_folder().with_suffix(".parquet")
             pq.write_table(table_of(part.with_columns(missing), self._schema), path)
-            first, last = (None, None) if time_column is None else _bounds(part[time_column])
+            first, last = (None, None) if time_column is None else _bounds(part, time_column)
             self._files.append((str(path), part.height, path.stat().st_size, first, last))
 
     def state(self, at: datetime) -> SourceState:
@@ -72,8 +73,11 @@ class StoredRows:
         return PinnedRead(self._name, SNAPSHOT, self._schema, paths)
 
 
-def _bounds(instants: pl.Series) -> tuple[datetime | None, datetime | None]:
-    first, last = instants.min(), instants.max()
+def _bounds(part: pl.DataFrame, time_column: str) -> tuple[datetime | None, datetime | None]:
+    """Return from when to when rows are; from ever for ever where they are read whole, by no column."""
+    if not time_column:
+        return _instant(EVER[0]), _instant(EVER[1])
+    first, last = part[time_column].min(), part[time_column].max()
     return (_instant(first), _instant(last)) if isinstance(first, date) and isinstance(last, date) else (None, None)
 
 

@@ -13,6 +13,7 @@ from contextlib import redirect_stdout
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import polars as pl
@@ -36,6 +37,7 @@ from backfill_assets.testing.stored_rows import SNAPSHOT, StoredRows
 from backfill_assets.worker.chunk_gate import digest_of, gate_chunks
 from backfill_assets.worker.gate_tasks import GateTask, spec_of
 from backfill_assets.worker.violations import Violation, require_read
+from manifests.chunks import Chunking
 from manifests.code_identity import CodeIdentity
 from manifests.errors import DeclarationRefused, InputRefused, Problem
 from manifests.facts import ReferenceState
@@ -63,7 +65,7 @@ def transformed(
     version: str,
     source_rows: Rows,
     *,
-    publish_range: tuple[date | str, date | str],
+    publish_range: tuple[date | str, date | str] | None = None,
     references: Mapping[str, Rows] | None = None,
     sources: Mapping[str, Rows] | None = None,
     inputs: Sequence[InputTable | TargetTable] = (),
@@ -90,7 +92,7 @@ class Trial:
         target: the declared target.
         version: which of its versions.
         source_rows: rows of its source, whatever their day: what is read of them follows from the publish range.
-        publish_range: first and last day that are computed, both inclusive; whole chunks.
+        publish_range: first and last day that are computed, both inclusive; whole chunks. None of a target without time.
         references: rows of each reference table, by name.
         sources: rows of each source beside the first, by name; without the lineage columns of one that is a target.
         inputs: the declared sources and references; those of the registered products where none are given.
@@ -101,7 +103,7 @@ class Trial:
     version: str
     source_rows: Rows
     _: KW_ONLY
-    publish_range: tuple[date | str, date | str]
+    publish_range: tuple[date | str, date | str] | None = None
     references: Mapping[str, Rows] = field(default_factory=dict)
     sources: Mapping[str, Rows] = field(default_factory=dict)
     inputs: Sequence[InputTable | TargetTable] = ()
@@ -120,7 +122,8 @@ class Trial:
             problems.append(
                 Problem(f"target is {in_words(self.target)}", "it is the TargetTable that is tested", "name it")
             )
-        if not (isinstance(days, (tuple, list)) and [isinstance(day, (date, str)) for day in days] == [True, True]):
+        are_days = isinstance(days, (tuple, list)) and [isinstance(day, (date, str)) for day in days] == [True, True]
+        if not are_days and not (days is None and getattr(self.target, "chunking", None) is Chunking.WHOLE):
             rule = "publish_range is a tuple of the first and the last day, both inclusive"
             problems.append(
                 Problem(f"publish_range is {in_words(days)}", rule, 'for example ("2024-01-01", "2024-02-29")')
@@ -145,7 +148,7 @@ class Trial:
         Raises:
             Refused: as a run would be: by declaration, plan, or what the transform returns.
         """
-        return pl.concat(self._together.values()).sort(self.target.key)
+        return pl.concat(map(self._computing.read_back, self._files.values())).sort(self.target.key)
 
     def violations(self) -> dict[str, list[Violation]]:
         """Return, of each chunk that would not pass its gate, the rules of the target's model that its rows break."""
@@ -160,12 +163,15 @@ class Trial:
                 sum(file.rows for file in files[chunk.key]),
                 str(new_folder().with_suffix(".parquet")),
                 digest_of(self.target, self.plan.transform_version),
+                chunk.hour,
+                chunk.part,
             )
             for chunk in self.plan.chunks
         ]
         results = list(gate_chunks(spec_of(self.target, lineage(self.plan, self.target.model)), tasks))
         require_read(one for result in results for one in result.violations)
-        return {result.chunk: result.violations for result in sorted(results, key=_chunk) if result.violations}
+        broken = (result for result in sorted(results, key=attrgetter("chunk")) if result.violations)
+        return {result.chunk: result.violations for result in broken}
 
     def require_same_as(
         self, expected: Rows | Callable[[list[dict[str, Any]], dict[str, list[dict[str, Any]]]], Rows]
@@ -184,9 +190,10 @@ class Trial:
             references = {name: frame.to_dicts() for name, frame in self._reference_frames.items()}
             expected = expected(self._source.to_dicts(), references)
         wanted = frame_of(self.target.name, self.target.model, expected, complete=True)
-        first, last = self.plan.publish_range.start, self.plan.publish_range.end
-        day = pl.col(self.target.day_column)
-        wanted = wanted.filter((day.dt.date() if self.target.has_instants else day).is_between(first, last))
+        if self.target.day_column:
+            day, days = pl.col(self.target.day_column), self.plan.publish_range
+            of_days = (day.dt.date() if self.target.has_instants else day).is_between(days.start, days.end)
+            wanted = wanted.filter(day.is_null() | of_days)
         if found := self._differences(wanted, rows, "expected"):
             raise TrialError(f"{self._named} does not compute what is expected: {rows_in(found)}", found)
 
@@ -244,7 +251,7 @@ class Trial:
             TrialError: naming the chunk, and the first key and column that differ.
         """
         looked, chunks = False, self.plan.chunks
-        for chunk in chunks[:-1]:
+        for chunk in chunks[:-1] if self.target.day_column else ():
             end = read_window(self.plan, [chunk])[1]
             ends = {one.table: one.window(chunk.start, chunk.end)[1] for one in self.plan.sources}
             lasts = {one.table: one.window(chunks[0].start, chunks[-1].end)[1] for one in self.plan.sources}
@@ -296,7 +303,7 @@ class Trial:
         models = {name: table.model for name, table in tables.items()} | dict(self.target.models)
         if problems := [*rule_problems(models), *answer_problems(self.target)]:
             raise DeclarationRefused(problems)
-        first, last = self.publish_range
+        days = self.publish_range and dict(zip(("start", "end"), map(str, self.publish_range), strict=True))
         manifest = manifest_from(
             {
                 "runId": "trial",
@@ -305,7 +312,7 @@ class Trial:
                 "reason": "the transform is tested alone",
                 "source": {"table": self.target.source},
                 "transform": {"name": self.target.transform, "version": self.version},
-                "target": {"table": self.target.name, "publishRange": {"start": str(first), "end": str(last)}},
+                "target": {"table": self.target.name} | ({"publishRange": days} if days else {}),
             }
         )
         references = {name: frame.to_dicts() for name, frame in self._reference_frames.items()}
@@ -368,7 +375,7 @@ class Trial:
         return months.sort("_month", maintain_order=True).partition_by("_month", include_key=False, maintain_order=True)
 
     def _stored(self, parts: Sequence[pl.DataFrame]) -> StoredRows:
-        return StoredRows(self._tables[self.target.source], parts, self.target.source_time_column)
+        return StoredRows(self._tables[self.target.source], parts, self.target.window_column)
 
     @cached_property
     def _as_given(self) -> StoredRows:
@@ -391,7 +398,9 @@ class Trial:
 
     @cached_property
     def _together(self) -> dict[str, pl.DataFrame]:
-        return {key: self._computing.read_back(files) for key, files in self._files.items()}
+        """The rows of every chunk that have a day."""
+        computing = self._computing
+        return {key: computing.with_days(computing.read_back(files)) for key, files in self._files.items()}
 
     # --- what differs, and why ----------------------------------------------------------------------------------------
 
@@ -489,7 +498,3 @@ def _later(rows: pl.DataFrame, column: str, end: date, last: date) -> pl.DataFra
 
 def _before(rows: pl.DataFrame, column: str, end: date) -> pl.DataFrame:
     return rows.filter(pl.col(column).is_null() | (pl.col(column) < end))
-
-
-def _chunk(result: Any) -> str:
-    return str(result.chunk)

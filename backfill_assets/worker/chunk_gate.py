@@ -37,7 +37,7 @@ from backfill_assets.worker.columns import UNREADABLE, scan_file
 from backfill_assets.worker.digest import RowDigest
 from backfill_assets.worker.digest_types import dtype_of
 from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask
-from backfill_assets.worker.key_order import by_key, in_key_order, one_order
+from backfill_assets.worker.key_order import by_key, in_key_order, one_order, rank
 from backfill_assets.worker.partitions import outside, several_partitions
 from backfill_assets.worker.references import imported_by_path
 from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
@@ -233,7 +233,7 @@ class _Judge:
         if not frame.height:
             return
         first = frame.select(self._spec.key).row(0)
-        if self._last_key is not None and first <= self._last_key:
+        if self._last_key is not None and rank(first) <= rank(self._last_key):
             add_violation(self.violations, FILES_RULE, 1, [dict(zip(self._spec.key, first, strict=True))])
         self._last_key = frame.select(self._spec.key).row(-1)
 

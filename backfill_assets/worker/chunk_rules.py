@@ -70,10 +70,12 @@ def _base_schema(model: str) -> pa.DataFrameSchema:
 
 
 def lies_in(days: pl.Series, start: date, end: date, hour: int | None = None) -> bool:
-    """Whether there are days, and all of them are in a chunk; what is no date is left to pandera. With `hour` in that hour."""
+    """Whether there are days, in each row, and all of them are in a chunk; what is no date is left to pandera. With `hour` in that hour."""
+    if days.null_count():
+        return False
     if hour is not None:
         low, high = _instants(start, end, hour)
-        return days.dtype == _INSTANT and days.null_count() < days.len() and bool(days.is_between(low, high).all())
+        return days.dtype == _INSTANT and bool(days.len()) and bool(days.is_between(low, high).all())
     if days.dtype == _INSTANT:
         days = days.dt.date()
     first, last = (days.min(), days.max()) if days.dtype == pl.Date else (None, None)
@@ -120,12 +122,14 @@ def schema_for(
         if in_chunk:
             others[spec.day_column] += in_chunk
         schema.columns = {
-            name: _column(schema.columns[name], checks, nullable=True) for name, checks in others.items() if checks
+            name: _column(schema.columns[name], checks, nullable=not in_chunk or name != spec.day_column)
+            for name, checks in others.items()
+            if checks
         }
         return schema if schema.columns or schema.checks or schema.unique else None
     if in_chunk:
         day = schema.columns[spec.day_column]
-        schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=day.nullable)
+        schema.columns[spec.day_column] = _column(day, [*day.checks, *in_chunk], nullable=False)
     return schema
 
 

@@ -108,20 +108,20 @@ def first_day_added(table: Table, time_column: str, since: int, until: int) -> d
     return min((one.first_day for one in files_added(table, time_column, since, until)), default=None)
 
 
-def files_added(table: Table, time_column: str, since: int, until: int) -> list[SourceFile]:
+def files_added(table: Table, time_column: str, since: int | None, until: int) -> list[SourceFile]:
     """Return the files that a source has at one snapshot and had not, or not with the same rows, at another.
 
-    None where the earlier snapshot has expired.
+    All of them where there was no other yet (`since` is None); none where the earlier snapshot has expired.
     """
-    earlier = table.snapshot_by_id(since)
-    if earlier is None:
+    earlier = None if since is None else table.snapshot_by_id(since)
+    if earlier is None and since is not None:
         return []
 
     def with_deletes(snapshot: Snapshot) -> dict[tuple[str, ...], DataFile]:
         found = files_and_deletes(table, snapshot, AlwaysTrue())
         return {(file.file_path, *(one.file_path for one in deletes)): file for file, deletes in found}
 
-    known = with_deletes(earlier).keys()
+    known = {} if earlier is None else with_deletes(earlier)
     parted = _parted(table, {path for key in known for path in key}, until)
     new = [
         file

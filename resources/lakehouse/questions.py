@@ -173,8 +173,8 @@ class Questions(Tables):
         """
         return lookups.first_day_added(self.table(name), time_column, since, until)
 
-    def files_added(self, name: str, time_column: str, since: int, until: int) -> list[SourceFile]:
-        """Return the files that a source has at one snapshot and had not at an earlier one; none where that has expired."""
+    def files_added(self, name: str, time_column: str, since: int | None, until: int) -> list[SourceFile]:
+        """Return the files that a source has at one snapshot and had not at an earlier one, if there was one; none where that has expired."""
         return lookups.files_added(self.table(name), time_column, since, until)
 
     def files_after(self, name: str, time_column: str, snapshot_id: int, after: date) -> list[SourceFile]:

@@ -126,12 +126,15 @@ def contents(draft: Draft) -> dict[str, str]:
     kinds = {one.kind.base_type() for one in columns}
     shown = (*columns, *draft.columns) if not draft.source.declared_by else draft.columns
     days = _two_chunks(draft)
+    source_class, target_class = _class_name(draft.source.table), _class_name(draft.target)
+    if source_class == target_class and not draft.source.declared_by:
+        target_class += "Row"
     said = {
         "draft": draft,
         "manifest": manifest_name(draft),
         "run_id": run_id(draft),
-        "source_class": _class_name(draft.source.table),
-        "target_class": _class_name(draft.target),
+        "source_class": source_class,
+        "target_class": target_class,
         "counted_by": "day" if draft.entity is None else f"{draft.entity} and day",
         "key_is_guessed": any(one.startswith("key:") for one in draft.guessed),
         "partition_by": f', partition_by="{draft.source.partitioned_by}"' if draft.source.partitioned_by else "",
@@ -202,10 +205,15 @@ def _made_up(draft: Draft, column: NamedColumn) -> str:
         pl.String: f'f"{column.name}-{{{number}}}"',
         pl.Boolean: "number % 2 == 0",
         pl.Date: "date(2024, 1, 1) + timedelta(days=number)",
-        pl.Datetime: "BEGIN + timedelta(hours=number)",
+        pl.Datetime: "(BEGIN + timedelta(hours=number))",
+        pl.Float32: f"float({number})",
         pl.Float64: f"float({number})",
+        pl.Time: f"(BEGIN + timedelta(minutes={number})).time()",
+        pl.Binary: f'f"{column.name}-{{{number}}}".encode()',
     }
     kind = column.kind.base_type()
+    if column.kind == pl.Datetime("us"):
+        return f"{texts[pl.Datetime]}.replace(tzinfo=None)"
     if isinstance(column.kind, pl.List):
         return "[]"
     if isinstance(column.kind, pl.Decimal):

@@ -58,11 +58,12 @@ class GuessedKey:
 def type_in_words(kind: pl.DataType) -> str:
     """Return a type as a model is written."""
     if isinstance(kind, pl.List):
-        return f"pl.List({type_in_words(kind.inner)})"  # type: ignore[arg-type]
+        inner: Any = kind.inner  # of which Polars reads no annotation
+        return f"pl.List({f'pl.{inner!r}' if isinstance(inner, (pl.Decimal, pl.Datetime)) else type_in_words(inner)})"
     if isinstance(kind, pl.Decimal):
         return f"Annotated[pl.Decimal, {kind.precision}, {kind.scale}]"
     if isinstance(kind, pl.Datetime):
-        return "ba.Instant"
+        return "ba.Instant" if kind.time_zone else "ba.LocalTimestamp"
     simple: dict[Any, str] = {pl.String: "str", pl.Boolean: "bool"}
     return simple.get(kind.base_type(), f"pl.{kind.base_type().__name__}")
 

@@ -13,15 +13,19 @@ import polars as pl
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, MonthTransform
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     ListType,
     LongType,
     StringType,
+    TimestampType,
     TimestamptzType,
+    TimeType,
 )
 
 from backfill_assets.declarations.checking.tables import of_name
@@ -42,9 +46,13 @@ _TYPES: Mapping[type, pl.DataType] = {
     StringType: pl.String(),
     IntegerType: pl.Int32(),
     LongType: pl.Int64(),
+    FloatType: pl.Float32(),
     DoubleType: pl.Float64(),
     BooleanType: pl.Boolean(),
     DateType: pl.Date(),
+    TimeType: pl.Time(),
+    TimestampType: pl.Datetime("us"),
+    BinaryType: pl.Binary(),
     TimestamptzType: INSTANT,
 }
 
@@ -141,7 +149,7 @@ def _columns(table: Table) -> tuple[tuple[NamedColumn, ...], tuple[str, ...]]:
     for field in table.schema().fields:
         kind = _polars(field.field_type)
         if kind is None:
-            left_out.append(f"column {field.name}: left out, because nothing declares {field.field_type}")
+            left_out.append(f"column {field.name}: left out, because this command writes no {field.field_type}")
         elif not is_column_name(field.name):
             left_out.append(f"column {field.name!r}: left out, because a model has no such name")
         else:
