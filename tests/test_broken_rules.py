@@ -60,14 +60,16 @@ def test_what_only_a_preview_has_named_is_verified_as_no_run(home: Path) -> None
     assert isinstance(said, Refused)
     assert "run 'never' was never planned: sink requests only" in str(said)
     done = told("verify", "--all")
-    assert [one["runId"] for one in done["runs"]] == [DOUBLED]
+    assert [one["run_id"] for one in done["runs"]] == [DOUBLED]
     assert done["ok"]
     ledger = home / "home" / "ledger.db"
     with closing(sqlite3.connect(ledger)) as connection, connection:
         connection.execute("UPDATE sink_attempts SET reason = 'granted' WHERE run_id = 'never'")
-    assert any(one["what"].startswith("is not as it was last written") for one in told("verify", "--all")["chain"]["problems"])
+    assert any(
+        one["what"].startswith("is not as it was last written") for one in told("verify", "--all")["chain"]["problems"]
+    )
     assert given("plan", str(file)).exit_code == 0
-    assert "never" in [one["runId"] for one in told("verify", "--all")["runs"]]
+    assert "never" in [one["run_id"] for one in told("verify", "--all")["runs"]]
 
 
 @pytest.mark.usefixtures("home")

@@ -79,7 +79,9 @@ class LedgerAndChain:
     def never_planned(self) -> list[str]:
         """Ids of which there is nothing but requests for sinks in the journal: a preview or a refused plan has left them, no run."""
         only = {sink_attempts.name}
-        asked = {run_id for run_id, tables in self.journal.runs.items() if tables.keys() == only} - self.in_ledger.keys()
+        asked = {
+            run_id for run_id, tables in self.journal.runs.items() if tables.keys() == only
+        } - self.in_ledger.keys()
         asked -= {run_id for link in self.chain.links if isinstance(run_id := link.content.get("run"), str)}
         asked -= set(self.platform.evidence.run_ids())
         return [run_id for run_id in self.known if run_id in asked]
