@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,27 @@ def given(*arguments: str, **variables: str) -> Result:
 
 def told(*arguments: str) -> Any:
     return json.loads(given(*arguments, "--json").stdout)
+
+
+def test_what_only_a_preview_has_named_is_verified_as_no_run(home: Path) -> None:
+    file = home / "never.json"
+    asked = manifest_data("never", "REPLACE_PARTITIONS", SCOPE) | {"safety": {"sinks": ["run_audit"]}}
+    file.write_text(json.dumps(asked))
+    assert given("plan", str(file), "--preview").exit_code == 0
+    said = given("verify", "never").exception
+    assert isinstance(said, Refused)
+    assert "run 'never' was never planned: sink requests only" in str(said)
+    done = told("verify", "--all")
+    assert [one["run_id"] for one in done["runs"]] == [DOUBLED]
+    assert done["ok"]
+    ledger = home / "home" / "ledger.db"
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute("UPDATE sink_attempts SET reason = 'granted' WHERE run_id = 'never'")
+    assert any(
+        one["what"].startswith("is not as it was last written") for one in told("verify", "--all")["chain"]["problems"]
+    )
+    assert given("plan", str(file)).exit_code == 0
+    assert "never" in [one["run_id"] for one in told("verify", "--all")["runs"]]
 
 
 @pytest.mark.usefixtures("home")

@@ -28,7 +28,9 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 import backfill_assets
 from backfill_assets import _PLACES
@@ -65,6 +67,7 @@ from backfill_assets.extraction.debezium import Boundary, Change, message_of
 from backfill_assets.products.enforcement import PRODUCT as ENFORCEMENT
 from manifests.lifecycle import TRANSITIONS, RunState
 from manifests.merge_policy import MergePolicy
+from manifests.migration_steps import Step
 from manifests.model import (
     RUN_ID_RULE,
     Evidence,
@@ -78,6 +81,7 @@ from manifests.model import (
     Validation,
     mode_of,
 )
+from manifests.policy import Policy, Rule, SourceRule
 from manifests.reading import load_manifest, parse_manifest
 from resources.settings import _OTHER_VARIABLES, Settings
 from resources.sinks.declared import ToTopic
@@ -339,6 +343,26 @@ def test_the_table_of_a_declaration_has_every_field_and_what_it_is_if_left_out(p
     defaults = {one.name: one.default for one in fields(policy) if isinstance(one.default, (str, int))}
     written = {name: str(value) for name, value in defaults.items() if not isinstance(value, bool)}
     assert {name for name, text in written.items() if text not in if_left_out[name]} == set()
+
+
+@pytest.mark.parametrize(
+    ("heading", "part"),
+    [("| key |", Policy), ("| key of a rule |", Rule), ("| key of a source |", SourceRule)],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_the_tables_of_a_policy_have_every_key_that_its_file_may_hold(heading: str, part: type[BaseModel]) -> None:
+    rows = table("docs/policy.md", f"{heading} meaning | if left out |")
+    found = {to_camel(name): field.is_required() for name, field in part.model_fields.items()}
+    assert {name for row in rows for name in coded(row[0])} == found.keys()
+    assert {name for row in rows if row[2] == "required" for name in coded(row[0])} == {
+        name for name, is_required in found.items() if is_required
+    }
+
+
+def test_the_steps_of_a_migration_are_shown_on_its_page_and_by_its_command() -> None:
+    page = (ROOT / "docs" / "moving-house.md").read_text()
+    shown = CliRunner().invoke(cli, ["migration", "--help"]).output
+    assert {step.value for step in Step if step.value not in page or step.value not in shown} == set()
 
 
 @pytest.mark.parametrize("function", [keys, record_level, outcome_level, state_level], ids=lambda one: one.__name__)

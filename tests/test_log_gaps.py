@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from change_world import CHANGES, Accounts, make_accounts
 from click.testing import CliRunner
+from test_archived_records import records
 from test_landing_changes import a_bank, tail_of, whole
 from topic_world import PRODUCT, TABLE
 
@@ -36,6 +37,7 @@ from manifests.log_ranges import (
 from resources.lakehouse.landed_logs import LandedLoad, accepted_gaps
 from resources.lakehouse.loads import ACTOR_PROPERTY, LOAD_PROPERTY, LOG_PROPERTY, REASON_PROPERTY
 from resources.settings import load_settings
+from resources.spark.chunk_work import ThisProcess
 
 LOG = LogIdentity(LogKind.KAFKA, "cluster-1", "orders", "id-1")
 FIRST, SECOND, THIRD = (f"{TABLE.name}:{letter * 64}" for letter in "abc")
@@ -87,6 +89,27 @@ def test_a_gap_of_a_topic_that_was_accepted_is_shown_with_who_when_why_and_the_l
     # some of it was found in an archive
     land(platform, THIRD, LogRange(0, 40, 42))
     assert "of it was landed since: offsets 40 to 41 of partition 0 (2)" in shown("orders")
+
+
+@pytest.mark.parametrize("by", ["ana", None])
+def test_who_accepts_a_gap_of_a_topic_is_who_was_named(
+    platform: Platform, by: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_OPERATOR", "otto")
+    monkeypatch.setattr(Platform, "workers", ThisProcess())
+    land(platform, FIRST, LogRange(0, 0, 40))
+    archive = tmp_path / "archive.parquet"
+    records([45, 46]).write_parquet(archive)
+    named = [] if by is None else ["--by", by]
+    asked = ["land", "orders", "--archive", str(archive), "--accept-gap", "nobody has them", *named]
+    assert (done := CliRunner().invoke(cli, asked)).exit_code == 0, done
+    (found,) = json.loads(shown("orders", "--json"))
+    (gap,) = found["accepted_gaps"]
+    assert gap["gap"] == [{"partition": 0, "start": 40, "until": 45}]
+    assert (gap["by"], gap["reason"]) == (by or "otto", "nobody has them")
+    assert platform.lakehouse.landed_loads(TABLE.name)[-1].by == "otto", "who runs the command has landed it"
+    refused = CliRunner().invoke(cli, [*asked[:6], "--by", "group:x"])
+    assert "group:x" in str(refused.exception)
 
 
 def test_what_is_missing_is_shown_with_its_loads_and_what_to_do(platform: Platform) -> None:

@@ -15,6 +15,7 @@ from resources.evidence.chain import Link, ReadChain
 from resources.ledger.journal import INSTALLATION, Explained, Unexplained
 from resources.ledger.moments import Moment
 from resources.ledger.rows import is_id
+from resources.ledger.tables import sink_attempts
 
 
 class LedgerAndChain:
@@ -73,6 +74,17 @@ class LedgerAndChain:
         found |= set(self.platform.evidence.run_ids())
         order = {run_id: number for number, run_id in enumerate(self.in_ledger)}
         return sorted(filter(is_id, found), key=lambda run_id: (order.get(run_id, len(order)), run_id))
+
+    @cached_property
+    def never_planned(self) -> list[str]:
+        """Ids of which there is nothing but requests for sinks in the journal: a preview or a refused plan has left them, no run."""
+        only = {sink_attempts.name}
+        asked = {
+            run_id for run_id, tables in self.journal.runs.items() if tables.keys() == only
+        } - self.in_ledger.keys()
+        asked -= {run_id for link in self.chain.links if isinstance(run_id := link.content.get("run"), str)}
+        asked -= set(self.platform.evidence.run_ids())
+        return [run_id for run_id in self.known if run_id in asked]
 
     def links_of(self, run_id: str, event: str) -> list[Link]:
         """Return the links about an event of a run."""

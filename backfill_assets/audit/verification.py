@@ -30,7 +30,8 @@ from backfill_assets.evidence.records import records_of
 from backfill_assets.evidence.seals import sealed_of
 from backfill_assets.gates.chunk_changes import CHANGES_FILE
 from backfill_assets.installation import Platform
-from manifests.errors import Refused
+from manifests.errors import InputRefused, Refused
+from manifests.errors import Problem as Refusal
 from resources.evidence.chain import START
 from resources.evidence.heads import Kept, kept_heads, not_extended
 from resources.evidence.store import INDEX
@@ -113,11 +114,14 @@ def verify(
     What policy lets expire is asked as of `at`: now, but for tests.
 
     Raises:
-        InputRefused: if the ledger and the evidence know nothing of a named run.
+        InputRefused: if the ledger and the evidence know nothing of a named run, or nothing but requests for sinks.
     """
     asked = tuple(kept_heads(platform.settings.head_places))  # before the chain is read, which only grows
     check = _Check(platform, at or platform.ledger.now())
-    wanted = check.read.known if only is None else list(only)
+    never_planned = check.read.never_planned
+    wanted = [one for one in check.read.known if one not in never_planned] if only is None else list(only)
+    if refused := [_never_planned(run_id) for run_id in wanted if run_id in never_planned]:
+        raise InputRefused(refused)
     if unknown := [run_id for run_id in wanted if run_id not in set(check.read.known) | check.read.in_ledger.keys()]:
         platform.ledger.run(unknown[0])
     problems = [
@@ -136,6 +140,15 @@ def verify(
     ]
     done = [_looked_at(platform, check, run_id, data=data) for run_id in wanted]
     return Verification(len(check.read.chain.links), check.read.head, tuple(problems), tuple(done), heads=asked)
+
+
+def _never_planned(run_id: str) -> Refusal:
+    return Refusal(
+        f"run '{run_id}' was never planned: sink requests only",
+        "a preview, and a plan that is refused, put their requests for sinks on record, and nothing else; `backfill verify --all` "
+        "holds these against the journal",
+        "name a run that was planned (`backfill status` lists them), or plan this one: `backfill plan MANIFEST.yaml`",
+    )
 
 
 def _looked_at(platform: Platform, check: _Check, run_id: str, *, data: bool) -> Verified:
@@ -182,6 +195,8 @@ class _Check:
                 moment.go_on(read.journal)
                 wrong += moment.unexplained(read.journal, INSTALLATION)
                 wrong += moment.of_nobody(read.journal)
+                for run_id in read.never_planned:
+                    wrong += moment.unexplained(read.journal, run_id)
         except sa.exc.DBAPIError as error:
             wrong.append(Unexplained("ledger", f"cannot be read: {error.orig}"))
         what = "has no name that a run could have: it was put there by somebody"

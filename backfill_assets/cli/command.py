@@ -1,7 +1,8 @@
 """The `backfill` command: from the reason to the publication and back, on a terminal or for a script.
 
 Put here the group, what is of no family, and exit codes; each family of commands has a module beside this one. What is done is done by the modules that Dagster uses as well. Exit codes:
-0 done, 1 something ran and did not succeed, 2 refused before anything was written, 141 nobody reads the output any more.
+0 done, 1 something ran and did not succeed, 2 refused (by `publish`, `rollback` and `reinstate` also where the table has changed, and a
+topic could not be told), 3 `init --preview` has found a difference, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations

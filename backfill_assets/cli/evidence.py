@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--all",
     "everything",
     is_flag=True,
-    help="Every run that there is. Of one without sealed evidence, its rows in the ledger are checked.",
+    help="Every run that was planned. Of one without sealed evidence, its rows in the ledger are checked.",
 )
 @click.option("--data", is_flag=True, help="Read every published row again and compare the digest of each chunk.")
 @click.option("--head", metavar="HASH", help="An earlier head of the chain, kept elsewhere: is it still in the chain?")
@@ -53,7 +53,7 @@ def verify(run_id: str | None, everything: bool, data: bool, head: str | None, a
       backfill verify --all --head 3f2a...
       backfill verify --all --data --json > checked.json
 
-    Exit codes: 0 everything is as it was recorded, 1 something is not, 2 refused (unknown run).
+    Exit codes: 0 everything is as it was recorded, 1 something is not, 2 refused (unknown run, or one that was never planned).
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit.verification import COVERED, NOT_COVERED
     from backfill_assets.audit.verification import verify as check

@@ -48,7 +48,7 @@ _SHOWN = 20
     metavar="REASON",
     help="Leave out what is missing before the range; which, who and why is on record.",
 )
-@click.option("--by", metavar="NAME", help="Who accepts the gap of a changelog. Default: who runs the command.")
+@click.option("--by", metavar="NAME", help="Who accepts the gap. Default: who runs the command.")
 @click.option(
     "--archive", metavar="PLACE", help="Land what a Parquet file, a folder or a table of the catalog has of it."
 )
@@ -103,9 +103,9 @@ def land(
         told = (lambda _: None) if as_json else (lambda resolved: _tell_resolved(topic, resolved, proves=prove_overlap))
         try:
             done = (
-                landed(platform, topic, wanted, accept_gap=accept_gap, prove_overlap=prove_overlap, tell=told)
+                landed(platform, topic, wanted, accept_gap=accept_gap, by=by, prove_overlap=prove_overlap, tell=told)
                 if archive is None
-                else land_archive(platform, topic, archive, accept_gap=accept_gap, tell=told)
+                else land_archive(platform, topic, archive, accept_gap=accept_gap, by=by, tell=told)
             )
         finally:  # loads before one that is refused are landed
             report_inputs(platform, instance)

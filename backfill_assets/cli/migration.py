@@ -59,6 +59,7 @@ def migration() -> None:
       CUT_OVER        everybody reads the new table
       RETURNING       (hard cut-over, undone) LIVE writes the old table again
       DECOMMISSIONED  nobody reads or writes the old one: there is no way back
+      ABANDONED       given up, by undo from PLANNED; it may be planned anew
 
     \b
       backfill migration plan case_sla --reason "deadlines by the local calendar"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     metavar="RUN_ID",
     help="In place of MANIFEST: a dry run of a planned run, on a sample of its chunks and the snapshots that it has pinned.",
 )
-@click.option("--preview", is_flag=True, help="Show the plan without recording it.")
+@click.option("--preview", is_flag=True, help="Record no plan, only show it; requests for sinks are put on record.")
 @click.option(
     "--check-transform",
     is_flag=True,

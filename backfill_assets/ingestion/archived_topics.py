@@ -7,7 +7,7 @@ offsets a file has is `extraction.archived_records`'s; what of a topic its broke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from backfill_assets.ingestion.landed_commits import (
     other_rows,
     workers_of,
 )
-from backfill_assets.ingestion.landing import Landed, require_reason
+from backfill_assets.ingestion.landing import Landed, said_of_gap
 from backfill_assets.ingestion.topic_overlaps import require_equal, unreadable
 from backfill_assets.ingestion.topic_ranges import Resolved, landed_ranges, left_of_beginnings
 from backfill_assets.installation import Platform
@@ -59,7 +59,6 @@ from resources.files import stores
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.landed_logs import LandedLoad, landed_loads, taken_back
 from resources.lakehouse.live_files import all_files
-from resources.lakehouse.loads import REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
 
 _log = logging.getLogger(__name__)
@@ -72,6 +71,7 @@ def land_archive(
     place: str,
     *,
     accept_gap: str | None = None,
+    by: str | None = None,
     tell: Callable[[Resolved], None] = lambda _: None,
 ) -> Landed:
     """Land what an archive has of a topic and the table has not, as one load, once what both have is proven equal.
@@ -81,17 +81,18 @@ def land_archive(
         topic: the topic.
         place: a Parquet file, a folder with some below it, or a table of the catalog.
         accept_gap: why offsets between files of the archive, or between it and landed ones, are left out; None refuses that.
+        by: who accepts that, if another than the process says.
         tell: told what will be landed, before it is copied.
 
     Raises:
         InputRefused: if the archive is none, or disagrees with what is landed, with every reason; nothing is written then.
         EnvironmentRefused: if nothing is landed, and a setting of the topic is missing.
+        TransitionRefused: if `by` may not accept a gap.
         TopicRefused: if nothing is landed, and the brokers do not say which topic it is.
         LeaseHeld: if somebody loads into the table, or takes a load back, for longer than is waited for.
         LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
     """
-    if accept_gap is not None:
-        require_reason(accept_gap)
+    said = said_of_gap(platform, topic.table, accept_gap, by)
     require_declared_columns(platform, platform.products.input(topic.table))
     with held_to_load(platform, topic.table) as held:
         table = platform.lakehouse.table(topic.table)
@@ -121,7 +122,7 @@ def land_archive(
             proven = require_equal(table, [one.path for one in files], resolved.there, f"the archive {place}")
         if not resolved.missing:
             return Landed(resolved, (), proven)
-        done = _copied(platform, topic, place, files, resolved, accept_gap or "", held, loads)
+        done = _copied(platform, topic, place, files, resolved, said, held, loads)
         return Landed(resolved, (done,), proven)
 
 
@@ -216,7 +217,7 @@ def _copied(
     place: str,
     files: Sequence[ArchivedFile],
     resolved: Resolved,
-    reason: str,
+    said: Mapping[str, str],
     held: HeldTable,
     loads: Sequence[LandedLoad],
 ) -> LoadLanded:
@@ -248,11 +249,10 @@ def _copied(
     there = {one.partition for one in missing} | {one.range.partition for load in loads for one in load.landed.ranges}
     others = [LandedRange(LogRange(one, at, at), 0) for one, at in resolved.begins.items() if one not in there]
     landed = LandedLog(log, (*(_landed(one, done) for one in missing), *others), resolved.gap)
-    said = {REASON_PROPERTY: reason} if resolved.gap else {}
     paths = [path for one in done for path in one.files]
     source = f"archive {Path(place).name or place}"
-    before = [one.landed for one in loads]
-    made = commit_landed(platform, topic.table, load_id, landed, before, paths, held, source=source, more=said)
+    before, more = [one.landed for one in loads], said if resolved.gap else {}
+    made = commit_landed(platform, topic.table, load_id, landed, before, paths, held, source=source, more=more)
     return replace(made, untimed=sum(one.untimed for one in done))
 
 

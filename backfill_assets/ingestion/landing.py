@@ -7,12 +7,13 @@ lands what is missing, and nothing twice. Which ranges these are is `topic_range
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from backfill_assets import faults
+from backfill_assets.decisions import decider
 from backfill_assets.declarations.topics import Topic
 from backfill_assets.extraction.brokers import Brokers
 from backfill_assets.extraction.refusals import TopicRefused
@@ -33,6 +34,7 @@ from backfill_assets.ingestion.landed_commits import (
 from backfill_assets.ingestion.topic_overlaps import Proven, require_equal
 from backfill_assets.ingestion.topic_ranges import FirstSince, Resolved, Wanted, resolve
 from backfill_assets.installation import Platform
+from manifests.canonical import canonical_json
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from manifests.log_ranges import LandedLog, LandedRange, LogIdentity, LogRange, in_words, positions, without
 from manifests.model import Mode
@@ -40,7 +42,7 @@ from manifests.text import seen
 from resources import actors, logs
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.landed_logs import LandedLoad, landed_loads, taken_back
-from resources.lakehouse.loads import REASON_PROPERTY
+from resources.lakehouse.loads import GAP_PROPERTY, REASON_PROPERTY
 from resources.spark.chunk_work import ChunkWork
 from resources.spark.cores import tasks_at_once
 
@@ -68,6 +70,7 @@ def land(
     wanted: Wanted,
     *,
     accept_gap: str | None = None,
+    by: str | None = None,
     prove_overlap: bool = False,
     tell: Told = lambda _: None,
 ) -> Landed:
@@ -78,6 +81,7 @@ def land(
         topic: the topic.
         wanted: which ranges.
         accept_gap: why offsets between landed ones and these are left out; None refuses that.
+        by: who accepts that, if another than the process says.
         prove_overlap: whether what is landed already of it is read again, and held against the table.
         tell: told what will be landed, before it is read.
 
@@ -85,11 +89,11 @@ def land(
         EnvironmentRefused: if a setting of the topic is missing, or the table does not have the columns of its model.
         TopicRefused: if the brokers do not answer, or a range could not be read; loads before it are landed.
         InputRefused: if a range cannot be landed, with every reason; nothing is written then.
+        TransitionRefused: if `by` may not accept a gap.
         LeaseHeld: if somebody loads into the table, or takes a load back, for longer than is waited for.
         LeaseLost: if this process stood still for so long that somebody else has taken the table over; the same command again.
     """
-    if accept_gap is not None:
-        require_reason(accept_gap)
+    said = said_of_gap(platform, topic.table, accept_gap, by)
     declared = platform.products.input(topic.table)
     require_declared_columns(platform, declared)
     with (
@@ -111,7 +115,7 @@ def land(
         tell(resolved)
         faults.reach("landing.resolved")
         before = _complete_before(wanted.before, state, brokers.first_since, platform.ledger.now())
-        landing = _Landing(platform, topic, brokers, held, resolved, accept_gap or "", before, loads)
+        landing = _Landing(platform, topic, brokers, held, resolved, said, before, loads)
         proven = landing.proven() if prove_overlap else None
         return Landed(resolved, tuple(landing.loads()), proven)
 
@@ -130,17 +134,22 @@ def _complete_before(
     return asked if all(reached) else None
 
 
-def require_reason(reason: str) -> None:
-    """Refuse a gap that nobody says why to leave out.
+def said_of_gap(platform: Platform, table: str, reason: str | None, by: str | None) -> dict[str, str]:
+    """Return what goes on record of a gap that is accepted: why, and who accepts it; nothing where no gap is.
 
     Raises:
-        InputRefused: if there is no reason, or it could not be on record.
+        InputRefused: if the reason says nothing, or could not be on record.
+        TransitionRefused: if `by` is no name, or the policy in force wants to know who people are, and nothing else says so.
     """
+    if reason is None:
+        return {}
     if not seen(reason):
         rule = "a gap is left out by decision: somebody says why"
         raise InputRefused(Problem("--accept-gap without a reason", rule, "give the reason after it"))
     if problems := actors.no_reason(reason):
         raise InputRefused(problems)
+    who = decider(platform, by, f"a gap of {table}")
+    return {REASON_PROPERTY: reason, GAP_PROPERTY: canonical_json({"gap": "", "by": who.name, "reason": reason})}
 
 
 class _Landing:
@@ -153,12 +162,12 @@ class _Landing:
         brokers: Brokers,
         held: HeldTable,
         resolved: Resolved,
-        reason: str,
+        said: Mapping[str, str],
         before: datetime | None,
         there: Sequence[LandedLoad],
     ) -> None:
         self._platform, self._topic, self._brokers, self._held = platform, topic, brokers, held
-        self._resolved, self._reason, self._before = resolved, reason, before
+        self._resolved, self._said, self._before = resolved, said, before
         self._known = [one.landed for one in there]
 
     def loads(self) -> Iterator[LoadLanded]:
@@ -186,7 +195,7 @@ class _Landing:
         others = [LogRange(one, at, at) for one, at in self._resolved.begins.items() if one not in there]
         brought = (*brought, *(LandedRange(one, 0) for one in others))
         landed = LandedLog(log, brought, gap, self._before if is_last else None)
-        said = {REASON_PROPERTY: self._reason} if gap else {}
+        said = self._said if gap else {}
         files = [path for _, own in whole for path in own]
         source = f"topic {topic.topic}"
         done = commit_landed(

@@ -56,7 +56,7 @@ class LandedLoad:
         landed: what it has brought.
         by: who has landed it.
         reason: why positions between what was there and what it brought are accepted as lost, where some are.
-        gap_said: of a changelog, the same with what is missing and who has accepted it, as JSON.
+        gap_said: the same with who has accepted it and, of a changelog, what is missing, as JSON.
     """
 
     load_id: str

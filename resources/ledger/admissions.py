@@ -253,7 +253,7 @@ def _by(run_id: str, row: sa.Row[Any], decision: str) -> tuple[str, str]:
 
 def _if_gone(run_id: str, decision: str = "") -> str:
     """Say what to do about a machine that cannot be seen from here."""
-    return f"if that machine is no more: `backfill stop {run_id}`, then `backfill resume {run_id}{decision}`"
+    return f"if that machine is no more: `backfill stop {run_id} --by NAME`, then `backfill resume {run_id}{decision}`"
 
 
 def end_admissions(connection: sa.Connection, run_id: str) -> None:

@@ -193,7 +193,7 @@ class Kept:
             Problem(
                 f"a process computes on the Spark server of {self.mode}: {why}",
                 "a server that somebody uses is not ended",
-                f"wait for what runs, or stop it (`backfill stop RUN`); `backfill spark stop --mode {self.mode} --force`",
+                f"wait for what runs, or stop it (`backfill stop RUN --by NAME`); `backfill spark stop --mode {self.mode} --force`",
             )
         )
 

@@ -111,6 +111,7 @@ def test_a_server_that_somebody_uses_is_not_ended_unless_by_force(tmp_path: Path
             ) as refused:
                 kept.stop()
             assert "--force" in str(refused.value)
+            assert "`backfill stop RUN --by NAME`" in str(refused.value)
             assert process.poll() is None
             with pytest.raises(TransitionRefused, match="it does not answer"):
                 kept.start({}, {})
