@@ -359,7 +359,7 @@ def test_a_cost_says_how_often_it_is_allowed_who_computes_and_how_a_paused_run_g
     ledger.pauses.resume("run", by="grace", reason="it may cost as much again")
     said = (
         r"maxCostUsd is 2.00, allowed 2 times: \$6.00 are spent once the next batch has read its 5,000,000,000 bytes; "
-        r"under way: attempt 1 on pod-7 since .* UTC; if that machine is no more: `backfill stop run`, "
+        r"under way: attempt 1 on pod-7 since .* UTC; if that machine is no more: `backfill stop run --by NAME`, "
         r"then `backfill resume run --by NAME --reason TEXT`$"
     )
     with pytest.raises(BudgetSpent, match=said):

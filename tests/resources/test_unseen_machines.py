@@ -57,7 +57,7 @@ def test_who_waits_for_a_machine_that_cannot_be_seen_is_told_which_since_when_an
     with pytest.raises(MustWait) as wait:
         start(ledger, keys(ledger)[1], pace, Work(1, 200, 1))
     said = f"; under way: attempt 1 on pod-7 since {BEGIN:%Y-%m-%d %H:%M:%S} UTC; if that machine is no more: "
-    assert str(wait.value).endswith(said + "`backfill stop run`, then `backfill resume run`")
+    assert str(wait.value).endswith(said + "`backfill stop run --by NAME`, then `backfill resume run`")
     assert wait.value.until is None
 
 
@@ -141,7 +141,9 @@ def test_what_a_machine_that_is_no_more_waited_for_is_shown_until_its_end_or_unt
     clock.on(36_000 + 50)
     assert shown(ledger, clock) == [True, True]
     said = "its turn" + (", until 2026-03-10 22:00:00 UTC" if until else "")
-    way_out = "; it waits on pod-7; if that machine is no more: `backfill stop run`, then `backfill resume run`"
+    way_out = (
+        "; it waits on pod-7; if that machine is no more: `backfill stop run --by NAME`, then `backfill resume run`"
+    )
     assert str(ledger.admissions.waiting()["run"]) == said + ("" if is_here else way_out)
     if ends == "another launch has begun":
         found = ledger.start_attempt("run", keys(ledger)[:1], edition=0, actor="ada", location="/staging")
