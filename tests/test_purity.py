@@ -21,17 +21,27 @@ from unittest import mock
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from support import a_contract, a_plan
 from worlds import SPARK, World, killed_at
 
 from backfill_assets.declarations import target as declarations
-from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE
+from backfill_assets.declarations.target import (
+    ALL_CHUNKS_GATE,
+    EXPECTED_ROWS_GATE,
+    PURITY_GATE,
+    Inputs,
+    TransformContext,
+)
 from backfill_assets.gates import exception_table
 from backfill_assets.gates.judging import gate_run
 from backfill_assets.gates.purity import MOST_CHUNKS, SHARE, sampled
 from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
+from backfill_assets.run_context import RunContext
+from backfill_assets.staging.recomputing import Part, differing_rows
+from benchmarks import impure
 from benchmarks.impure import (
     COMPUTED,
     IMPURE,
@@ -113,6 +123,20 @@ def test_a_chunk_that_is_computed_alone_is_computed_again_after_the_one_before_i
     limits = {"limits": {"maxChunksPerJob": 1}}
     assert not verdict_of(platform, ran(platform, carried, **limits)).passed
     assert verdict_of(platform, ran(platform, carried_on, declared=declared, **limits)).passed
+
+
+def test_rows_without_a_day_are_the_chunk_gates_to_tell(platform: Platform) -> None:
+    def undated(inputs: Inputs, _: TransformContext) -> DataFrame:
+        return daily(inputs).withColumn("day", F.expr("nullif(day, DATE '2020-02-03')"))
+
+    run_id = ran(platform, undated)
+    record = platform.ledger.run(run_id)
+    (target,) = impure._declared(undated).targets
+    run = RunContext(platform, target, record.plan)
+    staged = {one.chunk: one for one in platform.ledger.chunks(run_id)}
+    assert [one.chunk for one in platform.ledger.verdicts(run_id) if not one.passed] == ["2020-01"]
+    for chunk in record.plan.chunks[:3]:
+        assert differing_rows(run, chunk, staged[chunk.key], Part()) == []
 
 
 def test_more_than_forty_ways_to_be_impure_are_tried() -> None:
