@@ -89,7 +89,7 @@ def declared_with(make: Callable[Arguments, Reconciliation]) -> Callable[Argumen
         understood: dict[str, Any] = dict(zip(places, given, strict=False))
         understood |= {name: value for name, value in named.items() if name in known}
         # of an argument that is missing nothing more is said than that
-        without = dict.fromkeys(required - understood.keys(), ("missing",))
+        without = dict.fromkeys(required - understood.keys(), ("_missing",))
         gate = make(**understood, **without)  # type: ignore[call-arg,arg-type]
         said = tuple(f"{name} is {value!r}" for name, value in without.items())
         mistakes = (*misspelt, *(one for one in gate.mistakes if not one.what.startswith(said)))
