@@ -456,8 +456,8 @@ def _clustered(rows: DataFrame, target: TargetTable, context: TransformContext) 
         slots[number - first] = str(slot)
     # one text, of which Spark makes the array while it plans: a literal for each chunk would take it longer than the rows
     every = F.split(F.lit(",".join(slots)), ",").cast("array<int>")
-    place = F.coalesce(number_of_chunk(F.col(target.day_column), target.chunking), F.lit(first))
-    place = F.get(every, place - F.lit(first))
+    own = F.coalesce(number_of_chunk(F.col(target.day_column), target.chunking), F.lit(first))
+    place = F.get(every, own - F.lit(first))
     return rows.repartitionById(context.slots[-1] + 1, place).sortWithinPartitions(*target.key)
 
 

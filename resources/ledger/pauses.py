@@ -16,7 +16,7 @@ from resources import actors
 from resources.ledger import instants
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
-from resources.ledger.stops import PAUSE, STOPPABLE, Stop
+from resources.ledger.stops import PAUSE, STOPPABLE, Stop, nothing_under_way
 from resources.ledger.tables import publications, runs, stops
 
 
@@ -150,13 +150,7 @@ def _require_resumable(
 
 
 def _nothing_to_pause(run_id: str, state: RunState | None) -> TransitionRefused:
-    return TransitionRefused(
-        Problem(
-            f"run '{run_id}' is {state or 'unknown'}",
-            f"a run is paused while it is {', '.join(sorted(STOPPABLE))}",
-            f"nothing of it is under way; `backfill status {run_id}` says what comes next",
-        )
-    )
+    return nothing_under_way(run_id, state, f"a run is paused while it is {', '.join(sorted(STOPPABLE))}")
 
 
 def _paused_already(found: Stop) -> TransitionRefused:

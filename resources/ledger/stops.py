@@ -97,7 +97,10 @@ class Stops(Part):
             rows = connection.execute(sa.select(attempts).where(*running)).all()
             state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
             if state not in STOPPABLE and not rows:
-                raise _nothing_to_stop(run_id, state)
+                rule = (
+                    f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}, or while a batch of it is computed"
+                )
+                raise nothing_under_way(run_id, state, rule)
             if since is not None and (later := _newest_launch(connection, run_id)) is not None and later > since:
                 raise _launched_since(run_id, later, since)
             entry = connection.execute(
@@ -328,14 +331,10 @@ def _newest_launch(connection: sa.Connection, run_id: str) -> datetime | None:
     return newest
 
 
-def _nothing_to_stop(run_id: str, state: RunState | None) -> TransitionRefused:
-    return TransitionRefused(
-        Problem(
-            f"run '{run_id}' is {state or 'unknown'}",
-            f"a run is stopped while it is {', '.join(sorted(STOPPABLE))}, or while a batch of it is computed",
-            f"nothing of it is under way; `backfill status {run_id}` says what comes next",
-        )
-    )
+def nothing_under_way(run_id: str, state: RunState | None, rule: str) -> TransitionRefused:
+    """Return the refusal to stop or to pause a run of which nothing is under way."""
+    fix = f"nothing of it is under way; `backfill status {run_id}` says what comes next"
+    return TransitionRefused(Problem(f"run '{run_id}' is {state or 'unknown'}", rule, fix))
 
 
 def _launched_since(run_id: str, later: datetime, since: datetime) -> TransitionRefused:

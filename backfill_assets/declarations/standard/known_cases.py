@@ -251,9 +251,8 @@ def _there(
     keys = context.source.sparkSession.createDataFrame([tuple(case[name] for name in names) for case in cases], schema)
     keys = keys.withColumnsRenamed({name: f"_{name}" for name in names})
     columns = list(dict.fromkeys((*place, *values)))
-    same = [
-        F.col(name).eqNullSafe(F.col(f"_{name}")) for name in names
-    ]  # a part may be that of the rows without a value
+    # a part may be that of the rows without a value
+    same = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in names]
     rows = context.visible(0).select(*columns).join(F.broadcast(keys), same, "left_semi")
     kinds = dtypes(target.model)
     # an instant as a number: what `collect` makes of one depends on the process's time zone

@@ -213,9 +213,8 @@ def _each_step(context: ReconciliationContext, column: str, by: tuple[str, ...],
     """
     scope, day = context.transform.publish_range, _day_of(context)
     visible, figure = context.visible(around), F.col(column)
-    if isinstance(
-        visible.schema[column].dataType, IntegralType
-    ):  # a bigint is full before its sum, or a percent of it, is
+    # a bigint is full before its sum, or a percent of it, is
+    if isinstance(visible.schema[column].dataType, IntegralType):
         figure = figure.cast("decimal(19, 0)")
     rows = visible.groupBy(*by, F.to_date(day).alias(_DAY)).agg(F.sum(figure).alias(_VALUE))
     in_order = Window.partitionBy(*by).orderBy(_DAY)
