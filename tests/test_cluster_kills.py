@@ -3,7 +3,7 @@
 Runs are computed on a standalone cluster and on a server of Spark Connect in turn, with tables in S3 by a REST catalog and the ledger
 in PostgreSQL. Meanwhile driver, executor, worker, Connect server, catalog, store and database are killed one after the other, and one
 request in twenty to catalog and store fails, takes seconds, or is answered by nothing once it has been done. CLUSTER_KILLS,
-CLUSTER_SEED and CLUSTER_SECONDS make it a campaign.
+CLUSTER_KILLS_OF_A_RUN, CLUSTER_SEED and CLUSTER_SECONDS make it a campaign.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAULTY = 0.05
 PAUSE = (0.5, 9.0)
 """Seconds between two kills, of which the first is counted from the start of the command."""
 ATTEMPTS = 60
-OF_ONE_RUN = 6
+OF_ONE_RUN = int(os.environ.get("CLUSTER_KILLS_OF_A_RUN", "6"))
 """Kills of a run, after which it may end: on a busy machine all of a campaign would fall into one."""
 OF_ONE_INSTALLATION = 8
 """Publications of an installation before the next one is made: each is verified with all those before."""
