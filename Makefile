@@ -44,7 +44,7 @@ test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive and not servers"
 
 # all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser;
-# PART=1/6 to PART=6/6 are its sixths
+# PART=1/8 to PART=8/8 are its eighths
 test-exhaustive: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --part $(PART) -m "exhaustive and not servers"
 
