@@ -697,7 +697,7 @@ def test_what_a_run_costs_on_screens_is_what_pauses_it_with_what_was_tried_again
         assert size is not None
         assert size > found.taken.bytes > 0, "the batch that failed has read as well"
         assert found.usd == pytest.approx(size / 10**9 * 1_000)
-        assert left.why.endswith(f": ${found.usd:,.2f} are spent")
+        assert left.why.endswith(f": ${in_usd(found.usd)} are spent")
         (cost,) = (one for one in LedgerCollector(dear, days=30, most=10).collect() if one.name == "backfill_cost_usd")
         assert [one.value for one in cost.samples] == [found.usd]
 

@@ -216,6 +216,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--until-offsets", f"0:{1 << 63}"], "--until-offsets is"),
         (["--from-time", "soon"], "--from-time is 'soon'"),
         (["--new", "--prove-overlap"], "--prove-overlap with --new or --archive"),
+        (["--new", "--by", "ana"], "--by without --accept-gap"),
+        ([str(Path(__file__).parent), "--by", "ana"], "--by without --accept-gap"),
         (["--new", "--accept-gap", " "], "--accept-gap without a reason"),
         (["--new"], "the setting bootstrap_servers of the topic orders is not set"),
     ],

@@ -89,6 +89,9 @@ def land(
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.defs.launch import report_inputs
 
+    if by is not None and accept_gap is None:
+        rule = "it names who accepts a gap, and no gap is accepted without a reason"
+        raise InputRefused(Problem("--by without --accept-gap", rule, "add --accept-gap REASON, or leave it out"))
     if folder is not None:
         _require_alone(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap)
         _land_changes(log, folder, accept_gap, by, as_json=as_json)

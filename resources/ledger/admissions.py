@@ -19,7 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from manifests.costs import RunCosts
+from manifests.costs import RunCosts, in_usd
 from manifests.errors import Problem, PublicationDeferred
 from manifests.lifecycle import COMPUTABLE, AttemptState, DecisionKind, PublicationState, RunState
 from manifests.model import Mode
@@ -195,7 +195,7 @@ def left_of(
         once = f" once the next batch has read its {more:,} bytes" if more else ""
         a_second = costs.usd_of(1, 0, 0)
         if usd is not None and a_second is not None:
-            why = f"safety.maxCostUsd is {pace.cost_usd:,.2f}{again}: ${usd:,.2f} are spent{once}{counted}"
+            why = f"safety.maxCostUsd is {in_usd(pace.cost_usd)}{again}: ${in_usd(usd)} are spent{once}{counted}"
             found.append(Left(_lasts(pace.cost_usd * times - usd, a_second), why))
     return min(found, key=lambda one: one.seconds, default=None)
 

@@ -321,6 +321,9 @@ def test_money_for_reading_alone_is_spent_by_what_the_next_batch_reads(ledger: L
     spent = ledger.admissions.left("run", replace(pace, cost_usd=1.0), costs)
     assert spent is not None
     assert spent.seconds == 0
+    small = ledger.admissions.left("run", replace(pace, cost_usd=0.004), costs)
+    assert small is not None
+    assert small.why == "safety.maxCostUsd is 0.004: $2.00 are spent"
 
 
 @settings(max_examples=20, deadline=None)
