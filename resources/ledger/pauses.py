@@ -11,13 +11,13 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 
 from manifests.errors import Problem, TransitionRefused
-from manifests.lifecycle import ENDED, WAS_PUBLISHED, PublicationState, RunState
+from manifests.lifecycle import ENDED, WAS_PUBLISHED, AttemptState, PublicationState, RunState
 from resources import actors
 from resources.ledger import instants
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.stops import PAUSE, STOPPABLE, Stop, nothing_under_way
-from resources.ledger.tables import publications, runs, stops
+from resources.ledger.tables import attempts, publications, runs, stops
 
 
 class Pauses(Part):
@@ -27,7 +27,8 @@ class Pauses(Part):
         """Pause a run; of one that is paused for the same cause already, return that pause.
 
         `cause` names what pauses it where no person does: who resumes it then answers for that. A publication that is under way is not
-        interrupted: `note` says so, and once it has landed there is nothing left to hold.
+        interrupted: `note` says so, and once it has landed there is nothing left to hold. A run that another launch has failed is
+        paused while a batch of it is under way.
 
         Raises:
             TransitionRefused: if nothing of the run could be under way, it is unknown, a person has paused it already, or no name
@@ -37,7 +38,8 @@ class Pauses(Part):
         with self.engine.begin() as connection:
             lock_run(connection, run_id)
             state = connection.execute(sa.select(runs.c.state).where(runs.c.run_id == run_id)).scalar()
-            if state not in STOPPABLE and not (cause and state == RunState.FAILED):
+            may_go_on = state == RunState.FAILED and (cause or _is_computed(connection, run_id))
+            if state not in STOPPABLE and not may_go_on:
                 raise _nothing_to_pause(run_id, state)
             holding = _holding(connection, run_id)
             if same := [one for one in holding if one.cause == cause]:
@@ -120,6 +122,12 @@ def _holding(connection: sa.Connection, run_id: str) -> list[Stop]:
     return [Stop(**row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
 
 
+def _is_computed(connection: sa.Connection, run_id: str) -> bool:
+    """Return whether a batch of a run is under way, in whatever state another launch has brought the run."""
+    running = (attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+    return connection.execute(sa.select(attempts.c.id).where(*running).limit(1)).first() is not None
+
+
 def _require_resumable(
     connection: sa.Connection, run_id: str, holding: Sequence[Stop], seen: Collection[int] | None
 ) -> None:
@@ -150,7 +158,8 @@ def _require_resumable(
 
 
 def _nothing_to_pause(run_id: str, state: RunState | None) -> TransitionRefused:
-    return nothing_under_way(run_id, state, f"a run is paused while it is {', '.join(sorted(STOPPABLE))}")
+    rule = f"a run is paused while it is {', '.join(sorted(STOPPABLE))}, or has failed while a batch of it is computed"
+    return nothing_under_way(run_id, state, rule)
 
 
 def _paused_already(found: Stop) -> TransitionRefused:

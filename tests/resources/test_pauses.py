@@ -117,6 +117,20 @@ def test_what_is_not_paused_is_not_resumed_and_what_is_over_is_not_paused(ledger
         pause(ledger)
 
 
+def test_a_run_that_another_launch_has_failed_is_paused_while_a_batch_of_it_is_under_way(ledger: Ledger) -> None:
+    record = approved(ledger, "run")
+    number, _ = ledger.start_attempt("run", keys(record)[:1], edition=0, actor=REQUESTER, location="/staging")
+    ledger.move("run", RunState.FAILED, REQUESTER, expected=RunState.RUNNING)
+    paused = pause(ledger)
+    with pytest.raises(RunStopped, match="paused by olga"):
+        ledger.start_attempt("run", keys(record), edition=0, actor=REQUESTER, location="/staging")
+    assert ledger.pauses.held("run") == paused
+    ledger.pauses.resume("run", by="ada", reason="the month's end is over")
+    ledger.fail_attempt("run", number, "the machine was lost")
+    with pytest.raises(TransitionRefused, match="or has failed while a batch of it is computed"):
+        pause(ledger)
+
+
 def test_who_resumes_a_run_has_seen_what_paused_it(ledger: Ledger) -> None:
     approved(ledger, "run")
     seen = pause(ledger)
