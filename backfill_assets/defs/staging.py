@@ -51,6 +51,7 @@ from manifests.chunks import (
 )
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from manifests.stages import Step
 from resources.files import space
 from resources.lakehouse.type_words import type_words
@@ -319,7 +320,7 @@ def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, r
     """Tag a Dagster run with the backfill run that it works for, however it was launched, and with this process."""
     record = platform.ledger.find(run_id)
     more = (
-        {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.plan.mode.value}
+        {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.mode}
     )
     instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
 
@@ -400,7 +401,7 @@ def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()
         with in_plain_words(), launched(context):
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
-            platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
+            platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
             tell_of_broken_glass(context, platform, run_id)
             stopped = platform.ledger.stops.held(run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
@@ -420,9 +421,10 @@ def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()
                 outcome = execution.run(Step.COMPUTE).staged
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
-        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
         good = [key for key in keys if key not in outcome.failed]
-        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id)}
+        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id, good)}
+        numbers = {chunk.attempt for chunk in staged.values()}
+        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id, numbers)}
         metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
         if outcome.failed:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
