@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import dagster as dg
@@ -91,16 +92,23 @@ def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
 
 def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
-    chunking = target.chunking
+    return _chunk_partitions(target.chunking, target.chunks_from, target.chunks_until, target.parts)
+
+
+@lru_cache(maxsize=64)
+def _chunk_partitions(
+    chunking: Chunking, chunks_from: str, chunks_until: str, parts: tuple[str, ...]
+) -> dg.PartitionsDefinition[str]:
+    """Return the same of a declaration: of one of hours and values there may be a million keys, and its assets and checks each ask."""
     if chunking is Chunking.WHOLE:
-        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, *EVER, target.parts)])
+        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, *EVER, parts)])
     fmt = KEY_FORMAT[chunking]
-    begin, last = (first_day(chunking, key) for key in (target.chunks_from, target.chunks_until))
-    if target.parts:
+    begin, last = (first_day(chunking, key) for key in (chunks_from, chunks_until))
+    if parts:
         # part by part, each over all times: some values over any days are few ranges, and a range is what one run takes
-        chunks = cut(chunking, begin, last_day(chunking, last), target.parts)
+        until = last_day(chunking, last)
         return dg.StaticPartitionsDefinition(
-            [chunk.key for chunk in sorted(chunks, key=lambda one: _place(target, one))]
+            [one.key for part in parts for one in cut(chunking, begin, until, (part,))]
         )
     if chunking is Chunking.WEEK:  # no format that Dagster could read back writes a week without a day
         return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, begin, last)])
@@ -111,14 +119,8 @@ def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     )
     # Dagster lists the windows that are over; the offset adds the present one, which the source may reach into
     return dg.TimeWindowPartitionsDefinition(
-        start=target.chunks_from, end=end, fmt=fmt, end_offset=1, cron_schedule=_BEGINS[chunking]
+        start=chunks_from, end=end, fmt=fmt, end_offset=1, cron_schedule=_BEGINS[chunking]
     )
-
-
-def _place(target: TargetTable, chunk: Placed) -> tuple[int, datetime]:
-    """Return where a chunk is in the order of the dimension."""
-    parts = _parts_in_order(target)
-    return (parts.index(chunk.part) if chunk.part in parts else 0, first_instant(chunk))
 
 
 def _parts_in_order(target: TargetTable) -> tuple[str, ...]:
@@ -176,8 +178,9 @@ def stretches(target: TargetTable, record: RunRecord, chunks: Iterable[str]) -> 
     A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table. Of a table that is
     divided beside time a stretch is of one value or bucket, but for those that it has from the first time to the last.
     """
-    wanted = set(chunks)
-    mine = sorted((chunk for chunk in record.plan.chunks if chunk.key in wanted), key=lambda one: _place(target, one))
+    places = {part: place for place, part in enumerate(_parts_in_order(target))}
+    mine = record.plan.those_of(chunks)
+    mine.sort(key=lambda one: (places.get(one.part, 0), first_instant(one)))
     found: list[tuple[Placed, Placed]] = []
     for chunk in mine:
         if found and _follow(target, found[-1][1], chunk):
@@ -319,9 +322,7 @@ def in_plain_words() -> Iterator[None]:
 def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, run_id: str) -> None:
     """Tag a Dagster run with the backfill run that it works for, however it was launched, and with this process."""
     record = platform.ledger.find(run_id)
-    more = (
-        {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.mode}
-    )
+    more = {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.mode}
     instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
 
 

@@ -273,7 +273,9 @@ class Attempts(Part):
                 move_run(connection, run_id, record.state, RunState.FAILED, actor, reason)
                 return RunState.FAILED
             if found.keys() <= STAGED and record.state is RunState.RUNNING:
-                move_run(connection, run_id, record.state, RunState.STAGED, actor, f"{sum(found.values())} chunks staged")
+                move_run(
+                    connection, run_id, record.state, RunState.STAGED, actor, f"{sum(found.values())} chunks staged"
+                )
                 return RunState.STAGED
             return record.state
 

@@ -98,7 +98,9 @@ def _rows(
     query = query if state is None else query.where(chunks.c.state == state)
     if keys is None:
         return list(connection.execute(query))
-    found = [row for some in by_the_statement(keys) for row in connection.execute(query.where(chunks.c.chunk.in_(some)))]
+    found = [
+        row for some in by_the_statement(keys) for row in connection.execute(query.where(chunks.c.chunk.in_(some)))
+    ]
     return sorted(found, key=lambda row: row.idx)
 
 
