@@ -102,7 +102,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             tie(op_context.instance, op_context.run_id, platform, run_id)
             platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
             with launched_by_dagster(op_context, platform, run_id), closing(Progress(context.log.info)) as progress:
-                Execution(platform, run_id, tell=progress).run(Step.GATE_CHUNKS)
+                execution = Execution(platform, run_id, tell=progress).run(Step.GATE_CHUNKS)
         chunk_verdicts = {
             verdict.chunk: verdict
             for verdict in platform.ledger.verdicts_of_chunks(run_id, keys)
@@ -115,7 +115,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                 yield from evaluations
             yield _without_evaluation(op_context, CHUNK_GATE)
         with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
-            branch = Execution(platform, run_id).run(Step.JUDGE).branch
+            branch = execution.run(Step.JUDGE).branch
             if for_decision(platform, run_id) is not None and (summary := diff_summary(platform, run_id)) is not None:
                 diff_events.report(platform, op_context.instance, platform.ledger.run(run_id).plan, summary)
         if branch:
@@ -126,7 +126,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             if not verdict.asks:
                 where = f" of {verdict.chunk}" if verdict.chunk else ""
                 context.log.error("%s%s has not passed: %s", verdict.gate, where, verdict.summary)
-        if platform.ledger.run(run_id).state is RunState.FAILED:
+        record = platform.ledger.run(run_id)
+        if record.state is RunState.FAILED:
             context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
         results = [_result(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
         yield from results
@@ -135,7 +136,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         )
         judged = {verdict.gate for verdict in run_verdicts} | {CHUNK_GATE}
         for gate in sorted(selected - judged):
-            yield _unjudged(op_context, key, platform.ledger.run(run_id), gate, fails=fails)
+            yield _unjudged(op_context, key, record, gate, fails=fails)
 
     return gates
 

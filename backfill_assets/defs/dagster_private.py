@@ -163,13 +163,11 @@ class SqliteEventLog(SqliteEventLogStorage):
         What the index says of an asset is what its last event says.
         """
         rows = [self._event_to_row(event) for event in events]
-        insert = SqlEventLogStorageTable.insert()
         with self.run_connection(events[0].run_id) as connection:
-            connection.execute(insert, rows)
+            connection.execute(SqlEventLogStorageTable.insert(), rows)
         with self.index_connection() as connection:
-            returning = insert.returning(SqlEventLogStorageTable.c.id, sort_by_parameter_order=True)
-            numbers = [int(row[0]) for row in connection.execute(returning, rows)]
-            self._store_asset_event_tags(connection, events, numbers)
+            numbers = self._inserted(connection, rows)
+            self._store_asset_event_tags(connection, events, list(numbers))
             last = {event.get_dagster_event().asset_key: at for at, event in enumerate(events)}
             for at in sorted(last.values()):
                 self._store_asset_event(connection, events[at], numbers[at])
@@ -178,7 +176,7 @@ class SqliteEventLog(SqliteEventLogStorage):
         """Store evaluations of one check in one run, each of a partition: a statement for all, where Dagster has four for each."""
         found = [cast("Any", event.get_dagster_event().event_specific_data) for event in events]
         rows = [self._event_to_row(event) for event in events]
-        insert, of_checks = SqlEventLogStorageTable.insert(), AssetCheckExecutionsTable.c
+        of_checks = AssetCheckExecutionsTable.c
         alike = {
             "asset_key": found[0].asset_key.to_string(),
             "check_name": found[0].check_name,
@@ -186,10 +184,9 @@ class SqliteEventLog(SqliteEventLogStorage):
         }
         mine = [of_checks[name] == value for name, value in alike.items()]
         with self.run_connection(events[0].run_id) as connection:
-            connection.execute(insert, rows)
+            connection.execute(SqlEventLogStorageTable.insert(), rows)
         with self.index_connection() as connection:
-            returning = insert.returning(SqlEventLogStorageTable.c.id, sort_by_parameter_order=True)
-            numbers = [int(row[0]) for row in connection.execute(returning, rows)]
+            numbers = self._inserted(connection, rows)
             planned = set(connection.execute(sa.select(of_checks.partition).where(*mine)).scalars())
             values = [
                 {
@@ -213,6 +210,17 @@ class SqliteEventLog(SqliteEventLogStorage):
                 for one in new:
                     del one["of_partition"]
                 connection.execute(AssetCheckExecutionsTable.insert(), new)
+
+    @staticmethod
+    def _inserted(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> range:
+        """Insert events, and return their numbers, in order.
+
+        Asked for them, SQLAlchemy inserts one row after the other. From its first row on, nobody else writes until the transaction
+        ends, and SQLite numbers each row by one more than the largest.
+        """
+        connection.execute(SqlEventLogStorageTable.insert(), rows)
+        last = int(connection.execute(sa.select(sa.func.max(SqlEventLogStorageTable.c.id))).scalar_one())
+        return range(last - len(rows) + 1, last + 1)
 
     @staticmethod
     def _status_of(evaluation: Any) -> str:
