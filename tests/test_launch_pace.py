@@ -18,11 +18,13 @@ import pytest
 import sqlalchemy as sa
 
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
+from backfill_assets.defs.staging import ChunkKeys, chunk_partitions
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish
 from backfill_assets.staging import executor
 from benchmarks import many_chunks, small_table
+from manifests.chunks import time_of
 from manifests.division import ByValue
 from manifests.lifecycle import RunState
 from resources.ledger import cells, chunks
@@ -169,3 +171,44 @@ def test_a_run_that_is_staged_says_how_many_chunks_it_has_and_one_that_failed_na
         executor.stage_chunks(platform, "broken", keys)
     assert platform.ledger.run("broken").state is RunState.FAILED
     assert platform.ledger.run("broken").state_reason.startswith("2 chunk(s) failed: ")
+
+
+def test_the_keys_of_chunks_are_found_where_dagster_finds_them() -> None:
+    ours = chunk_partitions(TARGET)
+    assert isinstance(ours, ChunkKeys)
+    keys = list(ours.get_partition_keys())
+    assert [time_of(key) for key in keys[:48]] == [time_of(key) for key in keys[48:96]]  # a tenant after the other
+    theirs = dg.StaticPartitionsDefinition(keys)
+    assert ours == theirs
+    for first, last in ((0, 0), (3, 60), (0, len(keys) - 1), (60, 3), (len(keys) - 1, len(keys) - 1)):
+        asked = dg.PartitionKeyRange(keys[first], keys[last])
+        assert ours.get_partition_keys_in_range(asked) == theirs.get_partition_keys_in_range(asked)
+    assert [one.has_partition_key(key) for key in (keys[7], "no-chunk") for one in (ours, theirs)] == [True] * 2 + [
+        False
+    ] * 2
+    unknown = dg.PartitionKeyRange(keys[0], "no-chunk")
+    for one in (ours, theirs):
+        with pytest.raises(dg.DagsterInvalidInvocationError, match="no-chunk"):
+            one.get_partition_keys_in_range(unknown)
+
+
+def test_a_key_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = chunk_partitions(TARGET)
+    some = dg.PartitionKeyRange(keys.get_partition_keys()[10], keys.get_partition_keys()[12])
+    monkeypatch.setattr(keys, "_partition_keys", _Unsearched(keys.get_partition_keys()))
+    assert keys.has_partition_key(some.end)
+    assert len(keys.get_partition_keys_in_range(some)) == 3
+    assert chunk_partitions(replace(TARGET, description="the same keys")) is keys
+
+
+class _Unsearched(list[str]):
+    """A list that nobody may look through."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("each key was looked at")
+
+    def __contains__(self, _: object) -> bool:
+        raise AssertionError("each key was looked at")
+
+    def index(self, *_: Any) -> int:
+        raise AssertionError("each key was looked at")

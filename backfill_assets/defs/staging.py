@@ -90,6 +90,26 @@ def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"backfills_of_{target.name.replace('.', '_')}")
 
 
+class ChunkKeys(dg.StaticPartitionsDefinition):
+    """Keys of chunks in order, of which each is found without a look at all others: a Dagster run over some of them looks often."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """Take the keys."""
+        super().__init__(keys)
+        self._places = {key: place for place, key in enumerate(keys)}
+
+    def has_partition_key(self, partition_key: str) -> bool:
+        """Return whether it is one of the keys."""
+        return partition_key in self._places
+
+    def get_partition_keys_in_range(self, partition_key_range: dg.PartitionKeyRange) -> Sequence[str]:
+        """Return the keys from one to another, both inclusive."""
+        first, last = (self._places.get(key) for key in (partition_key_range.start, partition_key_range.end))
+        if first is None or last is None:
+            return super().get_partition_keys_in_range(partition_key_range)  # which says what is wrong
+        return self.get_partition_keys()[first : last + 1]
+
+
 def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
     return _chunk_partitions(target.chunking, target.chunks_from, target.chunks_until, target.parts)
@@ -101,17 +121,15 @@ def _chunk_partitions(
 ) -> dg.PartitionsDefinition[str]:
     """Return the same of a declaration: of one of hours and values there may be a million keys, and its assets and checks each ask."""
     if chunking is Chunking.WHOLE:
-        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, *EVER, parts)])
+        return ChunkKeys([chunk.key for chunk in cut(chunking, *EVER, parts)])
     fmt = KEY_FORMAT[chunking]
     begin, last = (first_day(chunking, key) for key in (chunks_from, chunks_until))
     if parts:
         # part by part, each over all times: some values over any days are few ranges, and a range is what one run takes
         until = last_day(chunking, last)
-        return dg.StaticPartitionsDefinition(
-            [one.key for part in parts for one in cut(chunking, begin, until, (part,))]
-        )
+        return ChunkKeys([one.key for part in parts for one in cut(chunking, begin, until, (part,))])
     if chunking is Chunking.WEEK:  # no format that Dagster could read back writes a week without a day
-        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, begin, last)])
+        return ChunkKeys([chunk.key for chunk in cut(chunking, begin, last)])
     end = (
         key_of(chunking, following(chunking, last))
         if chunking is Chunking.HOUR
