@@ -22,6 +22,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Listener, Staged, ignore_progress, stage_chunks
 from manifests.lifecycle import COMPUTABLE, ChunkState
+from manifests.plan import Plan
 from manifests.stages import ComputeBatch, GateChunks, PrepareCandidate, Publish, PublishEvents, RunGates, Stage, Step
 
 Handler = Callable[[Sequence[Any]], None]
@@ -73,9 +74,14 @@ class Execution:
         }
 
     @cached_property
+    def _plan(self) -> Plan:
+        """The run's approved plan, read once: of many chunks it is long."""
+        return self._platform.ledger.run(self._run_id).plan
+
+    @cached_property
     def stages(self) -> list[Stage]:
         """The stages of the run's approved plan, in order."""
-        return stages_of(self._platform.products, self._platform.ledger.run(self._run_id).plan)
+        return stages_of(self._platform.products, self._plan)
 
     def run(self, step: Step) -> Execution:
         """Execute the stages of a step, in order.
@@ -93,15 +99,15 @@ class Execution:
     def _compute(self, batches: Sequence[ComputeBatch]) -> None:
         """Compute the batches: those of their chunks that were asked for and are not staged, a Spark job a batch."""
         chunks = [key for batch in batches for key in batch.chunks] if self._chunks is None else self._chunks
-        record = self._platform.ledger.run(self._run_id)
-        looks = record.plan.breaker is not None and record.plan.breaker.looks_at_verdicts
-        states = {one.chunk: one.state for one in self._platform.ledger.chunks(self._run_id)} if looks else {}
+        record, plan = self._platform.ledger.run(self._run_id), self._plan
+        looks = plan.breaker is not None and plan.breaker.looks_at_verdicts
+        states = {one.chunk: one.state for one in self._platform.ledger.standing_chunks(self._run_id)} if looks else {}
         passed = [key for key, state in states.items() if state is ChunkState.PASSED]
-        run = RunContext(self._platform, self._platform.products.target(record.target), record.plan)
+        run = RunContext(self._platform, self._platform.products.target(record.target), plan)
         if looks and record.state in COMPUTABLE:  # a launch that ended after its last gate has not come to it
             look(run)
             stopping.going_on(self._run_id)()
-        for portion in portions(record.plan, chunks, passed):
+        for portion in portions(plan, chunks, passed):
             done = stage_chunks(
                 self._platform, self._run_id, portion, dagster_run_id=self._dagster_run_id, tell=self._tell
             )

@@ -327,17 +327,28 @@ class Plan:
 
     def chunk(self, key: str) -> PlannedChunk:
         """Return the chunk named `key`; KeyError where the plan has none."""
-        return self._by_key[key]
+        return self.chunks[self._places[key]]
+
+    def those_of(self, keys: Iterable[str]) -> list[PlannedChunk]:
+        """Return its chunks among `keys`, in order; takes what they take, however many chunks it has."""
+        places = sorted({self._places[key] for key in keys if key in self._places})
+        return [self.chunks[place] for place in places]
 
     @cached_property
-    def _by_key(self) -> dict[str, PlannedChunk]:
-        return {chunk.key: chunk for chunk in self.chunks}
+    def _places(self) -> dict[str, int]:
+        return {chunk.key: place for place, chunk in enumerate(self.chunks)}
 
     def batches(self, keys: frozenset[str] | None = None) -> list[tuple[PlannedChunk, ...]]:
         """Return the chunks (only those of `keys`, if given) as batches of one Spark job each, in order."""
-        wanted = [chunk for chunk in self.chunks if keys is None or chunk.key in keys]
+        return list(self._batches) if keys is None else self._in_batches(self.those_of(keys))
+
+    @cached_property
+    def _batches(self) -> tuple[tuple[PlannedChunk, ...], ...]:
+        return tuple(self._in_batches(self.chunks))
+
+    def _in_batches(self, chunks: Sequence[PlannedChunk]) -> list[tuple[PlannedChunk, ...]]:
         places = None if self.pace is None else self.pace.chunks_in_parallel
-        return self.cut(wanted, self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job))
+        return self.cut(chunks, self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job))
 
     def cut(self, chunks: Sequence[PlannedChunk], most: int) -> list[tuple[PlannedChunk, ...]]:
         """Return chunks of it in batches of so many at most, and of no more rows than a batch has."""

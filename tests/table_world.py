@@ -41,7 +41,6 @@ from backfill_assets.planning.resolve import plan_run
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import derivation
 from backfill_assets.staging.compute import entities_folder
-from backfill_assets.staging.executor import by_plan
 from backfill_assets.staging.rows import lineage
 from benchmarks.small_table import here, serves
 from manifests.chunks import CHUNK_GATE, Chunking
@@ -193,7 +192,7 @@ class Installation:
             pl.DataFrame({"name": sorted(run.entities)}).write_parquet(folder / "part-0.parquet")
         files: dict[str, list[StagedFile]] = {}
         derived = {}
-        plans = by_plan(ledger.plans(record), keys)
+        plans = ledger.by_plan(record, keys)
         for plan, mine in plans:
             chunks: list[PlannedChunk] = [chunk for chunk in plan.chunks if chunk.key in mine]
             for chunk in chunks:

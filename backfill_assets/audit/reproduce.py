@@ -37,7 +37,7 @@ from backfill_assets.gates.judging import run_gates
 from backfill_assets.installation import Platform
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.compute import compute_batch
-from backfill_assets.staging.executor import by_plan, ignore_progress
+from backfill_assets.staging.executor import ignore_progress
 from backfill_assets.worker.chunk_gate import digest_columns
 from backfill_assets.worker.columns import UNREADABLE
 from backfill_assets.worker.digest_types import dtype_of
@@ -131,7 +131,7 @@ def reproduce(
     _require_unaltered(record)
     plan = record.plan
     recorded = _recorded(platform, record, keys)
-    groups = by_plan(platform.ledger.plans(record), recorded)
+    groups = platform.ledger.by_plan(record, recorded)
     conditions = conditions_of(platform, plan, recorded)
     for own, _ in groups:  # chunks that were planned anew after a conflict have pins of their own
         if own.hash != plan.hash:

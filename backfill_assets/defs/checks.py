@@ -39,6 +39,7 @@ from manifests.data_terms import OLD_DATA_GATE
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
 from manifests.merge_policy import MERGE_DECISIONS_GATE
+from manifests.model import Mode
 from manifests.stages import Step
 from manifests.timeliness import FUTURE_GATE, OnFuture
 from resources.ledger.facade import RunRecord, Verdict
@@ -99,14 +100,13 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         with in_plain_words(), launched(op_context):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
-            platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
+            platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
             with launched_by_dagster(op_context, platform, run_id), closing(Progress(context.log.info)) as progress:
-                Execution(platform, run_id, tell=progress).run(Step.GATE_CHUNKS)
-        wanted = set(keys)
+                execution = Execution(platform, run_id, tell=progress).run(Step.GATE_CHUNKS)
         chunk_verdicts = {
             verdict.chunk: verdict
-            for verdict in platform.ledger.verdicts(run_id)
-            if verdict.gate == CHUNK_GATE and verdict.chunk in wanted
+            for verdict in platform.ledger.verdicts_of_chunks(run_id, keys)
+            if verdict.gate == CHUNK_GATE
         }
         selected = {check.name for check in context.selected_asset_check_keys}
         if CHUNK_GATE in selected:
@@ -115,19 +115,19 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
                 yield from evaluations
             yield _without_evaluation(op_context, CHUNK_GATE)
         with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
-            branch = Execution(platform, run_id).run(Step.JUDGE).branch
+            branch = execution.run(Step.JUDGE).branch
             if for_decision(platform, run_id) is not None and (summary := diff_summary(platform, run_id)) is not None:
                 diff_events.report(platform, op_context.instance, platform.ledger.run(run_id).plan, summary)
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
-        verdicts = platform.ledger.verdicts(run_id)
-        run_verdicts = [verdict for verdict in verdicts if not verdict.chunk]
+        run_verdicts = platform.ledger.verdicts(run_id, of_chunks=False)
         accepted = platform.ledger.accepted_gates(run_id)
-        for verdict in verdicts:
-            if not verdict.passed and not verdict.asks:
+        for verdict in platform.ledger.verdicts_not_passed(run_id):
+            if not verdict.asks:
                 where = f" of {verdict.chunk}" if verdict.chunk else ""
                 context.log.error("%s%s has not passed: %s", verdict.gate, where, verdict.summary)
-        if platform.ledger.run(run_id).state is RunState.FAILED:
+        record = platform.ledger.run(run_id)
+        if record.state is RunState.FAILED:
             context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
         results = [_result(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
         yield from results
@@ -136,7 +136,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         )
         judged = {verdict.gate for verdict in run_verdicts} | {CHUNK_GATE}
         for gate in sorted(selected - judged):
-            yield _unjudged(op_context, key, platform.ledger.run(run_id), gate, fails=fails)
+            yield _unjudged(op_context, key, record, gate, fails=fails)
 
     return gates
 

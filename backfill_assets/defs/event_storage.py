@@ -2,7 +2,7 @@
 
 Dagster opens, commits and closes a database (and makes an engine for it) for every event, two or three times for one of an
 asset: a run over 162 chunks spends more time on that than on its gates. Events of assets, one a chunk, are stored by one
-statement, as Dagster does it in PostgreSQL. What is stored, and where, is Dagster's. The
+statement, as Dagster does it in PostgreSQL, and so are the evaluations of a check. What is stored, and where, is Dagster's. The
 database of a run is still opened and closed for each event outside a batch: the UI follows a run by watching that file.
 """
 
@@ -26,6 +26,8 @@ from backfill_assets.defs.dagster_private import (
 _KINDS = dg.DagsterEventType
 _OF_ASSETS = frozenset({_KINDS.ASSET_MATERIALIZATION, _KINDS.ASSET_MATERIALIZATION_PLANNED, _KINDS.ASSET_OBSERVATION})
 """Events that come one a partition."""
+_AT_ONCE = 500
+"""Evaluations that are kept until they are stored by one statement."""
 
 
 class PooledSqliteEventLog(SqliteEventLog):
@@ -35,6 +37,7 @@ class PooledSqliteEventLog(SqliteEventLog):
         self._index_engine: sa.Engine | None = None
         self._batch: dict[str, sa.Connection] | None = None
         self._batch_thread = 0
+        self._evaluations: list[dg.EventLogEntry] = []
         self._tables: set[str] = set()
         self._asset_columns: set[str] = set()
         super().__init__(str(Path(home, "history", "runs")), inst_data)
@@ -60,11 +63,36 @@ class PooledSqliteEventLog(SqliteEventLog):
                     for event in of_kind:
                         self.store_event(event)
 
+    def store_event(self, event: dg.EventLogEntry) -> None:
+        """Store an event: of a transaction that stores several, an evaluation of a check together with those that follow it."""
+        if not self._stores_together():
+            super().store_event(event)
+            return
+        mine = _check_and_partition(event)
+        if self._evaluations and (mine is None or not _alike(self._evaluations[0], event)):
+            self._store_evaluations()
+        if mine is None:
+            super().store_event(event)
+            return
+        self._evaluations.append(event)
+        if len(self._evaluations) >= _AT_ONCE:
+            self._store_evaluations()
+
+    def _store_evaluations(self) -> None:
+        waiting, self._evaluations = self._evaluations, []
+        if waiting:
+            self.store_check_evaluations(waiting)
+
+    def _stores_together(self) -> bool:
+        """Whether this thread stores several events in one transaction."""
+        return self._batch is not None and self._batch_thread == get_ident()
+
     @contextmanager
     def together(self, *run_ids: str) -> Iterator[None]:
         """Store what this thread stores of runs in the body in one transaction a database: all of it, or none if it fails.
 
-        The body uses the log for these runs only: the log is locked, also for other threads.
+        The body uses the log for these runs only: the log is locked, also for other threads. It sees what it has stored, but for
+        evaluations of checks, which may be stored at its end.
         """
         with self.lock, ExitStack() as transactions:
             batch: dict[str, sa.Connection] = {}
@@ -76,14 +104,15 @@ class PooledSqliteEventLog(SqliteEventLog):
             self._batch, self._batch_thread = batch, get_ident()
             transactions.callback(self._end_batch)
             yield
+            self._store_evaluations()
 
     def _end_batch(self) -> None:
-        self._batch, self._batch_thread = None, 0
+        self._batch, self._batch_thread, self._evaluations = None, 0, []
 
     @contextmanager
     def connection_to(self, shard: str) -> Iterator[sa.Connection]:
         """Yield a connection to a database: that of the batch, the one that is kept open to the index, or Dagster's own."""
-        if self._batch is not None and self._batch_thread == get_ident():
+        if self._batch is not None and self._stores_together():
             yield self._batch[shard]
         elif shard == INDEX_SHARD_NAME and self.is_ready(shard):
             with self.lock, self._engine(shard).begin() as connection:
@@ -122,6 +151,20 @@ class PooledSqliteEventLog(SqliteEventLog):
         super().dispose()
         if self._index_engine is not None:
             self._index_engine.dispose()
+
+
+def _check_and_partition(event: dg.EventLogEntry) -> tuple[object, str, str] | None:
+    """Return of an evaluation of a check for a partition, by a run, which these are; None of any other event."""
+    if event.dagster_event is None or event.dagster_event_type is not _KINDS.ASSET_CHECK_EVALUATION or not event.run_id:
+        return None
+    told: Any = event.dagster_event.event_specific_data
+    return None if told.partition is None else (told.asset_check_key, str(told.partition), event.run_id)
+
+
+def _alike(one: dg.EventLogEntry, other: dg.EventLogEntry) -> bool:
+    """Whether two evaluations are of one check in one run, so that one statement stores both."""
+    told: list[Any] = [event.get_dagster_event().event_specific_data for event in (one, other)]
+    return one.run_id == other.run_id and told[0].asset_check_key == told[1].asset_check_key
 
 
 def stored_together(instance: dg.DagsterInstance, run_id: str) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import dagster as dg
@@ -51,6 +52,7 @@ from manifests.chunks import (
 )
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
+from manifests.model import Mode
 from manifests.stages import Step
 from resources.files import space
 from resources.lakehouse.type_words import type_words
@@ -88,21 +90,46 @@ def backfill_partitions(target: TargetTable) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"backfills_of_{target.name.replace('.', '_')}")
 
 
+class ChunkKeys(dg.StaticPartitionsDefinition):
+    """Keys of chunks in order, of which each is found without a look at all others: a Dagster run over some of them looks often."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """Take the keys."""
+        super().__init__(keys)
+        self._places = {key: place for place, key in enumerate(keys)}
+
+    def has_partition_key(self, partition_key: str) -> bool:
+        """Return whether it is one of the keys."""
+        return partition_key in self._places
+
+    def get_partition_keys_in_range(self, partition_key_range: dg.PartitionKeyRange) -> Sequence[str]:
+        """Return the keys from one to another, both inclusive."""
+        first, last = (self._places.get(key) for key in (partition_key_range.start, partition_key_range.end))
+        if first is None or last is None:
+            return super().get_partition_keys_in_range(partition_key_range)  # which says what is wrong
+        return self.get_partition_keys()[first : last + 1]
+
+
 def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     """Return the dimension whose keys are the target's chunks."""
-    chunking = target.chunking
+    return _chunk_partitions(target.chunking, target.chunks_from, target.chunks_until, target.parts)
+
+
+@lru_cache(maxsize=64)
+def _chunk_partitions(
+    chunking: Chunking, chunks_from: str, chunks_until: str, parts: tuple[str, ...]
+) -> dg.PartitionsDefinition[str]:
+    """Return the same of a declaration: of one of hours and values there may be a million keys, and its assets and checks each ask."""
     if chunking is Chunking.WHOLE:
-        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, *EVER, target.parts)])
+        return ChunkKeys([chunk.key for chunk in cut(chunking, *EVER, parts)])
     fmt = KEY_FORMAT[chunking]
-    begin, last = (first_day(chunking, key) for key in (target.chunks_from, target.chunks_until))
-    if target.parts:
+    begin, last = (first_day(chunking, key) for key in (chunks_from, chunks_until))
+    if parts:
         # part by part, each over all times: some values over any days are few ranges, and a range is what one run takes
-        chunks = cut(chunking, begin, last_day(chunking, last), target.parts)
-        return dg.StaticPartitionsDefinition(
-            [chunk.key for chunk in sorted(chunks, key=lambda one: _place(target, one))]
-        )
+        until = last_day(chunking, last)
+        return ChunkKeys([one.key for part in parts for one in cut(chunking, begin, until, (part,))])
     if chunking is Chunking.WEEK:  # no format that Dagster could read back writes a week without a day
-        return dg.StaticPartitionsDefinition([chunk.key for chunk in cut(chunking, begin, last)])
+        return ChunkKeys([chunk.key for chunk in cut(chunking, begin, last)])
     end = (
         key_of(chunking, following(chunking, last))
         if chunking is Chunking.HOUR
@@ -110,14 +137,8 @@ def chunk_partitions(target: TargetTable) -> dg.PartitionsDefinition[str]:
     )
     # Dagster lists the windows that are over; the offset adds the present one, which the source may reach into
     return dg.TimeWindowPartitionsDefinition(
-        start=target.chunks_from, end=end, fmt=fmt, end_offset=1, cron_schedule=_BEGINS[chunking]
+        start=chunks_from, end=end, fmt=fmt, end_offset=1, cron_schedule=_BEGINS[chunking]
     )
-
-
-def _place(target: TargetTable, chunk: Placed) -> tuple[int, datetime]:
-    """Return where a chunk is in the order of the dimension."""
-    parts = _parts_in_order(target)
-    return (parts.index(chunk.part) if chunk.part in parts else 0, first_instant(chunk))
 
 
 def _parts_in_order(target: TargetTable) -> tuple[str, ...]:
@@ -175,8 +196,9 @@ def stretches(target: TargetTable, record: RunRecord, chunks: Iterable[str]) -> 
     A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table. Of a table that is
     divided beside time a stretch is of one value or bucket, but for those that it has from the first time to the last.
     """
-    wanted = set(chunks)
-    mine = sorted((chunk for chunk in record.plan.chunks if chunk.key in wanted), key=lambda one: _place(target, one))
+    places = {part: place for place, part in enumerate(_parts_in_order(target))}
+    mine = record.plan.those_of(chunks)
+    mine.sort(key=lambda one: (places.get(one.part, 0), first_instant(one)))
     found: list[tuple[Placed, Placed]] = []
     for chunk in mine:
         if found and _follow(target, found[-1][1], chunk):
@@ -318,9 +340,7 @@ def in_plain_words() -> Iterator[None]:
 def tie(instance: dg.DagsterInstance, dagster_run_id: str, platform: Platform, run_id: str) -> None:
     """Tag a Dagster run with the backfill run that it works for, however it was launched, and with this process."""
     record = platform.ledger.find(run_id)
-    more = (
-        {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.plan.mode.value}
-    )
+    more = {} if record is None else {"backfill/kind": record.manifest.kind.value, "backfill/mode": record.mode}
     instance.add_run_tags(dagster_run_id, {RUN_TAG: run_id, PROCESS_TAG: this_process()} | more)
 
 
@@ -400,7 +420,7 @@ def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()
         with in_plain_words(), launched(context):
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
-            platform = spark.confine(platform, platform.ledger.run(run_id).plan.mode)
+            platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
             tell_of_broken_glass(context, platform, run_id)
             stopped = platform.ledger.stops.held(run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
@@ -420,9 +440,10 @@ def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()
                 outcome = execution.run(Step.COMPUTE).staged
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
-        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
         good = [key for key in keys if key not in outcome.failed]
-        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id)}
+        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id, good)}
+        numbers = {chunk.attempt for chunk in staged.values()}
+        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id, numbers)}
         metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
         if outcome.failed:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one

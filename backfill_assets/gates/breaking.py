@@ -74,7 +74,8 @@ def require_canary(run: RunContext, keys: Sequence[str]) -> None:
     Raises:
         TransitionRefused: naming those that have not.
     """
-    canary, states = canary_of(run.plan), {one.chunk: one.state for one in run.platform.ledger.chunks(run.run_id)}
+    standing = run.platform.ledger.standing_chunks(run.run_id)
+    canary, states = canary_of(run.plan), {one.chunk: one.state for one in standing}
     others = [key for key in keys if key not in canary and states[key] not in STAGED]
     failed = [key for key in canary if states[key] is not ChunkState.PASSED]
     if not (failed and others):

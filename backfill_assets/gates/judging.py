@@ -46,7 +46,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging import stopping
 from backfill_assets.staging.compute import histories_until_end, merged_entities, staged_frame, transform_context
 from backfill_assets.staging.derivation import DerivedVerdict, judge_derived
-from backfill_assets.staging.executor import Listener, by_plan, ignore_progress
+from backfill_assets.staging.executor import Listener, ignore_progress
 from backfill_assets.staging.folders import of_parts, parts_of
 from backfill_assets.staging.raised import PLACE, TRACEBACK, finding_of, found_or_raised
 from backfill_assets.staging.recomputing import LIMIT
@@ -103,7 +103,7 @@ def gate_chunks(platform: Platform, run_id: str, *, tell: Listener = ignore_prog
     Also those that another launch staged: it may have ended before it could gate them.
     """
     record = platform.ledger.run(run_id)
-    waiting = [chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.STAGED]
+    waiting = platform.ledger.chunks(run_id, state=ChunkState.STAGED)
     if waiting:
         with traces.span_of("gate_chunks", record.plan, gate=CHUNK_GATE, chunks=len(waiting)):
             _gate_waiting(platform, record, waiting, tell)
@@ -115,7 +115,7 @@ def _gate_waiting(platform: Platform, record: RunRecord, waiting: Sequence[Chunk
     results: list[GatedChunk] = []
     stopping.going_on(run_id)()
     tell("gating", [chunk.chunk for chunk in waiting], "")
-    for plan, keys in by_plan(platform.ledger.plans(record), [chunk.chunk for chunk in waiting]):
+    for plan, keys in platform.ledger.by_plan(record, [chunk.chunk for chunk in waiting]):
         run, chunks = RunContext(platform, target, plan), [chunk for chunk in waiting if chunk.chunk in keys]
         with stopping.ending(run_id):
             found, also = run_gates(run, chunks), judge_derived(run, chunks) | judge_rewritten(run, chunks)
@@ -220,8 +220,10 @@ def gate_run(platform: Platform, run_id: str) -> list[Verdict] | None:
     stays STAGED until one has accepted the change.
     """
     record = platform.ledger.run(run_id)
+    if record.state is not RunState.STAGED:
+        return None
     chunks = platform.ledger.chunks(run_id)
-    if record.state is not RunState.STAGED or any(chunk.state is not ChunkState.PASSED for chunk in chunks):
+    if any(chunk.state is not ChunkState.PASSED for chunk in chunks):
         return None
     if _is_judged(platform, record, chunks):
         _wait_for_owner(platform, record)  # nothing has changed since
@@ -335,7 +337,7 @@ def _run_verdicts(platform: Platform, record: RunRecord, chunks: Sequence[ChunkR
 
 def _recomputed(run: RunContext, record: RunRecord, chunks: Sequence[ChunkRecord]) -> Finding:
     """Hold some chunks, computed again by the plans that they were computed with, against what is staged."""
-    groups = by_plan(run.platform.ledger.plans(record), [chunk.chunk for chunk in chunks])
+    groups = run.platform.ledger.by_plan(record, [chunk.chunk for chunk in chunks])
     stretches = [(run.with_plan(own), [one for one in chunks if one.chunk in keys]) for own, keys in groups]
     with run.platform.spark.settings_kept(run.plan.mode):
         return purity_finding(stretches)

@@ -118,10 +118,11 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
                 f"run '{run_id}' is for {record.target}", f"this asset is {target.name}", "launch the run's own asset"
             )
         )
-    if record.plan.mode is Mode.RECONCILIATION:
+    plan = record.plan
+    if plan.mode is Mode.RECONCILIATION:
         raise TransitionRefused(
             Problem(
-                f"run '{run_id}' has mode {record.plan.mode}",
+                f"run '{run_id}' has mode {plan.mode}",
                 "a reconciliation computes nothing: it reads what is published",
                 f"`backfill reconcile --run {run_id}`",
             )
@@ -136,7 +137,8 @@ def require_computable(platform: Platform, run_id: str, keys: Iterable[str], *, 
                 else "nothing is left to compute; see `backfill status`",
             )
         )
-    unknown = sorted(set(keys) - {chunk.key for chunk in record.plan.chunks})
+    asked = set(keys)
+    unknown = sorted(asked - {chunk.key for chunk in plan.those_of(asked)})
     if unknown:
         raise InputRefused(
             Problem(
@@ -228,8 +230,8 @@ def _stage_chunks(
     run: RunContext, record: RunRecord, keys: Sequence[str], dagster_run_id: str, tell: Listener
 ) -> Staged:
     platform, run_id, outcome = run.platform, run.run_id, Staged()
-    present = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id)}
-    wanted = frozenset(key for key in keys if present[key].state not in STAGED)
+    present = {one.chunk: one.state for one in platform.ledger.standing_chunks(run_id, keys)}
+    wanted = frozenset(key for key in keys if present[key] not in STAGED)
     outcome.skipped = sorted(set(keys) - wanted)
     text = f"computing {len(wanted)} chunk(s); {len(outcome.skipped)} are staged already"
     logs.event(_log, logging.INFO, "staging_started", text, chunks=len(wanted), skipped=len(outcome.skipped))
@@ -243,7 +245,7 @@ def _stage_chunks(
     platform.ledger.resume(run_id, operator())
     edition = platform.ledger.edition(run_id)  # before the plans: one that comes in between makes this launch obsolete
     launch = _Launch(outcome, edition, dagster_run_id, tell)
-    for plan, chunks in by_plan(platform.ledger.plans(record), wanted):
+    for plan, chunks in platform.ledger.by_plan(record, wanted):
         mine = run.with_plan(plan)
         for stage in batches_of(plan, chunks):
             for batch in pacing.cut(mine, [plan.chunk(key) for key in stage.chunks]):
@@ -256,30 +258,17 @@ def _stage_chunks(
 def _bytes_expected(run: RunContext, keys: frozenset[str]) -> int:
     """Return how much chunks take on the disk, as far as anybody can tell: what they take today, or else what they read."""
     ledger, plan = run.platform.ledger, run.plan
-    holders = ledger.accepted(run.target.name, keys)
-    today = {
-        chunk.chunk: chunk.bytes or 0
-        for holder in set(holders.values())
-        for chunk in ledger.chunks(holder)
-        if holders.get(chunk.chunk) == holder
-    }
-    share = len(keys - today.keys()) / len(plan.chunks)
-    return sum(today.values()) + int(plan.reads.bytes * share)
+    held: dict[str, list[str]] = {}
+    for key, holder in ledger.accepted(run.target.name, keys).items():
+        held.setdefault(holder, []).append(key)
+    today = sum(ledger.bytes_of_chunks(holder, own) for holder, own in held.items())
+    share = (len(keys) - sum(map(len, held.values()))) / len(plan.chunks)
+    return today + int(plan.reads.bytes * share)
 
 
 def keys_of(batch: Iterable[PlannedChunk]) -> tuple[str, ...]:
     """Return the keys of a batch."""
     return tuple(chunk.key for chunk in batch)
-
-
-def by_plan(plans: Mapping[str, Plan], keys: Iterable[str]) -> list[tuple[Plan, frozenset[str]]]:
-    """Group chunks by the plan they are computed with: the approved one first, then each that replaced it."""
-    groups: dict[str, tuple[Plan, set[str]]] = {}
-    wanted = set(keys)
-    for key, plan in plans.items():
-        if key in wanted:
-            groups.setdefault(plan.hash, (plan, set()))[1].add(key)
-    return [(plan, frozenset(chunks)) for plan, chunks in groups.values()]
 
 
 def _stage_batch(run: RunContext, launch: _Launch, batch: Sequence[PlannedChunk]) -> None:
@@ -368,8 +357,8 @@ def _staged_by_others(run: RunContext, batch: Sequence[PlannedChunk], attempt: i
     """Record that an attempt's files are not used; return whether other launches have staged each of its chunks."""
     run.platform.ledger.fail_attempt(run.run_id, attempt, str(refusal))
     _say_attempt(run.plan, batch, attempt, "not used", logging.WARNING, why=refusal.problems[0].what)
-    by_others = {one.chunk for one in run.platform.ledger.chunks(run.run_id) if one.state in STAGED}
-    return {chunk.key for chunk in batch} <= by_others
+    standing = run.platform.ledger.standing_chunks(run.run_id, keys_of(batch))
+    return set(keys_of(batch)) == {one.chunk for one in standing if one.state in STAGED}
 
 
 def _failed(

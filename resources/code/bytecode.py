@@ -10,6 +10,7 @@ import importlib.util
 import marshal
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES
 from pathlib import Path
@@ -34,28 +35,30 @@ def altered(folders: Iterable[Path], *, loaded_only: bool = False) -> list[str]:
     before = HeldBefore.kept() if loaded_only else None
     loaded = {file for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None)) is not None}
     found = []
-    listed: dict[Path, list[str]] = {}
+    listed: dict[str, tuple[str, list[str]]] = {}
     for folder in folders:
-        sources, unasked = ([folder], []) if folder.is_file() else _below(folder)
+        sources, unasked = ([str(folder)], []) if folder.is_file() else _below(folder)
         for source in sources:
-            if loaded_only and str(source) not in loaded:
+            if loaded_only and source not in loaded:
                 continue
-            found += [
-                str(cached) for cached in _cached_of(source, listed) if not _says_the_same(source, cached, before)
-            ]
-        found += map(str, unasked)
+            found += [cached for cached in _cached_of(source, listed) if not _says_the_same(source, cached, before)]
+        found += unasked
     if before is not None:
         before.keep()
     return found
 
 
-def _below(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the sources below a folder, and the files there that Python takes for modules without asking a source."""
+def _below(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the sources below a folder, and the files there that Python takes for modules without asking a source.
+
+    As texts: a launch looks at each of them, and to make a path of one takes longer than to look.
+    """
     before = tuple(EXTENSION_SUFFIXES) + tuple(BYTECODE_SUFFIXES)
     sources, unasked = [], []
     for inside, _, names in os.walk(folder, onerror=_unlisted):
-        sources += [Path(inside, name) for name in names if name.endswith(".py")]
-        unasked += [Path(inside, name) for name in names if name.endswith(before) and Path(inside).name != _FOLDER]
+        sources += [f"{inside}/{name}" for name in names if name.endswith(".py")]
+        if not inside.endswith(f"/{_FOLDER}"):
+            unasked += [f"{inside}/{name}" for name in names if name.endswith(before)]
     return sorted(sources), sorted(unasked)
 
 
@@ -65,16 +68,24 @@ def _unlisted(error: OSError) -> None:
         raise error
 
 
-def _cached_of(source: Path, listed: dict[Path, list[str]]) -> list[Path]:
+def _cached_of(source: str, listed: dict[str, tuple[str, list[str]]]) -> list[str]:
     """Return the cached files of a source that this Python may use, at whatever level of optimisation.
 
-    `listed` has the names in each folder of cached files that was looked into so far.
+    `listed` has for each folder of sources that was looked into so far the one of their cached files, and the names there, in order.
     """
-    folder = Path(importlib.util.cache_from_source(source, optimization="")).parent
-    if folder not in listed:
-        listed[folder] = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - names are enough
-    begins = f"{source.stem}.{sys.implementation.cache_tag}"
-    return [folder / name for name in listed[folder] if name.startswith(begins) and _is_pythons(name[len(begins) :])]
+    inside, _, own = source.rpartition("/")
+    if inside not in listed:
+        folder = importlib.util.cache_from_source(source, optimization="").rpartition("/")[0]
+        listed[inside] = folder, sorted(os.listdir(folder)) if Path(folder).is_dir() else []  # noqa: PTH208 - names are enough
+    folder, names = listed[inside]
+    begins = f"{own.removesuffix('.py')}.{sys.implementation.cache_tag}"
+    found = []
+    for at in range(bisect_left(names, begins), len(names)):
+        if not names[at].startswith(begins):
+            break
+        if _is_pythons(names[at][len(begins) :]):
+            found.append(f"{folder}/{names[at]}")
+    return found
 
 
 def _is_pythons(rest: str) -> bool:
@@ -83,27 +94,28 @@ def _is_pythons(rest: str) -> bool:
     return rest == ".pyc" or (rest == f".opt-{level}.pyc" and level.isalnum())
 
 
-def _says_the_same(source: Path, cached: Path, before: HeldBefore | None) -> bool:
+def _says_the_same(source: str, cached: str, before: HeldBefore | None) -> bool:
     """Whether what Python would execute of a cached file is what its source says.
 
     What was `before` is not noted as looked into: this process may go on to a launch, which looks into everything itself.
     """
     try:
         now = _state(source) + _state(cached)
-        if _seen.get((str(source), str(cached))) == now:
+        if _seen.get((source, cached)) == now:
             return True
-        text, raw = source.read_bytes(), cached.read_bytes()
+        text, raw = Path(source).read_bytes(), Path(cached).read_bytes()
     except FileNotFoundError:
         return True  # one of them is gone meanwhile: there is nothing to use
-    if _is_used(source, text, raw):
-        level = cached.name.rpartition(".opt-")[2].partition(".")[0] if ".opt-" in cached.name else "0"
+    if _is_used(Path(source), text, raw):
+        name = cached.rpartition("/")[2]
+        level = name.rpartition(".opt-")[2].partition(".")[0] if ".opt-" in name else "0"
         if before is not None and before.has(text, raw, level):
             return True
         if not _is_of(text, raw, level):
             return False
         if before is not None:
             before.add(text, raw, level)
-    _seen[str(source), str(cached)] = now
+    _seen[source, cached] = now
     return True
 
 
@@ -127,6 +139,6 @@ def _is_of(text: bytes, raw: bytes, level: str) -> bool:
         return False
 
 
-def _state(file: Path) -> tuple[int, ...]:
+def _state(file: str) -> tuple[int, ...]:
     facts = os.stat(file)  # noqa: PTH116 - the times as the file system has them
     return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

@@ -124,6 +124,22 @@ class Amendments(Part):
             found |= dict.fromkeys(parsed(amendments.c.chunks, amendment.chunks, list), plan)
         return found
 
+    def by_plan(self, record: RunRecord, keys: Collection[str]) -> list[tuple[Plan, frozenset[str]]]:
+        """Group chunks of a run by the plan of each: the approved one first, then those they were planned anew with, as its chunks are in order.
+
+        What is not a chunk of the run is in no group.
+        """
+        approved = record.plan
+        anew: dict[str, Plan] = {}
+        for amendment in self.amendments(record.run_id):
+            plan = plans.parsed(amendment.plan)
+            anew |= dict.fromkeys(parsed(amendments.c.chunks, amendment.chunks, list), plan)
+        groups: dict[str, tuple[Plan, set[str]]] = {}
+        for chunk in approved.those_of(keys):
+            own = anew.get(chunk.key, approved)
+            groups.setdefault(own.hash, (own, set()))[1].add(chunk.key)
+        return [(plan, frozenset(own)) for plan, own in groups.values()]
+
     def terms(self, run_ids: Collection[str] | None = None) -> dict[str, Terms]:
         """Return what the plans of runs say but for their chunks, by run: of all, or of those that are named; see `Terms`."""
         return plans.terms(self.engine, run_ids)

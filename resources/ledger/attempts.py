@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Self
@@ -25,7 +25,7 @@ from resources.ledger import instants, plans, stops
 from resources.ledger.admissions import Asked, admit, end_admissions, require_place
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
-from resources.ledger.chunks import STAGED, DerivedFiles
+from resources.ledger.chunks import STAGED, DerivedFiles, open_ones
 from resources.ledger.measured import LOST, UNSEEN
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
@@ -105,8 +105,7 @@ class Attempts(Part):
             self._end_admissions(run_id)
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
-            waiting = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
-            if set(keys).isdisjoint(connection.execute(waiting).scalars()):
+            if not open_ones(connection, run_id, keys):
                 return None
             stops.refuse_held(connection, run_id)
             require_same_plan(connection, run_id, keys, edition)
@@ -185,7 +184,8 @@ class Attempts(Part):
 
     def fail_attempts_of_dead_processes(self, run_id: str) -> None:
         """Record as failed what is on record as being computed by processes of this machine that are no more."""
-        gone = [one.attempt for one in self.attempts(run_id) if one.is_running and has_ended(one)]
+        query = sa.select(attempts).where(attempts.c.run_id == run_id, attempts.c.state == AttemptState.RUNNING)
+        gone = [one.attempt for one in self._stored(AttemptRecord, query) if has_ended(one)]
         if not gone:
             return
         with self.engine.begin() as connection:
@@ -262,23 +262,28 @@ class Attempts(Part):
         """Move a run to what its chunks say: FAILED if one failed, STAGED once all are staged; return its state."""
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
-            found = connection.execute(sa.select(chunks.c.chunk, chunks.c.state).where(chunks.c.run_id == run_id)).all()
-            failed = sorted(row.chunk for row in found if row.state == ChunkState.FAILED)
-            if failed and record.state in {RunState.RUNNING, RunState.STAGED}:
+            if record.state not in {RunState.RUNNING, RunState.STAGED}:
+                return record.state
+            mine = sa.select(chunks.c.state, sa.func.count()).where(chunks.c.run_id == run_id).group_by(chunks.c.state)
+            found = {str(state): int(number) for state, number in connection.execute(mine)}
+            if ChunkState.FAILED in found:
+                named = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state == ChunkState.FAILED)
+                failed = sorted(connection.execute(named).scalars())
                 reason = f"{len(failed)} chunk(s) failed: {in_words(failed)}"
                 move_run(connection, run_id, record.state, RunState.FAILED, actor, reason)
                 return RunState.FAILED
-            all_staged = all(row.state in STAGED for row in found)
-            if all_staged and record.state is RunState.RUNNING:
-                move_run(connection, run_id, record.state, RunState.STAGED, actor, f"{len(found)} chunks staged")
+            if found.keys() <= STAGED and record.state is RunState.RUNNING:
+                move_run(
+                    connection, run_id, record.state, RunState.STAGED, actor, f"{sum(found.values())} chunks staged"
+                )
                 return RunState.STAGED
             return record.state
 
-    def attempts(self, run_id: str) -> list[AttemptRecord]:
-        """Return the run's attempts, in order."""
-        return self._stored(
-            AttemptRecord, sa.select(attempts).where(attempts.c.run_id == run_id).order_by(attempts.c.id)
-        )
+    def attempts(self, run_id: str, numbers: Collection[int] | None = None) -> list[AttemptRecord]:
+        """Return the run's attempts (those of `numbers`, if given), in order."""
+        query = sa.select(attempts).where(attempts.c.run_id == run_id)
+        query = query if numbers is None else query.where(attempts.c.attempt.in_(sorted(set(numbers))))
+        return self._stored(AttemptRecord, query.order_by(attempts.c.id))
 
 
 def _require_computable(record: RunRecord) -> None:
@@ -311,8 +316,7 @@ def _stage_chunks(
 
     Return those. All of them are one statement: a chunk's own would cost more than what it says.
     """
-    open_ones = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state.not_in(STAGED))
-    wanted = files.keys() & {row.chunk for row in connection.execute(open_ones)}
+    wanted = open_ones(connection, run_id, files.keys())
     values = [
         {
             "one_chunk": chunk,

@@ -5,7 +5,7 @@ Put here what a chunk's row says and how it is read. Who computes chunks is `att
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from resources.ledger.tables import chunks
 
 STAGED = frozenset({ChunkState.STAGED, ChunkState.PASSED})
 """States of a chunk whose files are on record."""
+_KEYS_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,56 @@ class ChunkStanding(NamedTuple):
 class Chunks(Part):
     """The chunks of a ledger's runs."""
 
-    def chunks(self, run_id: str) -> list[ChunkRecord]:
-        """Return the run's chunks, in order."""
+    def chunks(
+        self, run_id: str, keys: Collection[str] | None = None, *, state: ChunkState | None = None
+    ) -> list[ChunkRecord]:
+        """Return the run's chunks (of `keys`, or in one state, if given), in order: a run may have very many, each with its files."""
         with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
-            found = connection.execute(sa.select(chunks).where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
-            return [_chunk_record(row) for row in found]
+            return [_chunk_record(row) for row in _rows(connection, sa.select(chunks), run_id, keys, state)]
 
-    def standing_chunks(self, run_id: str) -> list[ChunkStanding]:
-        """Return where the run's chunks stand, in order."""
-        query = sa.select(chunks.c.chunk, chunks.c.state, chunks.c.attempt, chunks.c.digest)
+    def standing_chunks(self, run_id: str, keys: Collection[str] | None = None) -> list[ChunkStanding]:
+        """Return where the run's chunks (of `keys`, if given) stand, in order."""
+        query = sa.select(chunks.c.chunk, chunks.c.state, chunks.c.attempt, chunks.c.digest, chunks.c.idx)
         with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
-            found = connection.execute(query.where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
-            return [ChunkStanding(chunk, ChunkState(state), attempt, digest) for chunk, state, attempt, digest in found]
+            found = _rows(connection, query, run_id, keys)
+            return [ChunkStanding(row.chunk, ChunkState(row.state), row.attempt, row.digest) for row in found]
+
+    def bytes_of_chunks(self, run_id: str, keys: Collection[str]) -> int:
+        """Return how many bytes the staged files of chunks have together."""
+        with self.engine.connect() as connection:
+            found = _rows(connection, sa.select(chunks.c.bytes, chunks.c.idx), run_id, keys)
+            return sum(row.bytes or 0 for row in found)
+
+
+def _rows(
+    connection: sa.Connection,
+    query: sa.Select[Any],
+    run_id: str,
+    keys: Collection[str] | None,
+    state: ChunkState | None = None,
+) -> list[sa.Row[Any]]:
+    """Return the rows that a query of a run's chunks finds, in order: of `keys` so many a statement."""
+    query = query.where(chunks.c.run_id == run_id).order_by(chunks.c.idx)
+    query = query if state is None else query.where(chunks.c.state == state)
+    if keys is None:
+        return list(connection.execute(query))
+    found = [
+        row for some in by_the_statement(keys) for row in connection.execute(query.where(chunks.c.chunk.in_(some)))
+    ]
+    return sorted(found, key=lambda row: row.idx)
+
+
+def by_the_statement(keys: Collection[str]) -> Iterator[list[str]]:
+    """Yield keys of chunks, each once, in the portions that one statement asks for."""
+    ordered = sorted(set(keys))
+    for start in range(0, len(ordered), _KEYS_AT_ONCE):
+        yield ordered[start : start + _KEYS_AT_ONCE]
+
+
+def open_ones(connection: sa.Connection, run_id: str, keys: Collection[str]) -> set[str]:
+    """Return the chunks of `keys` that are not staged, in a transaction that has locked the run."""
+    query = sa.select(chunks.c.chunk, chunks.c.idx).where(chunks.c.state.not_in(STAGED))
+    return {row.chunk for row in _rows(connection, query, run_id, keys)}
 
 
 def chunks_in(rows: Mapping[str, Mapping[str, Any]], run_id: str) -> list[ChunkRecord]:

@@ -76,7 +76,7 @@ class Launches(Part):
         stop = Stops(self.engine).held(record.run_id)
         if stop is None and record.state not in {RunState.RUNNING, RunState.STAGED}:
             return None
-        chunks = Chunks(self.engine).chunks(record.run_id) if chunks is None else chunks
+        chunks = Chunks(self.engine).standing_chunks(record.run_id) if chunks is None else chunks
         left = tuple(one.chunk for one in chunks if one.state not in STAGED)
         if stop is not None:
             return Waiting(record.run_id, left, stop)
@@ -85,7 +85,7 @@ class Launches(Part):
             goes_on = any(map(under_way, attempts)) or record.run_id in Admissions(self.engine).waiting(record.run_id)
             return None if goes_on else Waiting(record.run_id, left)
         unjudged = tuple(one.chunk for one in chunks if one.state is ChunkState.STAGED)
-        if not unjudged and all(one.chunk for one in Verdicts(self.engine).verdicts(record.run_id)):
+        if not unjudged and not Verdicts(self.engine).verdicts(record.run_id, of_chunks=False):
             unjudged = tuple(one.chunk for one in chunks)  # each has passed, and nobody has judged the run
         return Waiting(record.run_id, unjudged) if unjudged and self._was_left(record.run_id, attempts) else None
 

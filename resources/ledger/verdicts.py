@@ -6,7 +6,7 @@ Put here how verdicts are recorded and read. How a gate comes to one is the gate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from manifests.lifecycle import ChunkState, RunState
 from manifests.staged_file import StagedFile
 from resources.ledger import instants, judged
 from resources.ledger.cells import as_said
+from resources.ledger.chunks import by_the_statement
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.runs import locked_run, move_run
@@ -85,7 +86,11 @@ class Verdicts(Part):
         with self.engine.begin() as connection:
             lock_run(connection, run_id)  # or two passes over the same chunks could wait for each other's rows
             waiting = sa.select(chunks.c.chunk, chunks.c.attempt).where(chunks.c.run_id == run_id, _WAITING)
-            there = {(row.chunk, row.attempt) for row in connection.execute(waiting)}
+            there = {
+                (row.chunk, row.attempt)
+                for some in by_the_statement([item.chunk for item in gated])
+                for row in connection.execute(waiting.where(chunks.c.chunk.in_(some)))
+            }
             # else another attempt has replaced the files, or another launch has judged them
             mine = [item for item in gated if (item.chunk, item.attempt) in there]
             _record_measured(connection, run_id, mine, at)
@@ -124,22 +129,26 @@ class Verdicts(Part):
 
     def verdicts(self, run_id: str, *, of_chunks: bool = True) -> list[Verdict]:
         """Return the newest verdict of each gate and chunk of a run; without those of chunks, which may be very many, if not `of_chunks`."""
-        newest: dict[tuple[str, str], Verdict] = {}
-        query = sa.select(verdicts).where(verdicts.c.run_id == run_id).order_by(verdicts.c.id)
+        query = sa.select(verdicts).where(verdicts.c.run_id == run_id)
         with self.engine.connect() as connection:
-            for row in connection.execute(query if of_chunks else query.where(verdicts.c.chunk == "")):
-                newest[row.chunk, row.gate] = Verdict(
-                    row.gate,
-                    row.passed,
-                    row.summary,
-                    details_said(row.details),
-                    row.chunk,
-                    row.attempt,
-                    row.at,
-                    row.asks,
-                    row.judged,
-                )
-        return list(newest.values())
+            return _newest(connection, query if of_chunks else query.where(verdicts.c.chunk == ""))
+
+    def verdicts_of_chunks(self, run_id: str, keys: Collection[str]) -> list[Verdict]:
+        """Return the newest verdict of each gate on chunks of a run."""
+        query = sa.select(verdicts).where(verdicts.c.run_id == run_id)
+        with self.engine.connect() as connection:
+            return [
+                one
+                for some in by_the_statement(keys)
+                for one in _newest(connection, query.where(verdicts.c.chunk.in_(some)))
+            ]
+
+    def verdicts_not_passed(self, run_id: str) -> list[Verdict]:
+        """Return the newest verdict of each gate and chunk of a run, of those that have not passed."""
+        failed = sa.select(verdicts.c.chunk).where(verdicts.c.run_id == run_id, sa.not_(verdicts.c.passed))
+        query = sa.select(verdicts).where(verdicts.c.run_id == run_id, verdicts.c.chunk.in_(failed))
+        with self.engine.connect() as connection:
+            return [one for one in _newest(connection, query) if not one.passed]
 
     def standing_verdicts(self, run_id: str) -> dict[tuple[str, str], Standing]:
         """Return by chunk and gate how each newest verdict of a run stands."""
@@ -148,6 +157,27 @@ class Verdicts(Part):
         with self.engine.connect() as connection:
             rows = connection.execute(query.where(found.run_id == run_id).order_by(found.id))
             return {(chunk, gate): Standing(passed, attempt, judged) for chunk, gate, passed, attempt, judged in rows}
+
+
+def _newest(connection: sa.Connection, query: sa.Select[Any]) -> list[Verdict]:
+    """Return the newest verdict of each gate and chunk among those that a query finds."""
+    newest: dict[tuple[str, str], sa.Row[Any]] = {}
+    for row in connection.execute(query.order_by(verdicts.c.id)):
+        newest[row.chunk, row.gate] = row
+    return [
+        Verdict(
+            row.gate,
+            row.passed,
+            row.summary,
+            details_said(row.details),
+            row.chunk,
+            row.attempt,
+            row.at,
+            row.asks,
+            row.judged,
+        )
+        for row in newest.values()
+    ]
 
 
 def details_said(details: Any) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def test_whatever_is_left_of_a_plan_is_cut_by_the_same_rule(data: st.DataObject,
         batches = plan.batches(keys)
         assert batches == again.batches(keys) == plan.batches(keys)
         assert [chunk.key for batch in batches for chunk in batch] == sorted(
-            left if keys is not None else again._by_key
+            left if keys is not None else (chunk.key for chunk in again.chunks)
         )
 
 
