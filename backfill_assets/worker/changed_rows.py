@@ -29,6 +29,8 @@ NEW = "__new"
 """What a column is called, after its own name, as it is after the run."""
 PLACE = "__place"
 """Which of the chunks that are compared at once a row is of."""
+_AT = "__at"
+_MANY = 1_000
 _NEARLY = 1 - 1e-9
 _MOST_DIGITS = 38
 _MASKED = "^[0-9a-f]{64}$"
@@ -186,14 +188,19 @@ def furthest(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> It
 
     Of each chunk they are as many as are kept of all; where there are several chunks, those are left out that can be none of these.
     """
-    for kind in KINDS if spec.largest else ():
-        mine = rows.filter(pl.col("kind") == kind)
-        for name in spec.values if mine.height else ():
-            moved = _moved(name, mine.schema[name])
-            if moved is None:
+    moved = {name: found for name in spec.values if (found := _moved(name, rows.schema[name])) is not None}
+    if not moved or not spec.largest:
+        return
+    keys = rows.select(PLACE, *spec.key, "kind").with_row_index(_AT)
+    distances = {name: rows.select(_by=by).to_series() for name, (by, _) in moved.items()}
+    for kind in KINDS:
+        mine = keys.filter(pl.col("kind") == kind)
+        for name, (_, unit) in moved.items() if mine.height else ():
+            by = distances[name].gather(mine[_AT])
+            if not by.abs().max():  # nothing moved, or it cannot be said how far
                 continue
-            by, unit = moved
-            top = _top(spec, mine, by, several=len(chunks) > 1, kind=mine.schema[name])
+            chosen = _top(spec, mine, by, several=len(chunks) > 1, kind=rows.schema[name])
+            top = rows[chosen[_AT]].insert_column(0, chosen["_by"])
             if len(chunks) > 1:
                 top = _first_of_all(spec, top, name)
             for row in top.iter_rows(named=True):
@@ -201,19 +208,30 @@ def furthest(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> It
                 yield row[PLACE], f"{name}|{kind}", _row(spec, chunks[row[PLACE]], row) | said
 
 
-def _top(spec: CompareSpec, rows: pl.DataFrame, by: pl.Expr, *, several: bool, kind: pl.DataType) -> pl.DataFrame:
+def _top(spec: CompareSpec, rows: pl.DataFrame, by: pl.Series, *, several: bool, kind: pl.DataType) -> pl.DataFrame:
     """Return the rows of each chunk that moved furthest, with `_by`: of equal ones those of the smaller keys."""
-    distances = rows.select(by.abs()).to_series()
+    distances = by.abs()
     beyond = distances != 0  # NULL where it cannot be said how far
     limit: Any = distances.top_k(spec.largest).min()
-    if limit is not None and not several:
-        beyond &= distances >= limit
-    elif limit is not None and not (isinstance(kind, pl.Decimal) and distances.dtype.is_float()):
+    if not several:
+        beyond &= (distances > limit) | (_may_be_first(spec, rows, distances == limit) & (distances == limit))
+    elif not (isinstance(kind, pl.Decimal) and distances.dtype.is_float()):
         # rows of all chunks are put in order by what Python's floats say: what may be as far to these is not left out
         beyond &= distances.cast(pl.Float64) >= float(limit) * _NEARLY
-    chosen = rows.filter(beyond).sort([PLACE, *spec.key]).with_columns(_by=by)
-    chosen = chosen.sort(PLACE, pl.col("_by").abs(), descending=[False, True], maintain_order=True)
-    return chosen.group_by(PLACE, maintain_order=True).head(spec.largest)
+    at = beyond.arg_true()
+    order = [pl.col(PLACE), pl.col("_by").abs(), *map(pl.col, spec.key)]
+    descending = [False, True, *(False for _ in spec.key)]
+    chosen = rows[at].insert_column(0, by.gather(at)).sort(order, descending=descending)
+    return chosen.group_by(PLACE, maintain_order=True).head(spec.largest) if several else chosen.head(spec.largest)
+
+
+def _may_be_first(spec: CompareSpec, rows: pl.DataFrame, equal: pl.Series) -> pl.Series | bool:
+    """Return which of very many equal rows may have one of the smallest keys, by the first column of these: few are put in order then."""
+    first = rows[spec.key[0]]
+    is_compared = first.dtype.is_integer() or first.dtype.is_temporal() or first.dtype == pl.String
+    if rows.height <= _MANY or first.null_count() or not is_compared:
+        return True
+    return first <= first.filter(equal).bottom_k(spec.largest).max()
 
 
 def _first_of_all(spec: CompareSpec, top: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -242,21 +260,22 @@ def sampled(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> Ite
         return
     parts = [as_text(pl.col(name), rows.schema[name]).fill_null("") for name in spec.key]
     texts = rows.select(pl.concat_str(parts, separator="\x1f").cast(pl.Binary)).to_series().to_list()
-    hashed = rows.with_columns(pl.Series("_hash", list(map(zlib.crc32, texts)), dtype=pl.UInt32))
+    hashes = pl.Series("_hash", list(map(zlib.crc32, texts)), dtype=pl.UInt32)
+    hashed = rows.select(PLACE, *spec.key, "kind", hashes).with_row_index(_AT)
     limit = pl.col("_hash").bottom_k(spec.sample).max().over(PLACE, "kind")
     few = hashed.filter(pl.col("_hash") <= limit).sort([PLACE, "kind", "_hash", *spec.key])
     few = few.group_by(PLACE, "kind", maintain_order=True).head(spec.sample)
     told = _ranked(spec, few)
     for one in spread(told, SAMPLE_ROWS) if len(chunks) > 1 else told:
-        row = few.row(one["at"], named=True)
+        row = rows.row(one["at"], named=True)
         yield row[PLACE], _row(spec, chunks[row[PLACE]], row) | {"hash": one["hash"], "rank": one["rank"]}
 
 
 def _ranked(spec: CompareSpec, few: pl.DataFrame) -> list[dict[str, Any]]:
     """Return of sampled rows what says when their turn comes, and where each is."""
     told: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for at, row in enumerate(few.select(PLACE, "kind", "_hash", *spec.key).iter_rows(named=True)):
-        one = {"kind": row["kind"], "hash": row["_hash"], "rank": 0, "key": _key(spec, row), "at": at}
+    for row in few.iter_rows(named=True):
+        one = {"kind": row["kind"], "hash": row["_hash"], "rank": 0, "key": _key(spec, row), "at": row[_AT]}
         told.setdefault((row[PLACE], row["kind"]), []).append(one)
     in_turn = (sorted(ones, key=turn) for ones in told.values())
     return [one | {"rank": rank} for ones in in_turn for rank, one in enumerate(ones)]

@@ -82,7 +82,8 @@ def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResul
 
 def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResult]:
     hashes: list[dict[str, Fingerprint]] = [{} for _ in tasks]
-    frames = _read_at_once(spec, tasks, hashes) if len(tasks) > 1 else []
+    is_small = len(tasks) > 1 and all(task.rows <= BLOCK_ROWS for task in tasks)
+    frames = _read_at_once(spec, tasks, hashes) if is_small else []
     if not frames:
         frames = [_read(task.paths[0], {}, own, spec.schema) for task, own in zip(tasks, hashes, strict=True)]
     known = [frame for frame in frames if frame is not None]
