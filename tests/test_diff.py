@@ -274,6 +274,24 @@ def test_small_chunks_are_read_by_one_query_a_side_and_few_of_their_rows_are_mad
     assert (kept.largest, kept.sample) == (alone.largest, alone.sample)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_of_very_many_rows_that_moved_as_far_those_of_the_smallest_keys_are_kept(tmp_path: Path, named: bool) -> None:
+    keys = [number * 7 % 3_001 for number in range(3_000)]
+    rows = pl.DataFrame({"id": keys, "number": 1, "run_id": "before"}, schema_overrides={"number": pl.Int64})
+    rows = rows.with_columns(name=pl.col("id").cast(pl.String).str.zfill(4))
+    rows.write_parquet(tmp_path / "old.parquet")
+    moved = pl.when(pl.col("id") == 2_000).then(9).otherwise(pl.when(pl.col("id") != 5).then(4).otherwise(1))
+    rows.with_columns(number=moved.cast(pl.Int64)).write_parquet(tmp_path / "new.parquet")
+    spec = CompareSpec("run", ("name", "id") if named else ("id",), ("number",), 4, 0)
+    task = CompareTask("x", (str(tmp_path / "old.parquet"),), (str(tmp_path / "new.parquet"),), ())
+    found, largest, _ = compare(spec, [task])[0]
+    assert [(row["key"]["id"], row["by"]) for row in largest["number|CHANGED"]] == [
+        (2_000, "8"),
+        *((key, "3") for key in sorted({*keys} - {5})[:3]),
+    ]
+    assert found.kinds["CHANGED"] == 2_999
+
+
 def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> None:
     old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
     rows_of({1: (1, None, None, "ann"), 2: (2, None, None, "bob"), 3: (3, None, None, "c" * 64)}).write_parquet(old)

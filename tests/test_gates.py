@@ -680,6 +680,25 @@ def test_a_bundle_takes_as_many_queries_however_many_chunks_it_has(
     assert taken("few", 3) == taken("many", 30)
 
 
+def measured_but_of_two_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """Measure rows, but for two."""
+    if rows.height == 2:
+        raise ValueError("two rows")
+    return rows.group_by("clock").agg(pl.len().cast(pl.Int64).alias("rows"))
+
+
+def test_what_a_measure_raises_of_one_chunk_is_said_of_that_one(tmp_path: Path) -> None:
+    spec = replace(SPEC, measure=import_path_of(measured_but_of_two_rows))
+    made = tasks(tmp_path, [frame(good_rows(number)) for number in (3, 2, 4)])
+    together = list(gate_chunks(spec, made))
+
+    assert together == [gate_chunk(spec, one) for one in made]
+    assert [result.measures for result in together if result.passed] == [
+        [{"clock": "PAYMENT", "rows": number}] for number in (3, 4)
+    ]
+    assert found(together[1]) == {MEASURE_RULE: 1}
+
+
 PARTS = {
     "values": (by_value("jurisdiction", ["IT", "NZ"]), {"IT": "IT", "NZ": "NZ"}),
     "NULL": (by_value("jurisdiction", ["IT", None]), {"IT": "IT", "_null": None}),

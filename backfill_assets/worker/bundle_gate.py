@@ -35,12 +35,12 @@ class Bundle:
         numbers: which chunk each row is of.
     """
 
-    def __init__(self, tasks: Sequence[GateTask], frames: Sequence[pl.DataFrame]) -> None:
+    def __init__(self, tasks: Sequence[GateTask], frame: pl.DataFrame, rows: Sequence[int]) -> None:
         self._tasks = tasks
-        self.frame = pl.concat(frames)
-        self.rows = np.array([frame.height for frame in frames])
+        self.frame = frame
+        self.rows = np.array(rows)
         self._starts = np.concatenate([[0], np.cumsum(self.rows)[:-1]])
-        self.numbers = np.repeat(np.arange(len(frames), dtype=np.uint32), self.rows)
+        self.numbers = np.repeat(np.arange(len(rows), dtype=np.uint32), self.rows)
 
     def passing(self, spec: GateSpec) -> list[bool]:
         """Return of each chunk whether its keys are in order, and its rows in its days and its part."""

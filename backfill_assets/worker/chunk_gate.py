@@ -90,9 +90,10 @@ def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResu
     rows_pass, passed = False, dict[int, GateResult]()
     if len(known) == len(tasks) > 1 and all(frame.schema == known[0].schema for frame in known):
         broken: dict[str, Violation] = {}
-        check_rows(row_rules(spec), pl.concat(known, rechunk=False), broken)
+        together = pl.concat(known, rechunk=is_small)
+        check_rows(row_rules(spec), together, broken)
         rows_pass = not broken
-        passed = _passed(spec, tasks, known, hashes) if rows_pass else {}
+        passed = _passed(spec, tasks, known, together, hashes) if rows_pass else {}
     for number, (task, frame, own) in enumerate(zip(tasks, frames, hashes, strict=True)):
         yield passed.get(number) or gate_chunk(spec, task, frame=frame, hashes=own, rows_pass=rows_pass)
 
@@ -120,11 +121,12 @@ def _passed(
     spec: GateSpec,
     tasks: Sequence[GateTask],
     frames: Sequence[pl.DataFrame],
+    together: pl.DataFrame,
     hashes: Sequence[Mapping[str, Fingerprint]],
 ) -> dict[int, GateResult]:
     """Return the verdicts of chunks that break no rule, by their number; of any other one nothing is said.
 
-    All rows pass the rules about single rows.
+    All rows, those of the frames `together`, pass the rules about single rows.
     """
     fit = [
         number
@@ -134,7 +136,9 @@ def _passed(
     columns = digest_columns(imported_by_path(spec.model))
     if not fit or not {*columns, *spec.key} <= set(frames[0].columns):
         return {}
-    bundle = Bundle([tasks[number] for number in fit], [frames[number] for number in fit])
+    own = [frames[number] for number in fit]
+    rows = together if len(fit) == len(tasks) else pl.concat(own, rechunk=True)
+    bundle = Bundle([tasks[number] for number in fit], rows, [frame.height for frame in own])
     passing = bundle.passing(spec)
     if not any(passing):
         return {}
