@@ -33,9 +33,10 @@ from backfill_assets.publication.ending import cancel
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
+from backfill_assets.worker import changed_rows as rows_module
 from backfill_assets.worker import chunk_diff as compare_module
-from backfill_assets.worker.changed_rows import CompareSpec, Concealed, spread
-from backfill_assets.worker.chunk_diff import CompareTask, compare
+from backfill_assets.worker.changed_rows import CompareSpec, Concealed, RowsKept, spread
+from backfill_assets.worker.chunk_diff import CompareTask, compare, comparing
 from manifests.errors import InputRefused
 from resources.lakehouse.commits import commit_replacement
 from resources.lakehouse.data_files import data_files
@@ -163,7 +164,7 @@ def test_a_chunk_is_compared_in_ranges_of_its_key_where_it_is_large(
     task = CompareTask("2010-03", paths["old"], paths["new"], ())
     whole = compare(spec, [task])[0]
     monkeypatch.setattr(compare_module, "SLICE_ROWS", 10)
-    assert len(list(compare_module._slices(spec, [task]))) > 3
+    assert len(list(compare_module._slices(spec, [task], {}))) > 3
     parts = compare(spec, [task])[0]
     assert parts == whole
     assert whole[0].kinds["CHANGED"] + whole[0].kinds["ADDED"] > 0
@@ -236,9 +237,59 @@ def test_chunks_that_are_compared_together_are_as_each_by_itself(tmp_path: Path,
             Path(paths["new"][0]).write_bytes(Path(paths["new"][0]).read_bytes()[:-20])
         tasks.append(CompareTask(f"chunk-{place}", paths["old"], paths["new"], ()))
     spec = CompareSpec("run", ("id",), ("number", "money", "day", "text"), 2, 2)
-    alone = [compare(spec, [task])[0] for task in tasks]
-    assert compare(spec, tasks) == alone
+    alone, together = [compare(spec, [task])[0] for task in tasks], compare(spec, tasks)
+    assert [found for found, _, _ in together] == [found for found, _, _ in alone]
+    assert kept_of(spec, together) == kept_of(spec, alone)
     assert len(list(compare_module._groups(tasks))) <= 1 + sum(found.unreadable != "" for found, _, _ in alone) * 2
+
+
+def kept_of(spec: CompareSpec, compared: list[Any]) -> RowsKept:
+    """The rows that are kept of chunks, one added after the other."""
+    kept = RowsKept(spec)
+    for _, largest, sample in compared:
+        kept.add(largest, sample)
+    return kept
+
+
+def test_small_chunks_are_read_by_one_query_a_side_and_few_of_their_rows_are_made_into_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = []
+    for chunk in range(30):
+        files = []
+        for side in (0, 1):
+            values = {key: (chunk + key * side, None, None, "a") for key in range(1, 4)}
+            rows_of(values).write_parquet(tmp_path / f"{chunk}-{side}.parquet")
+            files.append((str(tmp_path / f"{chunk}-{side}.parquet"),))
+        tasks.append(CompareTask(f"chunk-{chunk}", files[0], files[1], ()))
+    spec = CompareSpec("run", ("id",), ("number", "money", "day", "text"), 2, 1)
+    alone = kept_of(spec, [compare(spec, [task])[0] for task in tasks])
+    calls: Counter[str] = Counter()
+    for module, name in ((pl, "scan_parquet"), (rows_module, "_row")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, of=real, its=name, **k: calls.update([its]) or of(*a, **k))
+    *found, kept = comparing(spec).do(iter(tasks))
+    assert calls == {"scan_parquet": 2, "_row": 2 + len(tasks)}
+    assert [one.kinds["CHANGED"] for one in found] == [3] * len(tasks)
+    assert (kept.largest, kept.sample) == (alone.largest, alone.sample)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_of_very_many_rows_that_moved_as_far_those_of_the_smallest_keys_are_kept(tmp_path: Path, named: bool) -> None:
+    keys = [number * 7 % 3_001 for number in range(3_000)]
+    rows = pl.DataFrame({"id": keys, "number": 1, "run_id": "before"}, schema_overrides={"number": pl.Int64})
+    rows = rows.with_columns(name=pl.col("id").cast(pl.String).str.zfill(4))
+    rows.write_parquet(tmp_path / "old.parquet")
+    moved = pl.when(pl.col("id") == 2_000).then(9).otherwise(pl.when(pl.col("id") != 5).then(4).otherwise(1))
+    rows.with_columns(number=moved.cast(pl.Int64)).write_parquet(tmp_path / "new.parquet")
+    spec = CompareSpec("run", ("name", "id") if named else ("id",), ("number",), 4, 0)
+    task = CompareTask("x", (str(tmp_path / "old.parquet"),), (str(tmp_path / "new.parquet"),), ())
+    found, largest, _ = compare(spec, [task])[0]
+    assert [(row["key"]["id"], row["by"]) for row in largest["number|CHANGED"]] == [
+        (2_000, "8"),
+        *((key, "3") for key in sorted({*keys} - {5})[:3]),
+    ]
+    assert found.kinds["CHANGED"] == 2_999
 
 
 def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> None:

@@ -138,6 +138,17 @@ def test_the_writer_the_split_and_the_way_of_writing_do_not_matter(name: str, se
     assert digest(TYPES[name][0], whole) == digest(TYPES[name][0], series["value"][:cut], series["value"][cut:])
 
 
+@given(st.sampled_from(list(TYPES)), st.integers(0, 2**32), st.lists(st.integers(1, MOST_ROWS), min_size=1, max_size=4))
+def test_chunks_that_are_encoded_together_have_the_digests_that_they_have_alone(
+    name: str, seed: int, rows: list[int]
+) -> None:
+    kind = TYPES[name][0]
+    chunks = [in_polars(name, column(name, random.Random(seed + at), count)) for at, count in enumerate(rows)]
+    together = pl.concat([one.alias("value").to_frame() for one in chunks])
+
+    assert RowDigest({"value": kind}).of_each(together, rows) == [digest(kind, one) for one in chunks]
+
+
 @given(st.sampled_from(list(TYPES)), st.integers(0, 2**32), st.integers(1, MOST_ROWS))
 def test_the_digest_differs_where_and_only_where_a_value_does(name: str, seed: int, rows: int) -> None:
     chance = random.Random(seed)

@@ -24,6 +24,7 @@ from backfill_assets.declarations.checking.answers import answer_problems
 from backfill_assets.declarations.checking.rules import false_row_rules, rule_problems
 from backfill_assets.declarations.reconciliations import state_level
 from backfill_assets.declarations.schema import Published, dtypes, row_rule
+from backfill_assets.declarations.tallies import Tally
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.worker import chunk_gate as gates
@@ -38,6 +39,7 @@ from backfill_assets.worker.gate_tasks import (
 from backfill_assets.worker.references import import_path_of, imported_by_path
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
+from manifests.division import Division, by_value
 from manifests.errors import EnvironmentRefused
 from resources.spark.chunk_work import task_text, tasks_of
 
@@ -571,6 +573,15 @@ class Summed(Published):
         return data.lazyframe.select(pl.col("amount").sum() <= 20)
 
 
+class AnyPlace(Published):
+    """A table whose rows may be of no place."""
+
+    case_id: str
+    clock: str
+    business_date: pl.Date
+    jurisdiction: str = pandera.Field(nullable=True)
+
+
 def tasks(folder: Path, frames: Sequence[pl.DataFrame]) -> list[GateTask]:
     made = []
     for number, one in enumerate(frames):
@@ -649,6 +660,67 @@ def test_a_chunk_whose_rows_pass_with_others_is_held_against_its_other_rules_onl
 
     assert results == [{}, {KEY_RULE: 2}, {f"business_date: {CHUNK_RULE}, 2012-03-01 to 2012-03-31": 1}, {}]
     assert calls == [11, 2, 1]
+
+
+def test_a_bundle_takes_as_many_queries_however_many_chunks_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(SPEC, measure=None, tallies=(Tally(by=("clock",), sums=("amount",)),))
+    queries: list[str] = []
+    real = pl.LazyFrame.collect
+    monkeypatch.setattr(pl.LazyFrame, "collect", lambda self, **how: queries.append("") or real(self, **how))
+
+    def taken(name: str, chunks: int) -> int:
+        (tmp_path / name).mkdir()
+        made = tasks(tmp_path / name, [frame(good_rows(3, 3 * number)) for number in range(chunks)])
+        queries.clear()
+        assert all(result.passed for result in gate_chunks(spec, made))
+        return len(queries)
+
+    assert taken("few", 3) == taken("many", 30)
+
+
+def measured_but_of_two_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """Measure rows, but for two."""
+    if rows.height == 2:
+        raise ValueError("two rows")
+    return rows.group_by("clock").agg(pl.len().cast(pl.Int64).alias("rows"))
+
+
+def test_what_a_measure_raises_of_one_chunk_is_said_of_that_one(tmp_path: Path) -> None:
+    spec = replace(SPEC, measure=import_path_of(measured_but_of_two_rows))
+    made = tasks(tmp_path, [frame(good_rows(number)) for number in (3, 2, 4)])
+    together = list(gate_chunks(spec, made))
+
+    assert together == [gate_chunk(spec, one) for one in made]
+    assert [result.measures for result in together if result.passed] == [
+        [{"clock": "PAYMENT", "rows": number}] for number in (3, 4)
+    ]
+    assert found(together[1]) == {MEASURE_RULE: 1}
+
+
+PARTS = {
+    "values": (by_value("jurisdiction", ["IT", "NZ"]), {"IT": "IT", "NZ": "NZ"}),
+    "NULL": (by_value("jurisdiction", ["IT", None]), {"IT": "IT", "_null": None}),
+    "ranges": (Division("jurisdiction", bounds=("M",)), {"below-M": "IT", "from-M": "NZ"}),
+    "buckets": (Division("jurisdiction", buckets=8), {}),
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_each_chunk_of_a_divided_table_is_held_against_its_own_part(tmp_path: Path, parts: str) -> None:
+    division, values = PARTS[parts]
+    spec = replace(SPEC, model=import_path_of(AnyPlace), measure=None, division=division)
+    names = list(division.names)
+    places = pl.Series("jurisdiction", [values.get(name, "IT") for name in names], dtype=pl.String)
+    rows = pl.DataFrame(good_rows(len(names))).with_columns(places).select(list(dtypes(AnyPlace)))
+    frames = [rows.slice(number, 1) for number in range(len(names))]
+    made = [replace(one, part=name) for one, name in zip(tasks(tmp_path, frames), names, strict=True)]
+    other = [replace(one, part=name) for one, name in zip(made, [*names[1:], names[0]], strict=True)]
+    for some, right in ((made, len(values) or 1), (other, 0 if values else 1), (made[:1] + other[1:], None)):
+        together = list(gate_chunks(spec, some))
+        assert together == [gate_chunk(spec, one) for one in some]
+        assert right is None or sum(result.passed for result in together) == right
 
 
 def test_bundles_are_bounded_and_chunks_of_several_files_stand_alone(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import sha256
@@ -27,6 +27,11 @@ SAMPLE_ROWS = 500
 """The most rows of a sample, however many chunks there are."""
 NEW = "__new"
 """What a column is called, after its own name, as it is after the run."""
+PLACE = "__place"
+"""Which of the chunks that are compared at once a row is of."""
+_AT = "__at"
+_MANY = 1_000
+_NEARLY = 1 - 1e-9
 _MOST_DIGITS = 38
 _MASKED = "^[0-9a-f]{64}$"
 """What the mask HASH makes of a value: it is not hashed again."""
@@ -178,32 +183,64 @@ def _moved(name: str, kind: pl.DataType) -> tuple[pl.Expr, str] | None:
     return None
 
 
-def furthest(spec: CompareSpec, chunk: str, kind: str, rows: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of one kind, given in key order, that moved furthest, by `<column>|<kind>`."""
-    largest = {}
-    for name in spec.values if rows.height and spec.largest else ():
-        moved = _moved(name, rows.schema[name])
-        if moved is None:
-            continue
-        by, unit = moved
-        distances = rows.select(by.abs()).to_series()
-        furthest = distances.max()
-        if not furthest:  # nothing moved, or it cannot be said how far
-            continue
-        limit = distances.top_k(spec.largest).min()
-        chosen = distances.is_between(limit, furthest) & (distances != 0)
-        beyond = (chosen & (distances > limit)).arg_true()
-        ties = (chosen & (distances == limit)).arg_true().head(spec.largest - len(beyond))
-        top = (
-            rows[pl.concat([beyond, ties])]
-            .with_columns(_by=by)
-            .sort(pl.col("_by").abs(), descending=True, maintain_order=True)
-        )
-        largest[f"{name}|{kind}"] = [
-            _row(spec, chunk, row) | {"column": name, "by": _said(row, name), "unit": unit}
-            for row in top.iter_rows(named=True)
-        ]
-    return largest
+def furthest(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the changed rows of chunks that moved furthest: the number of the chunk, `<column>|<kind>`, and the row.
+
+    Of each chunk they are as many as are kept of all; where there are several chunks, those are left out that can be none of these.
+    """
+    moved = {name: found for name in spec.values if (found := _moved(name, rows.schema[name])) is not None}
+    if not moved or not spec.largest:
+        return
+    keys = rows.select(PLACE, *spec.key, "kind").with_row_index(_AT)
+    distances = {name: rows.select(_by=by).to_series() for name, (by, _) in moved.items()}
+    for kind in KINDS:
+        mine = keys.filter(pl.col("kind") == kind)
+        for name, (_, unit) in moved.items() if mine.height else ():
+            by = distances[name].gather(mine[_AT])
+            if not by.abs().max():  # nothing moved, or it cannot be said how far
+                continue
+            chosen = _top(spec, mine, by, several=len(chunks) > 1, kind=rows.schema[name])
+            top = rows[chosen[_AT]].insert_column(0, chosen["_by"])
+            if len(chunks) > 1:
+                top = _first_of_all(spec, top, name)
+            for row in top.iter_rows(named=True):
+                said = {"column": name, "by": _said(row, name), "unit": unit}
+                yield row[PLACE], f"{name}|{kind}", _row(spec, chunks[row[PLACE]], row) | said
+
+
+def _top(spec: CompareSpec, rows: pl.DataFrame, by: pl.Series, *, several: bool, kind: pl.DataType) -> pl.DataFrame:
+    """Return the rows of each chunk that moved furthest, with `_by`: of equal ones those of the smaller keys."""
+    distances = by.abs()
+    beyond = distances != 0  # NULL where it cannot be said how far
+    limit: Any = distances.top_k(spec.largest).min()
+    if not several:
+        beyond &= (distances > limit) | (_may_be_first(spec, rows, distances == limit) & (distances == limit))
+    elif not (isinstance(kind, pl.Decimal) and distances.dtype.is_float()):
+        # rows of all chunks are put in order by what Python's floats say: what may be as far to these is not left out
+        beyond &= distances.cast(pl.Float64) >= float(limit) * _NEARLY
+    at = beyond.arg_true()
+    order = [pl.col(PLACE), pl.col("_by").abs(), *map(pl.col, spec.key)]
+    descending = [False, True, *(False for _ in spec.key)]
+    chosen = rows[at].insert_column(0, by.gather(at)).sort(order, descending=descending)
+    return chosen.group_by(PLACE, maintain_order=True).head(spec.largest) if several else chosen.head(spec.largest)
+
+
+def _may_be_first(spec: CompareSpec, rows: pl.DataFrame, equal: pl.Series) -> pl.Series | bool:
+    """Return which of very many equal rows may have one of the smallest keys, by the first column of these: few are put in order then."""
+    first = rows[spec.key[0]]
+    is_compared = first.dtype.is_integer() or first.dtype.is_temporal() or first.dtype == pl.String
+    if rows.height <= _MANY or first.null_count() or not is_compared:
+        return True
+    return first <= first.filter(equal).bottom_k(spec.largest).max()
+
+
+def _first_of_all(spec: CompareSpec, top: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Return of rows of several chunks those that are kept of all, in the order of their chunks."""
+    if top.height <= spec.largest:
+        return top
+    light = top.select(*spec.key, name, f"{name}{NEW}", "_by").iter_rows(named=True)
+    told = [{"by": _said(row, name), "key": _key(spec, row), "at": at} for at, row in enumerate(light)]
+    return top[sorted(row["at"] for row in largest_of(told, spec.largest))]
 
 
 def _said(row: Mapping[str, Any], name: str) -> str:
@@ -214,17 +251,38 @@ def _said(row: Mapping[str, Any], name: str) -> str:
     return str(row["_by"])
 
 
-def sampled(spec: CompareSpec, chunk: str, rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows, given in key order, whose keys have the smallest hashes: the same whoever asks, and no particular ones."""
+def sampled(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of a chunk and the changed rows of it whose keys have the smallest hashes: the same whoever asks, and no particular ones.
+
+    Of each kind they are as many as are sampled of a chunk; where there are several chunks, those are left out that are in no sample of all.
+    """
     if not rows.height or not spec.sample:
-        return []
+        return
     parts = [as_text(pl.col(name), rows.schema[name]).fill_null("") for name in spec.key]
-    texts = rows.select(pl.concat_str(parts, separator="\x1f")).to_series().to_list()
-    hashes = pl.Series([zlib.crc32(text.encode()) for text in texts], dtype=pl.UInt64)
-    in_order = hashes * 2**32 + pl.int_range(len(hashes), dtype=pl.UInt64, eager=True)  # equal hashes: the smaller key
-    chosen = in_order.arg_sort().head(spec.sample)
-    places = zip(hashes[chosen], rows[chosen].iter_rows(named=True), strict=True)
-    return [_row(spec, chunk, row) | {"hash": number, "rank": 0} for number, row in places]
+    texts = rows.select(pl.concat_str(parts, separator="\x1f").cast(pl.Binary)).to_series().to_list()
+    hashes = pl.Series("_hash", list(map(zlib.crc32, texts)), dtype=pl.UInt32)
+    hashed = rows.select(PLACE, *spec.key, "kind", hashes).with_row_index(_AT)
+    limit = pl.col("_hash").bottom_k(spec.sample).max().over(PLACE, "kind")
+    few = hashed.filter(pl.col("_hash") <= limit).sort([PLACE, "kind", "_hash", *spec.key])
+    few = few.group_by(PLACE, "kind", maintain_order=True).head(spec.sample)
+    told = _ranked(spec, few)
+    for one in spread(told, SAMPLE_ROWS) if len(chunks) > 1 else told:
+        row = rows.row(one["at"], named=True)
+        yield row[PLACE], _row(spec, chunks[row[PLACE]], row) | {"hash": one["hash"], "rank": one["rank"]}
+
+
+def _ranked(spec: CompareSpec, few: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return of sampled rows what says when their turn comes, and where each is."""
+    told: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in few.iter_rows(named=True):
+        one = {"kind": row["kind"], "hash": row["_hash"], "rank": 0, "key": _key(spec, row), "at": row[_AT]}
+        told.setdefault((row[PLACE], row["kind"]), []).append(one)
+    in_turn = (sorted(ones, key=turn) for ones in told.values())
+    return [one | {"rank": rank} for ones in in_turn for rank, one in enumerate(ones)]
+
+
+def _key(spec: CompareSpec, row: Mapping[str, Any]) -> dict[str, Any]:
+    return shown_row({name: row[name] for name in spec.key})
 
 
 def _row(spec: CompareSpec, chunk: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,7 +292,7 @@ def _row(spec: CompareSpec, chunk: str, row: Mapping[str, Any]) -> dict[str, Any
     return {
         "chunk": chunk,
         "kind": kind,
-        "key": shown_row({name: row[name] for name in spec.key}),
+        "key": _key(spec, row),
         "old": None if kind == ADDED else shown_row({name: row[name] for name in names}),
         "new": None if kind == REMOVED else shown_row({name: row[f"{name}{NEW}"] for name in names}),
     }

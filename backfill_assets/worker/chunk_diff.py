@@ -25,6 +25,7 @@ from pyiceberg.schema import Schema
 from backfill_assets.worker.changed_rows import (
     KINDS,
     NEW,
+    PLACE,
     CompareSpec,
     RowsKept,
     RowsOfAll,
@@ -37,7 +38,8 @@ from backfill_assets.worker.chunk_corrections import ADDED, CHANGED, REMOVED
 from backfill_assets.worker.columns import UNREADABLE, rows_of, scan, scan_file, table_of
 from backfill_assets.worker.key_order import rows_between
 from backfill_assets.worker.nested import differs
-from backfill_assets.worker.sums import exact, numeric, plus, sum_of, sums_of
+from backfill_assets.worker.small_files import Held, held, numbered
+from backfill_assets.worker.sums import exact, numeric, plus, sum_of, sums_by, sums_of
 from backfill_assets.worker.violations import READ_RULE, unreadable
 from resources.files import stores
 from resources.spark.chunk_work import ChunkWork
@@ -50,8 +52,8 @@ _PRESENT = pl.col("_was") & pl.col("_is")
 """Whether a key is on both sides."""
 TOGETHER_ROWS, TOGETHER_CHUNKS = 200_000, 250
 """So many rows of both sides, of so many chunks, are compared at once: of small chunks."""
-PLACE = "__place"
-"""Which of the chunks that are compared at once a row is of."""
+TOGETHER_BYTES = 64 << 20
+"""So many bytes of small files are held meanwhile."""
 _OLD, _NEW = attrgetter("old"), attrgetter("new")
 
 Compared = tuple["ChunkCompared", dict[str, list[dict[str, Any]]], list[dict[str, Any]]]
@@ -95,16 +97,26 @@ class ChunkCompared:
 # --- one chunk --------------------------------------------------------------------------------------------------------
 
 
-def compare(spec: CompareSpec, tasks: Sequence[CompareTask]) -> list[Compared]:
-    """Compare chunks, all at once; return of each what was found, the largest changes by column and kind, and the sample."""
+def compare(spec: CompareSpec, tasks: Sequence[CompareTask], known: Mapping[str, Held] | None = None) -> list[Compared]:
+    """Compare chunks, all at once; return of each what was found, the largest changes by column and kind, and the sample.
+
+    Of several chunks those rows are left out that are kept of none of them. `known` are files that are in memory already.
+    """
+    known = {} if len(tasks) == 1 else known
     try:
-        return _compare_chunks(spec, tasks)
+        return _compare_chunks(spec, tasks, _held_of(tasks) if known is None else known)
     except UNREADABLE as error:
         if len(tasks) > 1:
             return [one for task in tasks for one in compare(spec, [task])]
         if (found := _unreadable(spec, tasks[0], error)) is None:
             raise
         return [(found, {}, [])]
+
+
+def _held_of(tasks: Sequence[CompareTask]) -> dict[str, Held]:
+    """Return the small files of chunks."""
+    paths = (path for task in tasks for path in (*task.old, *task.new, *task.both))
+    return {path: file for path in paths if (file := held(path)) is not None}
 
 
 def _unreadable(spec: CompareSpec, task: CompareTask, error: Exception) -> ChunkCompared | None:
@@ -121,16 +133,15 @@ def _unreadable(spec: CompareSpec, task: CompareTask, error: Exception) -> Chunk
     return ChunkCompared(task.chunk, unread=f"chunk {task.chunk}: {error}") if of_store else None
 
 
-def _compare_chunks(spec: CompareSpec, tasks: Sequence[CompareTask]) -> list[Compared]:
+def _compare_chunks(spec: CompareSpec, tasks: Sequence[CompareTask], known: Mapping[str, Held]) -> list[Compared]:
     found = [ChunkCompared(task.chunk) for task in tasks]
     kept = [_KeptOfChunk(RowsKept(spec)) for _ in tasks]
-    for old, new in _slices(spec, tasks):
+    for old, new in _slices(spec, tasks, known):
         with_files = {place: one for place, one in enumerate(found) if tasks[place].old or tasks[place].new}
         every = _count(spec, with_files, _compared(spec, _joined(spec, old, new), old.schema), old, new)
-        for (place,), rows in every.partition_by(PLACE, as_dict=True).items():
-            _keep(spec, tasks[place], found[place], kept[place], rows)
-    for task, one in zip(tasks, found, strict=True):
-        _count_same(spec, one, task.both)
+        if every.height:
+            _keep(spec, tasks, found, kept, every)
+    _count_same(spec, tasks, found, known)
     return [(one, of.largest.largest, of.sample(spec.sample)) for one, of in zip(found, kept, strict=True)]
 
 
@@ -143,30 +154,48 @@ class _KeptOfChunk:
 
     def sample(self, number: int) -> list[dict[str, Any]]:
         """Return so many sampled rows of each kind, and which of its kind each is."""
-        chosen = (sorted(rows, key=turn)[:number] for rows in self.sampled.values())
+        again = ([row | {"rank": 0} for row in rows] for rows in self.sampled.values())
+        chosen = (sorted(rows, key=turn)[:number] for rows in again)
         return [row | {"rank": rank} for rows in chosen for rank, row in enumerate(rows)]
 
 
-def _keep(spec: CompareSpec, task: CompareTask, found: ChunkCompared, kept: _KeptOfChunk, every: pl.DataFrame) -> None:
-    """Keep what is shown of the rows of a chunk that differ, and write them where they are to be written."""
-    changed = shown(spec.concealed, every, spec.key).sort(spec.key)
-    found.concealed += every.height - changed.height
-    for kind in KINDS:
-        mine = changed.filter(pl.col("kind") == kind)
-        kept.largest.add(furthest(spec, task.chunk, kind, mine), [])
-        kept.sampled[kind] += sampled(spec, task.chunk, mine)
-    if spec.schema and changed.height:
-        found.files.append(_write(spec, task, changed, len(found.files)))
+def _keep(
+    spec: CompareSpec,
+    tasks: Sequence[CompareTask],
+    found: Sequence[ChunkCompared],
+    kept: Sequence[_KeptOfChunk],
+    every: pl.DataFrame,
+) -> None:
+    """Keep what is shown of the rows of chunks that differ, and write them where they are to be written."""
+    changed = shown(spec.concealed, every, spec.key)
+    if changed.height != every.height:
+        for rows, sign in ((every, 1), (changed, -1)):
+            for place, number in rows.group_by(PLACE).len().iter_rows():
+                found[place].concealed += sign * number
+    chunks = [task.chunk for task in tasks]
+    largest: dict[int, dict[str, list[dict[str, Any]]]] = {}
+    for place, name, row in furthest(spec, chunks, changed):
+        largest.setdefault(place, {}).setdefault(name, []).append(row)
+    for place, by_name in largest.items():
+        kept[place].largest.add(by_name, [])
+    for place, row in sampled(spec, chunks, changed):
+        kept[place].sampled[row["kind"]].append(row)
+    if spec.schema:
+        ordered = changed.sort([PLACE, *spec.key])
+        for (place,), rows in ordered.partition_by(PLACE, as_dict=True, maintain_order=True).items():
+            found[place].files.append(_write(spec, tasks[place], rows, len(found[place].files)))
 
 
-def _slices(spec: CompareSpec, tasks: Sequence[CompareTask]) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+def _slices(
+    spec: CompareSpec, tasks: Sequence[CompareTask], known: Mapping[str, Held]
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """Yield the rows that are only before and only after: all at once, or of one chunk that is too large by ranges of the key."""
     columns = [*spec.key, *spec.values, PRODUCER]
     old, new = ([(place, path) for place, task in enumerate(tasks) for path in of(task)] for of in (_OLD, _NEW))
     if not old and not new:
         return
     if len(tasks) > 1 or _rows_of(tasks[0]) <= SLICE_ROWS:
-        yield _read(spec, old, new, columns), _read(spec, new, old, columns)
+        yield _read(spec, old, new, columns, known), _read(spec, new, old, columns, known)
         return
     reach = {path: _ends(spec, path) for _, path in (*old, *new)}
     for begins, ends in pairwise([None, *sorted({first for first, _ in reach.values()})[1:], None]):
@@ -203,6 +232,7 @@ def _read(
     files: Sequence[tuple[int, str]],
     others: Sequence[tuple[int, str]],
     columns: Sequence[str],
+    known: Mapping[str, Held] | None = None,
     *,
     begins: Any = None,
     ends: Any = None,
@@ -216,6 +246,9 @@ def _read(
         lazy = _scan(spec, stores.source(path), columns).with_columns(_place(place))
         return lazy if begins is None and ends is None else rows_between(lazy, spec.key, begins, ends)
 
+    if known and begins is ends is None and all(path in known for _, path in files):
+        mine = [(place, known[path]) for place, path in files]
+        return pl.concat(numbered(mine, lambda raw: _scan(spec, raw, columns), PLACE))
     if not all(stores.is_local(path) for _, path in files):
         # a store's files are in memory whole until they are collected: one at a time
         return pl.concat([wanted(*one).collect(engine="in-memory") for one in files])
@@ -227,7 +260,7 @@ def _place(place: int) -> pl.Expr:
     return pl.lit(place, dtype=pl.UInt32).alias(PLACE)
 
 
-def _scan(spec: CompareSpec, source: str | bytes, columns: Sequence[str]) -> pl.LazyFrame:
+def _scan(spec: CompareSpec, source: str | bytes | list[bytes], columns: Sequence[str]) -> pl.LazyFrame:
     """Return columns of a file; of a table without lineage columns nobody is said to have written a row."""
     if PRODUCER in columns and not _has_producer(spec.table):
         own = [name for name in columns if name != PRODUCER]
@@ -256,8 +289,13 @@ def _count(
     """Add up counts and sums of each chunk, by its place; return the rows that differ, with their `kind`."""
     totals = _totals(spec, rows)
     none = rows.clear().select(totals).row(0, named=True)
-    by_place = {row[PLACE]: row for row in rows.group_by(PLACE).agg(totals).iter_rows(named=True)}
-    before, after = (dict(side.group_by(PLACE).len().iter_rows()) for side in (old, new))
+    if len(found) == 1:  # of one chunk there is nothing to be told apart, which takes longer than to count
+        (place,) = found
+        by_place = {place: rows.select(totals).row(0, named=True)}
+        before, after = {place: old.height}, {place: new.height}
+    else:
+        by_place = {row[PLACE]: row for row in rows.group_by(PLACE).agg(totals).iter_rows(named=True)}
+        before, after = (dict(side.group_by(PLACE).len().iter_rows()) for side in (old, new))
     for place, one in found.items():
         _add(spec, one, by_place.get(place, none), rows.schema)
         one.duplicates |= _repeats(by_place.get(place, none), before.get(place, 0), after.get(place, 0))
@@ -323,13 +361,24 @@ def _add_sums(found: ChunkCompared, name: str, before: Any, after: Any) -> None:
     found.sums[name] = [before, after] if known is None else [plus(known[0], before), plus(known[1], after)]
 
 
-def _count_same(spec: CompareSpec, found: ChunkCompared, paths: Sequence[str]) -> None:
+def _count_same(
+    spec: CompareSpec, tasks: Sequence[CompareTask], found: Sequence[ChunkCompared], known: Mapping[str, Held]
+) -> None:
     """Add the rows of files that are before and after: what they sum up to is read, nothing is compared."""
-    for path in paths:
+    every = [(place, path) for place, task in enumerate(tasks) for path in task.both]
+    small = {path: known[path] for _, path in every if spec.values and path in known and known[path].rows}
+    at_once = [(place, small[path]) for place, path in every if path in small]
+    for place, file in at_once:
+        found[place].unchanged += file.footer.num_rows
+    for rows in numbered(at_once, lambda raw: scan(raw, spec.table, spec.values), PLACE):
+        for place, sums in sums_by(rows, PLACE).items():
+            for name, total in sums.items():
+                _add_sums(found[place], name, total, total)
+    for place, path in (one for one in every if one[1] not in small):
         lazy = scan_file(path, spec.table, spec.values)
-        found.unchanged += rows_of(path)
+        found[place].unchanged += rows_of(path)
         for name, total in sums_of(lazy).items():
-            _add_sums(found, name, total, total)
+            _add_sums(found[place], name, total, total)
 
 
 def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: int) -> tuple[str, int, int]:
@@ -366,34 +415,54 @@ def comparing(spec: CompareSpec) -> ChunkWork[CompareTask, ChunkCompared | RowsO
 
 def _compare(spec: CompareSpec, tasks: Iterable[CompareTask]) -> Iterator[ChunkCompared | RowsOfAll]:
     kept = RowsKept(spec)
-    for together in _groups(tasks):
+    for together, known in _groups(tasks):
         with stores.each_read_once():
-            compared = compare(spec, together)
-        for found, largest, sample in compared:
-            kept.add(largest, sample)
+            compared = compare(spec, together, known)
+        kept.add(*_all_of(compared))
+        for found, _, _ in compared:
             found.sums = {name: [str(value) for value in pair] for name, pair in found.sums.items()}
             yield found
     yield RowsOfAll(kept.largest, kept.sample)
 
 
-def _groups(tasks: Iterable[CompareTask]) -> Iterator[list[CompareTask]]:
-    """Yield tasks that are done together: each step takes its time, of a hundred rows as of a hundred thousand."""
+def _all_of(compared: Sequence[Compared]) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Return the rows that are kept of chunks, of all of them together."""
+    largest: dict[str, list[dict[str, Any]]] = {}
+    for _, of_chunk, _ in compared:
+        for name, rows in of_chunk.items():
+            largest.setdefault(name, []).extend(rows)
+    return largest, [row for _, _, sample in compared for row in sample]
+
+
+def _groups(tasks: Iterable[CompareTask]) -> Iterator[tuple[list[CompareTask], dict[str, Held]]]:
+    """Yield tasks that are done together, with their small files: each step takes its time, of a hundred rows as of a hundred thousand."""
     group: list[CompareTask] = []
-    of_group = 0
+    known: dict[str, Held] = {}
+    of_group = in_memory = 0
     for task in tasks:
-        rows = _rows_if_readable(task)
-        if group and (of_group + rows > TOGETHER_ROWS or len(group) == TOGETHER_CHUNKS):
-            yield group
-            group, of_group = [], 0
+        rows, files = _rows_if_readable(task)
+        size = sum(len(file.raw) for file in files.values())
+        is_full = of_group + rows > TOGETHER_ROWS or len(group) == TOGETHER_CHUNKS or in_memory + size > TOGETHER_BYTES
+        if group and is_full:
+            yield group, known
+            group, known, of_group, in_memory = [], {}, 0, 0
         group.append(task)
-        of_group += rows
+        known |= files
+        of_group, in_memory = of_group + rows, in_memory + size
     if group:
-        yield group
+        yield group, known
 
 
-def _rows_if_readable(task: CompareTask) -> int:
-    """Return the rows of a task; so many that it is done alone if a file cannot be read."""
+def _rows_if_readable(task: CompareTask) -> tuple[int, dict[str, Held]]:
+    """Return the rows of a task, and its small files; so many rows that it is done alone if a file cannot be read."""
+    files: dict[str, Held] = {}
+    rows = 0
     try:
-        return _rows_of(task)
+        for path in (*task.old, *task.new, *task.both):
+            file = held(path)
+            rows += rows_of(path) if file is None else file.footer.num_rows
+            if file is not None:
+                files[path] = file
     except UNREADABLE:
-        return TOGETHER_ROWS
+        return TOGETHER_ROWS, {}
+    return rows, files

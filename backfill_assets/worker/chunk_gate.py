@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
+from itertools import accumulate
 from typing import Any
 
 import pandera.polars as pa
@@ -21,6 +22,7 @@ from backfill_assets.declarations.places import place
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
 from backfill_assets.declarations.schema import dtypes, iceberg_schema, iceberg_type, lineage_columns
 from backfill_assets.declarations.target import TargetTable
+from backfill_assets.worker.bundle_gate import NUMBER, Bundle
 from backfill_assets.worker.chunk_rules import (
     CHUNK_RULE,
     FILES_RULE,
@@ -33,15 +35,16 @@ from backfill_assets.worker.chunk_rules import (
     row_rules,
     schema_for,
 )
-from backfill_assets.worker.columns import UNREADABLE, scan_file
-from backfill_assets.worker.digest import RowDigest
+from backfill_assets.worker.columns import UNREADABLE, scan, scan_file
+from backfill_assets.worker.digest import BLOCK_ROWS, RowDigest
 from backfill_assets.worker.digest_types import dtype_of
 from backfill_assets.worker.gate_tasks import DigestColumn, GateResult, GateSpec, GateTask
 from backfill_assets.worker.key_order import by_key, in_key_order, one_order, rank
 from backfill_assets.worker.partitions import outside, several_partitions
 from backfill_assets.worker.references import imported_by_path
-from backfill_assets.worker.sums import added, as_text, sums_of, value_columns
-from backfill_assets.worker.tallying import Counted
+from backfill_assets.worker.small_files import held_of, read_at_once
+from backfill_assets.worker.sums import added, as_text, sums_by, sums_of, value_columns
+from backfill_assets.worker.tallying import Counted, counted_by
 from backfill_assets.worker.violations import SAMPLE_ROWS, Violation, add_unreadable, add_violation, shown_row
 from manifests.canonical import plain
 from manifests.text import words_of
@@ -64,29 +67,134 @@ def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResul
     whole bundle first; where all its rows pass them, each chunk is held against the other rules only.
     """
     bundle: list[GateTask] = []
+    rows = 0
     for task in tasks:
         if len(task.paths) != 1:
             yield gate_chunk(spec, task)
             continue
-        if bundle and sum(one.rows for one in bundle) + task.rows > BUNDLE_ROWS:
+        if bundle and rows + task.rows > BUNDLE_ROWS:
             yield from _gate_bundle(spec, bundle)
-            bundle = []
+            bundle, rows = [], 0
         bundle.append(task)
+        rows += task.rows
     yield from _gate_bundle(spec, bundle)
 
 
 def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResult]:
     hashes: list[dict[str, Fingerprint]] = [{} for _ in tasks]
-    frames = [_read(task.paths[0], {}, own, spec.schema) for task, own in zip(tasks, hashes, strict=True)]
+    is_small = len(tasks) > 1 and all(task.rows <= BLOCK_ROWS for task in tasks)
+    frames = _read_at_once(spec, tasks, hashes) if is_small else []
+    if not frames:
+        frames = [_read(task.paths[0], {}, own, spec.schema) for task, own in zip(tasks, hashes, strict=True)]
     known = [frame for frame in frames if frame is not None]
-    broken: dict[str, Violation] = {}
+    rows_pass, passed = False, dict[int, GateResult]()
     if len(known) == len(tasks) > 1 and all(frame.schema == known[0].schema for frame in known):
-        check_rows(row_rules(spec), pl.concat(known, rechunk=False), broken)
+        broken: dict[str, Violation] = {}
+        together = pl.concat(known, rechunk=is_small)
+        check_rows(row_rules(spec), together, broken)
         rows_pass = not broken
-    else:
-        rows_pass = False
-    for task, frame, own in zip(tasks, frames, hashes, strict=True):
-        yield gate_chunk(spec, task, frame=frame, hashes=own, rows_pass=rows_pass)
+        passed = _passed(spec, tasks, known, together, hashes) if rows_pass else {}
+    for number, (task, frame, own) in enumerate(zip(tasks, frames, hashes, strict=True)):
+        yield passed.get(number) or gate_chunk(spec, task, frame=frame, hashes=own, rows_pass=rows_pass)
+
+
+def _read_at_once(
+    spec: GateSpec, tasks: Sequence[GateTask], hashes: Sequence[dict[str, Fingerprint]]
+) -> list[pl.DataFrame | None]:
+    """Return the rows of the one file of each chunk, as `_read` does; nothing where they cannot be read at once."""
+    try:
+        files = [held_of(stores.content(task.paths[0])) for task in tasks]
+        every = list(read_at_once(files, lambda raw: scan(raw, spec.schema)))
+    except UNREADABLE:  # each is read by itself, and what is wrong with it is said
+        return []
+    if len(every) != 1:
+        return []
+    (rows,) = every
+    for task, file, own in zip(tasks, files, hashes, strict=True):
+        if not spec.schema:
+            own[task.paths[0]] = fingerprint(file.raw)
+    starts = accumulate((file.rows for file in files), initial=0)
+    return [rows.slice(start, file.rows) for start, file in zip(starts, files, strict=False)]
+
+
+def _passed(
+    spec: GateSpec,
+    tasks: Sequence[GateTask],
+    frames: Sequence[pl.DataFrame],
+    together: pl.DataFrame,
+    hashes: Sequence[Mapping[str, Fingerprint]],
+) -> dict[int, GateResult]:
+    """Return the verdicts of chunks that break no rule, by their number; of any other one nothing is said.
+
+    All rows, those of the frames `together`, pass the rules about single rows.
+    """
+    fit = [
+        number
+        for number, (task, frame) in enumerate(zip(tasks, frames, strict=True))
+        if 0 < frame.height == task.rows <= BLOCK_ROWS and task.digest == tasks[0].digest
+    ]
+    columns = digest_columns(imported_by_path(spec.model))
+    if not fit or not {*columns, *spec.key} <= set(frames[0].columns):
+        return {}
+    own = [frames[number] for number in fit]
+    rows = together if len(fit) == len(tasks) else pl.concat(own, rechunk=True)
+    bundle = Bundle([tasks[number] for number in fit], rows, [frame.height for frame in own])
+    passing = bundle.passing(spec)
+    if not any(passing):
+        return {}
+    schema = schema_for(
+        spec,
+        tasks[0].start,
+        tasks[0].end,
+        rows_pass=True,
+        keys_pass=True,
+        days_pass=bool(spec.day_column),
+    )
+    digest = _digest_of(spec, tasks[0], columns)
+    digests = digest.of_each(as_digested(bundle.frame, tasks[0].digest), bundle.rows.tolist())
+    numbers = pl.Series(NUMBER, bundle.numbers)
+    sums = sums_by(bundle.frame.select(*value_columns(columns, spec.key), numbers), NUMBER)
+    tallies = counted_by(spec.tallies, bundle.frame, numbers)
+    found = {}
+    for at, (number, passes, said) in enumerate(zip(fit, passing, digests, strict=True)):
+        measured = _measured_alone(spec, tasks[number], frames[number], schema) if passes else None
+        if measured is not None:
+            measures, outline = measured
+            found[number] = GateResult(
+                tasks[number].chunk,
+                tasks[number].attempt,
+                frames[number].height,
+                said,
+                measures,
+                [],
+                outline,
+                hashes[number],
+                as_text(sums.get(at, {})),
+                tallies.get(at, {}),
+            )
+    return found
+
+
+def _measured_alone(
+    spec: GateSpec, task: GateTask, frame: pl.DataFrame, schema: pa.DataFrameSchema | None
+) -> tuple[list[dict[str, Any]], str] | None:
+    """Return the measures of a chunk, and where its outline is; None if it breaks a rule about several rows, or these cannot be had."""
+    broken: dict[str, Violation] = {}
+    if schema is not None:
+        check_rows(schema, frame, broken)
+    if broken or _partitions_of(spec, frame):
+        return None
+    measures, outlines = [], []
+    try:
+        if spec.measure is not None:
+            measures = plain(_measured(imported_by_path(spec.measure)(frame)).to_dicts())
+        if spec.outline is not None:
+            outlines = [_frame_of(imported_by_path(spec.outline)(frame)).select(spec.outline_columns)]
+    except (MemoryError, OSError):  # the machine's fault, not the function's
+        raise
+    except ANY_ERROR:  # it is judged alone, and what was raised is reported
+        return None
+    return measures, _written(outlines, task.outline)
 
 
 def gate_chunk(
@@ -151,10 +259,7 @@ class _Judge:
         self._spec, self._task = spec, task
         self._rows_pass = rows_pass
         self._columns = digest_columns(imported_by_path(spec.model))
-        self._digest = RowDigest(
-            {one.name: dtype_of(one.kind) for one in task.digest}
-            or {name: kind for name, kind in dtypes(imported_by_path(spec.model)).items() if name in self._columns}
-        )
+        self._digest = _digest_of(spec, task, self._columns)
         self._measures: pl.DataFrame | None = None
         self._sums: dict[str, Any] = {}
         self._tallies = Counted(spec.tallies)
@@ -165,12 +270,7 @@ class _Judge:
 
     def hold_in_one_partition(self, frame: pl.DataFrame) -> None:
         """Require that all rows of a staged file lie in one partition: the commit says of the file which that is."""
-        spec = self._spec
-        if spec.schema or not spec.parts or not {column for column, _ in spec.parts} <= set(frame.columns):
-            return
-        kinds = dtypes(imported_by_path(spec.model))
-        parted = {column: iceberg_type(column, kinds[column]) for column, _ in spec.parts}
-        if found := several_partitions(frame, spec.parts, parted):
+        if found := _partitions_of(self._spec, frame):
             add_violation(self.violations, PARTITION_RULE, 1, found)
 
     def add(self, frame: pl.DataFrame) -> None:
@@ -257,6 +357,24 @@ class _Judge:
             as_text(self._sums) if passes else {},
             self._tallies.as_record() if passes else {},
         )
+
+
+def _partitions_of(spec: GateSpec, frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return by what the rows of a staged file lie in several partitions."""
+    if spec.schema or not spec.parts or not {column for column, _ in spec.parts} <= set(frame.columns):
+        return []
+    kinds = dtypes(imported_by_path(spec.model))
+    parted = {column: iceberg_type(column, kinds[column]) for column, _ in spec.parts}
+    return several_partitions(frame, spec.parts, parted)
+
+
+def _digest_of(spec: GateSpec, task: GateTask, columns: Sequence[str]) -> RowDigest:
+    """Return a digest without rows: of the columns that a task names, else of those given."""
+    kinds = dtypes(imported_by_path(spec.model))
+    return RowDigest(
+        {one.name: dtype_of(one.kind) for one in task.digest}
+        or {name: kinds[name] for name in kinds if name in columns}
+    )
 
 
 def digest_columns(model: type[pa.DataFrameModel]) -> list[str]:

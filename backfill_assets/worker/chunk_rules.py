@@ -50,7 +50,7 @@ ROWS_RULE = "rows as staged"
 MEASURE_RULE = "measure does not raise"
 OUTLINE_RULE = "outline does not raise"
 _CONSTANT = "constant "
-_INSTANT = pl.Datetime("us", "UTC")
+INSTANT = pl.Datetime("us", "UTC")
 _RULE_LENGTH = 100
 
 
@@ -74,9 +74,9 @@ def lies_in(days: pl.Series, start: date, end: date, hour: int | None = None) ->
     if days.null_count():
         return False
     if hour is not None:
-        low, high = _instants(start, end, hour)
-        return days.dtype == _INSTANT and bool(days.len()) and bool(days.is_between(low, high).all())
-    if days.dtype == _INSTANT:
+        low, high = instants(start, end, hour)
+        return days.dtype == INSTANT and bool(days.len()) and bool(days.is_between(low, high).all())
+    if days.dtype == INSTANT:
         days = days.dt.date()
     first, last = (days.min(), days.max()) if days.dtype == pl.Date else (None, None)
     return isinstance(first, date) and isinstance(last, date) and start <= first and last <= end
@@ -135,10 +135,11 @@ def schema_for(
 
 def _ends(day: Any, start: date, end: date, hour: int | None) -> tuple[date, date]:
     """Return the least and the greatest value that a day column has in a chunk; of instants by their days of UTC."""
-    return _instants(start, end, hour) if day.dtype.type == _INSTANT else (start, end)
+    return instants(start, end, hour) if day.dtype.type == INSTANT else (start, end)
 
 
-def _instants(start: date, end: date, hour: int | None) -> tuple[datetime, datetime]:
+def instants(start: date, end: date, hour: int | None) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of days, or of an hour of each."""
     first, last = time.min if hour is None else time(hour), time.max if hour is None else time(hour, 59, 59, 999_999)
     return datetime.combine(start, first, UTC), datetime.combine(end, last, UTC)
 

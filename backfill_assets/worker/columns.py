@@ -33,15 +33,15 @@ def scan_file(path: str, schema: str, columns: Sequence[str] | None = None) -> p
     return scan(stores.source(path), schema, columns)
 
 
-def scan(source: str | bytes, schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:
-    """Return columns of a data file as `scan_file` does, by its local path, or of its bytes."""
+def scan(source: str | bytes | list[bytes], schema: str, columns: Sequence[str] | None = None) -> pl.LazyFrame:
+    """Return columns of a data file as `scan_file` does, by its local path, or of its bytes; of several files with the same columns."""
     lazy = pl.scan_parquet(source, hive_partitioning=False, glob=False)
     if not schema:
         return lazy if columns is None else lazy.select(columns)
     present = lazy.collect_schema()
     table = _schema(schema)
     wanted = [field.name for field in table.fields] if columns is None else columns
-    own = _by_field_id(source)
+    own = _by_field_id(source[0] if isinstance(source, list) else source)
     found = []
     for column in wanted:
         kind = _type(schema, column)

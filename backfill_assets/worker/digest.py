@@ -19,18 +19,22 @@ and without them runs can be compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from backfill_assets.declarations.canonical_types import canonical_type, canonical_word
 from backfill_assets.worker.nested import in_one_form
 
 ALGORITHM = "rows-sha256-v1"
 BLOCK_ROWS = 65_536
+_OfRange = Callable[[int, int], Iterable[memoryview | bytes]]
+"""Gives what is hashed of a column's rows from one to before another."""
 
 
 class RowDigest:
@@ -45,10 +49,14 @@ class RowDigest:
         self._waiting = 0
         self.rows = 0
 
+    def table_of(self, frame: pl.DataFrame) -> pa.Table:
+        """Return rows as they are encoded."""
+        table = in_one_form(frame.select(list(self._types))).to_arrow()
+        return table.cast(pa.schema(list(self._types.items())))
+
     def update(self, frame: pl.DataFrame) -> None:
         """Add rows, which come after those added before in key order."""
-        table = in_one_form(frame.select(list(self._types))).to_arrow()
-        table = table.cast(pa.schema(list(self._types.items())))
+        table = self.table_of(frame)
         self.rows += table.num_rows
         self._rest.append(table)
         self._waiting += table.num_rows
@@ -65,15 +73,61 @@ class RowDigest:
         """Return `<algorithm>:<hex>`; no rows can be added afterwards."""
         if self._waiting:
             self._block(pa.concat_tables(self._rest).combine_chunks())
-        self._hash.update(b"\x02" + self.rows.to_bytes(8, "little"))
-        return f"{ALGORITHM}:{self._hash.hexdigest()}"
+        return self._closed(self._hash, self.rows)
+
+    def of_each(self, frame: pl.DataFrame, rows: Sequence[int]) -> list[str]:
+        """Return the results of several digests of which none has rows yet: of the first so many rows of a frame, of the next, and so on.
+
+        What is encoded of a row depends on no other row, so that a column is encoded once. None may have more than BLOCK_ROWS rows.
+        """
+        columns = [of_range for column in self.table_of(frame).columns for of_range in _by_range(_in_one_piece(column))]
+        found, start = [], 0
+        for count in rows:
+            own = self._hash.copy()
+            for of_range in columns:
+                for part in of_range(start, start + count):
+                    own.update(part)
+            start += count
+            found.append(self._closed(own, count))
+        return found
+
+    def _closed(self, begun: Any, rows: int) -> str:
+        begun.update(b"\x02" + rows.to_bytes(8, "little"))
+        return f"{ALGORITHM}:{begun.hexdigest()}"
 
     def _block(self, block: pa.Table) -> None:
         for column in block.columns:
-            # one piece is taken as it is: `combine_chunks` would copy it
-            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            for part in _encoded(array):
+            for part in _encoded(_in_one_piece(column)):
                 self._hash.update(part)
+
+
+def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+    # one piece is taken as it is: `combine_chunks` would copy it
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _by_range(array: pa.Array) -> Iterator[_OfRange]:
+    """Yield what gives of a range of rows what `_encoded` yields of these rows alone."""
+    kind = array.type
+    if pa.types.is_nested(kind) or not len(array):
+        yield lambda start, end: _encoded(array.slice(start, end - start))
+        return
+    yield _of_width(_nulls(array), 1)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        yield _of_texts(*_texts(array))
+    else:
+        (values,) = _values(array)
+        yield _of_width(values, 1 if pa.types.is_boolean(kind) else kind.bit_width // 8)
+
+
+def _of_width(values: memoryview | bytes, width: int) -> _OfRange:
+    whole = memoryview(values)
+    return lambda start, end: (whole[start * width : end * width],)
+
+
+def _of_texts(offsets: NDArray[np.int64], data: memoryview | bytes) -> _OfRange:
+    lengths, begins = memoryview(_lengths(offsets)), (offsets - offsets[0]).tolist()
+    return lambda start, end: (lengths[start:end], data[begins[start] : begins[end]])
 
 
 def _encoded(array: pa.Array) -> Iterator[memoryview | bytes]:
@@ -96,17 +150,27 @@ def _nulls(array: pa.Array) -> memoryview | bytes:
 def _values(array: pa.Array) -> list[memoryview | bytes]:
     kind = array.type
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        filled = array.fill_null(pa.scalar(b"").cast(kind)) if array.null_count else array
-        offsets = np.frombuffer(filled.buffers()[1], dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
-        data = filled.buffers()[2]
-        text = b"" if data is None or not len(filled) else memoryview(data)[int(offsets[0]) : int(offsets[-1])]
-        return [np.diff(offsets).astype("<i8", copy=False).data, text]
+        offsets, text = _texts(array)
+        return [_lengths(offsets), text]
     if pa.types.is_boolean(kind):
         return [_buffer(array.fill_null(False).cast(pa.uint8()))]
     if pa.types.is_floating(kind):
         return [_canonical_floats(array)]
     # what lies under a null is whatever the writer left there: zeros take its place
     return [_buffer(array.fill_null(_zero(kind)) if array.null_count else array)]
+
+
+def _texts(array: pa.Array) -> tuple[NDArray[np.int64], memoryview | bytes]:
+    """Return where the texts of an array begin, with the end of the last, and all their bytes: from the first of these on."""
+    filled = array.fill_null(pa.scalar(b"").cast(array.type)) if array.null_count else array
+    offsets = np.frombuffer(filled.buffers()[1], dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    data = filled.buffers()[2]
+    text = b"" if data is None or not len(filled) else memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+    return offsets, text
+
+
+def _lengths(offsets: NDArray[np.int64]) -> memoryview:
+    return np.diff(offsets).astype("<i8", copy=False).data
 
 
 def _canonical_floats(array: pa.Array) -> bytes:

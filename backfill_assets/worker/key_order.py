@@ -41,13 +41,19 @@ def by_key(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, bool]
     """Return the frame in key order, and whether every key is there and above the one before it."""
     if not set(key) <= set(frame.columns):
         return frame, False
+    is_above = follows(key).slice(1).all(ignore_nulls=False)
+    if frame.height <= 1 or frame.lazy().select(is_above).collect().item() is True:
+        return frame, True
+    return frame.sort(key), False
+
+
+def follows(key: Sequence[str]) -> pl.Expr:
+    """Return whether the key of a row is above the one before it; NULL where one is not there."""
     ordered = pl.lit(False)
     for column in reversed(key):
         before = pl.col(column).shift(1)
         ordered = (pl.col(column) > before) | ((pl.col(column) == before) & ordered)
-    if frame.height <= 1 or frame.lazy().select(ordered.slice(1).all(ignore_nulls=False)).collect().item() is True:
-        return frame, True
-    return frame.sort(key), False
+    return ordered
 
 
 def one_order(frames: Iterable[pl.DataFrame], key: Sequence[str]) -> Iterator[pl.DataFrame]:

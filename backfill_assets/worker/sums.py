@@ -63,6 +63,16 @@ def sums_of(rows: pl.LazyFrame) -> dict[str, Any]:
     return {name: exact(found[name], kind) for name, kind in kinds.items()}
 
 
+def sums_by(rows: pl.DataFrame, place: str) -> dict[int, dict[str, Any]]:
+    """Return what `sums_of` returns of the rows that have the same number in a column, by that number."""
+    kinds = {name: kind for name, kind in rows.schema.items() if name != place and _is_added_up(kind)}
+    if not kinds:
+        return {}
+    sums = (sum_of(name, kind).alias(name) for name, kind in kinds.items())
+    found = rows.group_by(place).agg(sums).iter_rows(named=True)
+    return {row[place]: {name: exact(row[name], kind) for name, kind in kinds.items()} for row in found}
+
+
 def plus(one: Any, other: Any) -> Any:
     """Return the sum of two sums, with every digit."""
     return _EXACT.add(one, other) if isinstance(one, Decimal) else one + other

@@ -19,7 +19,7 @@ from backfill_assets.worker.sums import exact, plus, sum_of
 from backfill_assets.worker.violations import Violation, unreadable
 from resources.spark.chunk_work import ChunkWork
 
-_ROWS = "_rows"
+_ROWS, _NUMBER = "_rows", "_number"
 Counts = dict[Place, list[Any]]
 """What is counted by group: rows, then NULLs by column, then sums by column."""
 
@@ -35,22 +35,24 @@ class Counted:
     def add(self, rows: pl.DataFrame) -> None:
         """Count the rows of one more file."""
         for tally in self._tallies:
-            if tally.name in self._too_many:
-                continue
-            grouped = _grouped(tally, rows)
-            if grouped.height > MOST_GROUPS:
-                self._drop(tally, grouped.height)
-                continue
-            found = self._found[tally.name]
-            width, kinds = len(tally.by), [rows.schema[name] for name in tally.sums]
-            first = width + 1 + len(tally.nulls)
-            for row in grouped.iter_rows():
-                place, sums = row[:width], [exact(one, kind) for one, kind in zip(row[first:], kinds, strict=True)]
-                counts = [*row[width:first], *sums]
-                known = found.get(place)
-                found[place] = counts if known is None else [plus(a, b) for a, b in zip(known, counts, strict=True)]
-            if len(found) > MOST_GROUPS:
-                self._drop(tally, len(found))
+            if tally.name not in self._too_many:
+                self.add_groups(tally, _grouped(tally, rows).rows(), rows.schema)
+
+    def add_groups(self, tally: Tally, groups: Sequence[tuple[Any, ...]], schema: pl.Schema) -> None:
+        """Count the groups that the rows of one more file have, as `_grouped` returns them."""
+        if len(groups) > MOST_GROUPS:
+            self._drop(tally, len(groups))
+            return
+        found = self._found[tally.name]
+        width, kinds = len(tally.by), [schema[name] for name in tally.sums]
+        first = width + 1 + len(tally.nulls)
+        for row in groups:
+            place, sums = row[:width], [exact(one, kind) for one, kind in zip(row[first:], kinds, strict=True)]
+            counts = [*row[width:first], *sums]
+            known = found.get(place)
+            found[place] = counts if known is None else [plus(a, b) for a, b in zip(known, counts, strict=True)]
+        if len(found) > MOST_GROUPS:
+            self._drop(tally, len(found))
 
     def _drop(self, tally: Tally, groups: int) -> None:
         self._too_many[tally.name] = groups
@@ -79,17 +81,33 @@ def _in_order(place: Place) -> tuple[tuple[bool, str], ...]:
     return tuple((value is None, value or "") for value in place)
 
 
-def _grouped(tally: Tally, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a group: its columns as text, rows, NULLs, sums."""
+def counted_by(tallies: Sequence[Tally], rows: pl.DataFrame, numbers: pl.Series) -> dict[int, dict[str, Any]]:
+    """Return the tallies of several chunks as they are on record, by the number of the chunk that each row has."""
+    if not tallies:
+        return {}
+    found = {number: Counted(tallies) for number in numbers.unique()}
+    numbered = rows.with_columns(numbers.alias(_NUMBER))
+    for tally in tallies:
+        groups: dict[int, list[tuple[Any, ...]]] = {number: [] for number in found}
+        for number, *group in _grouped(tally, numbered, [pl.col(_NUMBER)]).iter_rows():
+            groups[number].append(tuple(group))
+        for number, own in groups.items():
+            found[number].add_groups(tally, own, rows.schema)
+    return {number: counted.as_record() for number, counted in found.items()}
+
+
+def _grouped(tally: Tally, rows: pl.DataFrame, within: Sequence[pl.Expr] = ()) -> pl.DataFrame:
+    """Return a row a group: the columns that it lies `within`, its own as text, rows, NULLs, sums."""
     edges = dict(tally.edges)
     places = [_group_of(name, rows.schema[name], edges.get(name)).alias(f"_by_{name}") for name in tally.by]
     counted = [pl.len().cast(pl.Int64).alias(_ROWS)]
     counted += [pl.col(name).null_count().cast(pl.Int64).alias(f"_nulls_{name}") for name in tally.nulls]
     counted += [sum_of(name, rows.schema[name]).alias(f"_sum_{name}") for name in tally.sums]
-    if not places:
+    if not places and not within:
         return rows.select(counted)
+    found = rows.group_by([*within, *places]).agg(counted)
     # the values of groups become text, not those of every row
-    return rows.group_by(places).agg(counted).with_columns(pl.col([f"_by_{name}" for name in tally.by]).cast(pl.String))
+    return found.with_columns(pl.col([f"_by_{name}" for name in tally.by]).cast(pl.String)) if places else found
 
 
 def _group_of(name: str, kind: pl.DataType, edges: Sequence[str] | None) -> pl.Expr:

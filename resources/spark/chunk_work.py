@@ -10,16 +10,19 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 import polars as pl
 import pyarrow as arrow
 from pydantic import TypeAdapter
 
-from manifests.canonical import plain
+from manifests.canonical import plain, reader_of
 from manifests.model import Mode
 from resources.files import stores
 from resources.files.stores import StoreAccess
+
+_RESULTS_AT_ONCE = 100
 
 
 class ChunkTask(Protocol):
@@ -51,13 +54,14 @@ class ChunkWork(Generic[Task, Result]):
     result: Any
 
     def batches(self, batches: Iterable[arrow.RecordBatch]) -> Iterator[arrow.RecordBatch]:
-        """Do the tasks of Arrow batches with a column `task` (JSON); yield a batch with a column `result` (JSON) for each result."""
-        for result in self.do(tasks_of(self.task, batches)):
-            yield arrow.RecordBatch.from_pydict({"result": [json.dumps(plain(result))]})
+        """Do the tasks of Arrow batches with a column `task` (JSON); yield batches with a column `result` (JSON), some results each."""
+        texts = (json.dumps(plain(result)) for result in self.do(tasks_of(self.task, batches)))
+        while some := list(islice(texts, _RESULTS_AT_ONCE)):
+            yield arrow.RecordBatch.from_pydict({"result": some})
 
     def results(self, texts: Iterable[str]) -> list[Result]:
         """Return the results that workers sent as JSON."""
-        reads: TypeAdapter[Result] = TypeAdapter(self.result)
+        reads: TypeAdapter[Result] = reader_of(self.result)
         return [reads.validate_json(text) for text in texts]
 
 
@@ -87,7 +91,7 @@ def task_text(task: ChunkTask) -> str:
 
 def tasks_of(kind: type[Task], batches: Iterable[arrow.RecordBatch]) -> Iterator[Task]:
     """Yield the tasks of Arrow batches with a column `task` (JSON)."""
-    reads: TypeAdapter[Task] = TypeAdapter(kind)
+    reads = reader_of(kind)
     for batch in batches:
         for text in batch.column("task").to_pylist():
             yield reads.validate_json(text)

@@ -335,7 +335,7 @@ def test_files_of_a_store_are_in_memory_one_at_a_time(
                 put(path, written.getvalue())
         monkeypatch.setattr(stores, "content", counted)
         monkeypatch.setattr(chunk_diff, "SLICE_ROWS", 10)
-        slices = list(chunk_diff._slices(spec, [task]))
+        slices = list(chunk_diff._slices(spec, [task], {}))
         assert [(one.height, other.height) for one, other in slices] == [(10, 10)] * 4
         assert most <= 1
         assert sum(frame.height for frame in in_key_order(old, {"number": pl.col("number")}, ["number"])) == 40
