@@ -39,11 +39,14 @@ from backfill_assets.defs.staging import (
     partition_key,
     stretches,
 )
+from backfill_assets.installation import Platform
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.review.diff import recorded_diff
+from backfill_assets.staging.executor import require_computable
 from manifests.chunks import CHUNK_GATE
 from manifests.errors import InputRefused, Problem
 from manifests.lifecycle import RunState
+from resources.ledger.facade import RunRecord
 from resources.ledger.transactions import system_clock as now
 from resources.processes import this_process
 
@@ -111,6 +114,32 @@ def test_months_that_are_not_adjacent_are_launched_each_by_itself_and_a_launch_s
     assert why.startswith("2010-01 to 2010-02: ")
     assert "the disk is full" in why
     assert "make room" in why
+
+
+def test_launches_build_the_definitions_once_and_hold_the_code_once_before_dagster_does(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, held = list[Platform](), list[str]()
+
+    def build(platform: Platform) -> dg.Definitions:
+        built.append(platform)
+        return build_definitions(platform)
+
+    def hold(platform: Platform, run_id: str, *given: Any, **named: Any) -> RunRecord:
+        held.append(run_id)
+        return require_computable(platform, run_id, *given, **named)
+
+    monkeypatch.setattr("backfill_assets.defs.launch._built", [], raising=False)
+    monkeypatch.setattr("backfill_assets.defs.launch.build_definitions", build)
+    monkeypatch.setattr("backfill_assets.staging.executor.require_computable", hold)
+    monkeypatch.setattr("backfill_assets.defs.staging.require_computable", _refused)
+    for name in ("first", "second"):
+        world.announced(world.manifest(name))
+    with world.dagster() as instance:
+        for name in ("first", "second"):
+            assert not execute(world.platform, instance, name, (), progress=False)
+    assert built == [world.platform]
+    assert held == ["first", "second"]
 
 
 def _refused(*_: object, **__: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -440,6 +441,11 @@ def test_a_name_that_a_function_of_spark_s_workers_does_not_find_stops_the_run_a
     assert len(one_month.platform.ledger.attempts(run_id)) == 1
     run_id, keys = run_of("rows", divided)  # which may well be one row's: it is looked for
     assert set(executor.stage_chunks(one_month.platform, run_id, keys).failed) == set(keys)
+    run_id, keys = run_of("expression", lambda name: (F.lit(1) / (F.col(name) - F.col(name))).cast("int"))
+    (why,) = executor.stage_chunks(one_month.platform, run_id, keys).failed.values()
+    assert re.search(r"DIVIDE_BY_ZERO.*\(tests/test_raised.py:\d+\)", why), (
+        why
+    )  # the platform's own expressions know no line
 
 
 def test_a_value_that_an_expression_cannot_take_is_said_with_the_line_of_the_expression() -> None:

@@ -50,7 +50,8 @@ from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 from pyiceberg.transforms import MonthTransform
 from pyiceberg.types import DateType, ListType, LongType, MapType, NestedField, StringType, StructType
 from pyspark import worker as pyspark_worker
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import ArithmeticException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 from pyspark.sql.connect.expressions import SQLExpression
@@ -91,6 +92,8 @@ from resources.spark.pyspark_private import (
     hearing_sql,
     settings_of,
     versions,
+    with_lines,
+    without_lines,
 )
 from resources.spark.sessions import ModeSpark, computing_otherwise
 from resources.spark.surroundings import ZONE
@@ -915,6 +918,40 @@ def test_every_text_that_spark_parses_while_somebody_listens_is_heard(spark: Spa
     assert {"SELECT :one + 8 AS eight", "SELECT {nine} AS nine", "DATE 'today'"} <= set(heard)
     # and by the parser alone: no trace of the word is left in what Spark made of it
     assert "today" not in json.dumps(analysed(frame.select(F.expr("DATE 'today'").alias("day"))))
+
+
+def test_an_expression_knows_the_line_that_it_was_written_in_unless_nobody_wants_it(spark: SparkSession) -> None:
+    # `place` names a product's line by it; what the platform writes is spared the questions
+    def said(expression: Column) -> str:
+        with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO") as error:
+            spark.range(1).select(expression).collect()
+        return str(error.value)
+
+    asked: list[str] = []
+    view = type(spark._jvm)
+    look_up = view.__getattr__
+
+    def told(jvm: Any, name: str) -> Any:
+        asked.append(name)
+        return look_up(jvm, name)
+
+    origin = "org.apache.spark.sql.catalyst.trees.PySparkCurrentOrigin"
+    with mock.patch.object(view, "__getattr__", told):
+        with without_lines():
+            unknown = F.lit(1) / F.col("id")
+            assert origin not in asked
+            with with_lines():
+                known = F.lit(1) / F.col("id")
+        again = F.lit(1) / F.col("id")
+    assert asked.count(origin) == 4
+    assert __file__ not in said(unknown)
+    assert all(f"was called from\n{__file__}:" in said(one) for one in (known, again))
+
+
+def test_sorts_and_shuffles_take_as_much_memory_at_once_as_is_set(spark: SparkSession) -> None:
+    # of Spark's own choice, 32 MB of a heap of 2 GB, the collector runs all the time
+    memory = spark._jvm.org.apache.spark.SparkEnv.get().memoryManager()  # type: ignore[union-attr]
+    assert memory.pageSizeBytes() == 4000 * 1024
 
 
 def test_an_analysed_plan_has_the_class_of_each_expression_and_the_name_of_its_column(spark: SparkSession) -> None:

@@ -181,7 +181,6 @@ def _execute(
     while True:
         success = True
         if record.state not in _DONE_COMPUTING:
-            require_computable(platform, run_id, keys, target=target)
             announce_approval(platform, instance, record)
             with _progress(platform, run_id, keys) if progress else nullcontext():
                 success = run_chunks(platform, instance, record, keys, failed=failed)
@@ -200,6 +199,7 @@ def _execute(
             return success
         # somebody else had changed some of its chunks: those were planned anew, which the manifest bounds
         keys = [chunk.chunk for chunk in platform.ledger.chunks(run_id) if chunk.state is ChunkState.PLANNED]
+        require_computable(platform, run_id, keys, target=target)
 
 
 def select_chunks(record: RunRecord, ranges: Sequence[str]) -> list[str]:

@@ -197,6 +197,7 @@ class ReconciliationContext:
         entities: returns the entities that a merge computes, as a frame of that column, or None where all are computed.
         target: the declaration of the table.
         sources: by table name, every row of each further source up to the end of its window, at the pinned snapshot.
+        tasks: how many tasks run at once: what is compared in parts needs no more of them, unless one would be too large.
     """
 
     transform: TransformContext
@@ -216,6 +217,7 @@ class ReconciliationContext:
     entities: Callable[[], DataFrame | None] = every_entity
     target: TargetTable | None = None
     sources: Mapping[str, DataFrame] = field(default_factory=dict)
+    tasks: int = 1
 
 
 def _nothing_against(_target: TargetTable, _tables: Tables) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
+from backfill_assets.declarations.products import Products
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.changes import tell_changes
 from backfill_assets.defs.dagster_private import CapturedLogContext, DagsterAssetCheckFailedError
@@ -172,7 +173,7 @@ def run_chunks(
         RunStopped: if the run is stopped and somebody watches for that (`stopping.launched`).
     """
     target = platform.products.target(record.target)
-    job = build_definitions(platform).resolve_job_def(staging_job_name(target))
+    job = _definitions(platform).resolve_job_def(staging_job_name(target))
     success = True
     for first, last in stretches(target, record, chunks):
         tags = range_tags(record.run_id, first, last) | {PROCESS_TAG: this_process()}
@@ -187,6 +188,21 @@ def run_chunks(
         if _cannot_be_computed(result):
             return False  # what its frame or its columns are refused for is alike for every chunk
     return success
+
+
+_built: list[tuple[Platform, Products, dg.Definitions]] = []
+"""What was built last, and what for: a tenth of a second that a launch and its publication share, and all launches of LIVE."""
+
+
+def _definitions(platform: Platform) -> dg.Definitions:
+    """Return the definitions of an installation, as `build_definitions` makes them; once while it serves the same products."""
+    products = platform.products
+    for known, served, definitions in _built:
+        if known is platform and served is products:
+            return definitions
+    definitions = build_definitions(platform)
+    _built[:] = [(platform, products, definitions)]
+    return definitions
 
 
 def _cannot_be_computed(result: dg.ExecuteInProcessResult) -> bool:
@@ -269,7 +285,7 @@ def run_publication(
     failed: Callable[[str], None] = lambda _: None,
 ) -> bool:
     """Materialise the publish asset of a run in this process; return success. `failed` is told why it did not succeed."""
-    job = build_definitions(platform).resolve_job_def(publish_job(platform.products.target(record.target)).name)
+    job = _definitions(platform).resolve_job_def(publish_job(platform.products.target(record.target)).name)
     with dg.partition_loading_context(dynamic_partitions_store=instance), _helpers_apart(instance):
         result = job.execute_in_process(
             instance=instance,

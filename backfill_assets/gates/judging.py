@@ -77,6 +77,7 @@ from resources.ledger.facade import (
     operator,
 )
 from resources.logs import traces
+from resources.spark.cores import tasks_at_once
 
 _log = logging.getLogger(__name__)
 _OF_THE_PLATFORM = {
@@ -440,6 +441,7 @@ def reconciliation_context(
         entities=partial(merged_entities, run),
         target=target,
         sources=sources_by_name({one.table: histories[one.table] for one in plan.sources}),
+        tasks=tasks_at_once(run.spark),
     )
     return context
 

@@ -54,6 +54,7 @@ from resources.ledger.facade import ChunkRecord
 from resources.settings import ROWS_PER_FILE_KEY
 from resources.spark.cores import tasks_at_once
 from resources.spark.engines import other_engine
+from resources.spark.pyspark_private import without_lines
 
 _WRITTEN = "written"
 _ROWS_PER_FILE = "maxRecordsPerFile"
@@ -299,12 +300,13 @@ def compute_batch(
     platform, target, plan = run.platform, run.target, run.plan
     table = platform.lakehouse.table(target.name)
     schema, parts = table.schema(), parts_of(table, target)
-    if plan.compaction is None:
-        inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read, whole_as_read))
-        context, folders = transform_context(run, chunks), parts.folders
-        rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
-    else:
-        rows, folders = rewritten_rows(run, chunks, schema, parts, on_read)
+    with without_lines():
+        if plan.compaction is None:
+            inputs = of_entities(platform, plan, prefix, pinned_inputs(run, chunks, on_read, whole_as_read))
+            context, folders = transform_context(run, chunks), parts.folders
+            rows = computed_rows(target, plan, chunks, inputs, context, schema, parts)
+        else:
+            rows, folders = rewritten_rows(run, chunks, schema, parts, on_read)
     if PURITY_GATE in plan.gates and other_engine(run.spark) is None:  # another shows no plan that Spark has analysed
         require_steady(plan, rows)
     counted = Observation()

@@ -31,6 +31,7 @@ from backfill_assets.staging.versions_read import read_elsewhere
 from manifests.plan import PlannedChunk
 from resources.lakehouse.facade import PinnedRead
 from resources.ledger.facade import ChunkRecord
+from resources.spark.pyspark_private import without_lines
 from resources.spark.sessions import computing_otherwise
 from resources.spark.surroundings import elsewhere
 
@@ -75,7 +76,7 @@ def differing_rows(
     schema = run.platform.lakehouse.table(target.name).schema()
     names = [name for name in dtypes(target.model) if name not in lineage_columns(target.model)]
     batch = [chunk] if earlier is None else [earlier, chunk]
-    with computing_otherwise(spark):
+    with computing_otherwise(spark), without_lines():
         found = pinned_inputs(run, batch, reading=read_elsewhere)
         mine = partial(_arranged, run, part)
         # rows of further sources belong to no one entity: they are there in other order, and all of them

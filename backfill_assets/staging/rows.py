@@ -45,7 +45,7 @@ from manifests.errors import Problem, Refused, TransformRefused
 from manifests.plan import Plan, PlannedChunk
 from manifests.text import words_of
 from resources.spark.mode_settings import OPEN_FILES
-from resources.spark.pyspark_private import settings_of
+from resources.spark.pyspark_private import settings_of, with_lines
 from resources.spark.sessions import is_refused_write, put_back, released_settings, writing_no_files
 
 _LINE = 300
@@ -190,7 +190,7 @@ def computed_rows(
     """
     version = target.versions[plan.transform_version]
     with building(plan):
-        with steady_texts(plan), _unchanged_settings(plan, inputs.source.sparkSession):
+        with steady_texts(plan), _unchanged_settings(plan, inputs.source.sparkSession), with_lines():
             rows = _frame_of(plan, version.function(_with_every_view(target, version, inputs), context))
         if problems := [*_column_problems(target, plan, rows), *type_problems(target, plan, rows, schema)]:
             raise TransformRefused(problems)

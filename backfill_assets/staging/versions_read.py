@@ -16,6 +16,7 @@ from backfill_assets.declarations.source_tables import Readers
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import building, running
 from manifests.errors import Problem, TransformRefused
+from resources.spark.pyspark_private import with_lines
 from resources.spark.surroundings import elsewhere
 
 Reading = Callable[[RunContext, str, DataFrame], DataFrame]
@@ -29,7 +30,7 @@ def as_read(run: RunContext, table: str, rows: DataFrame) -> DataFrame:
     readers = run.target.readers_of(table)
     if readers is None:
         return rows
-    with building(run.plan):
+    with building(run.plan), with_lines():
         return readers.read(rows)
 
 
@@ -49,7 +50,7 @@ def whole_as_read(run: RunContext, table: str, rows: DataFrame) -> DataFrame:
     """
     readers = run.target.readers_of(table)
     if readers is not None:
-        with building(run.plan):
+        with building(run.plan), with_lines():
             differing = _differing(readers, rows, run.target.every_source[table])
         with running(run.plan):
             found = differing.limit(_SHOWN).collect()

@@ -40,6 +40,10 @@ _COMPILED_LATER = (
 """How often the JVM runs code before it optimises it to the end, some ten to forty times as often as by default: what is done with
 rows is run so often at once, and what plans a job, some thousand methods, is not worth a core for as long as a run takes."""
 
+PAGE_KEY = "spark.buffer.pageSize"
+"""How much each sort and shuffle takes at once, however few rows it has. Of a heap of 2 GB Spark would take 32 MB: the collector of the
+JVM then runs all the time, for as long as a sixth of a job. A little less than whole regions of the heap, which arrays begin and end."""
+
 # Every name here exists in classic Spark and in Spark Connect; static ones are set where the JVM is started.
 _STATIC = {
     "spark.master": DEFAULT_MASTER,
@@ -50,6 +54,7 @@ _STATIC = {
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.codegen.cache.maxEntries": "1000",
+    PAGE_KEY: "4000k",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",

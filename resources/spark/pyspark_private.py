@@ -11,7 +11,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def settings_of(session: SparkSession) -> dict[str, str]:
     jvm: Any = session._jvm  # noqa: SLF001
     settings = session._jsparkSession.conf().getAllAsJava()  # noqa: SLF001
     try:
-        text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(settings)
+        # by its whole name: step by step, each step would be looked for as a class in every archive
+        text = getattr(jvm, "com.fasterxml.jackson.databind.ObjectMapper")().writeValueAsString(settings)
         pairs: list[tuple[str, str]] = json.loads(text, object_pairs_hook=list)
     except (Py4JJavaError, ValueError):
         return session.conf.getAll
@@ -264,6 +265,44 @@ def _hear_texts(*, connected: bool) -> None:
     _before(DataFrame, "selectExpr", lambda _, *given: given)
     _before(DataFrame, "filter", lambda _, condition: condition)  # `where` asks it
     _before(SparkSession, "sql", _texts_of_query)
+
+
+_written = threading.local()
+"""In each thread, whether expressions are to know the line that they are written in."""
+_asks: list[bool] = []
+"""Not empty: PySpark asks here as well."""
+
+
+@contextmanager
+def with_lines(*, wanted: bool = True) -> Iterator[None]:
+    """Have expressions that this thread writes meanwhile know in which line that was, or not, as they do by themselves.
+
+    For each one that is to know it, PySpark asks the JVM ten questions.
+    """
+    _ask_here()
+    before = getattr(_written, "with_lines", True)
+    _written.with_lines = wanted
+    try:
+        yield
+    finally:
+        _written.with_lines = before
+
+
+def without_lines() -> AbstractContextManager[None]:
+    """Have expressions of the platform know no line: nobody is shown it. What a product writes in between does `with_lines`."""
+    return with_lines(wanted=False)
+
+
+def _ask_here() -> None:
+    """Have PySpark ask whether lines are wanted, once for the life of the process."""
+    if _asks:
+        return
+    _asks.append(True)
+    from pyspark.errors import utils  # noqa: PLC0415 - the daemon of workers does without
+
+    looked_up: Any = utils  # by each function that writes an expression
+    by_setting = looked_up.is_debugging_enabled
+    looked_up.is_debugging_enabled = lambda: getattr(_written, "with_lines", True) and by_setting()
 
 
 def _before(owner: Any, name: str, texts: Callable[..., Any]) -> None:

@@ -57,11 +57,8 @@ def _clocks(context: ReconciliationContext) -> DataFrame:
         end=scope.end,
         last_day=context.source_last_day.date(),
     )
-    # cases of both sides in one place: a part of them is compared in memory
-    parts = max(
-        int(context.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1),
-        -(-context.source_rows // _EVENTS_A_PART),
-    )
+    # cases of both sides in one place: a part of them is compared in memory, and each part has a cost of its own, however small
+    parts = max(1, -(-context.source_rows // (_EVENTS_A_PART * context.tasks))) * context.tasks
     both = _events(context, rules, terms).unionByName(_found(context), allowMissingColumns=True)
     return both.repartition(parts, "case_id").mapInArrow(
         partial(clocks.side_by_side, terms), from_arrow_schema(clocks.SIDE_BY_SIDE)
