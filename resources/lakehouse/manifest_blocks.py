@@ -69,7 +69,7 @@ def encoder_of(writer: Writer) -> Encode:
         fields = [(place, encoder_of(one)) for place, one in writer.field_writers]
         return lambda record: b"".join([one(None if place is None else record[place]) for place, one in fields])
     if isinstance(writer, MapWriter):
-        return _of_map(encoder_of(writer.key_writer), encoder_of(writer.value_writer))
+        return _of_map(writer)
     return _by_pyiceberg(writer)
 
 
@@ -78,11 +78,21 @@ def _text(text: str) -> bytes:
     return _NUMBERS[len(raw)] + raw
 
 
-def _of_map(key_of: Encode, value_of: Encode) -> Encode:
+def _of_map(writer: MapWriter) -> Encode:
+    key_of, value_of, numbers = encoder_of(writer.key_writer), encoder_of(writer.value_writer), _NUMBERS
+    by_number = type(writer.key_writer) is IntegerWriter
+    of_numbers, of_bytes = (by_number and type(writer.value_writer) is kind for kind in (IntegerWriter, BinaryWriter))
+
     def encode(values: dict[Any, Any]) -> bytes:
         if not values:
             return b"\x00"
-        return b"".join([_NUMBERS[len(values)], *[key_of(key) + value_of(one) for key, one in values.items()], b"\x00"])
+        if of_numbers:  # counts by column, and bounds: nearly all of an entry
+            pairs = [numbers[key] + numbers[one] for key, one in values.items()]
+        elif of_bytes:
+            pairs = [numbers[key] + numbers[len(one)] + one for key, one in values.items()]
+        else:
+            pairs = [key_of(key) + value_of(one) for key, one in values.items()]
+        return b"".join([numbers[len(values)], *pairs, b"\x00"])
 
     return encode
 
@@ -153,20 +163,15 @@ class ManifestInBlocks(ManifestWriterV2):
 
 
 class CountedOnce(SnapshotSummaryCollector):
-    """PyIceberg's count of what comes and goes by partition: to write out the path of one takes longer than all else."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self._paths: dict[tuple[Any, ...], str] = {}
+    """PyIceberg's count of what comes and goes, where partitions are only counted: to write out the path of each takes longer than all else."""
 
     def update_partition_metrics(
         self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema
     ) -> None:
         """Count a file to its partition."""
+        if self.max_changed_partitions_for_summaries:
+            super().update_partition_metrics(partition_spec, file, is_add_file, schema)
+            return
         values = file.partition
-        key = partition_spec.spec_id, *(values[place] for place in range(len(values)))
-        path = self._paths.get(key)
-        if path is None:
-            path = self._paths[key] = partition_spec.partition_to_path(values, schema)
-        metrics = self.partition_metrics[path]
-        (metrics.add_file if is_add_file else metrics.remove_file)(file)
+        named = (f"{field.name}={values[place]}" for place, field in enumerate(partition_spec.fields))
+        _ = self.partition_metrics["/".join(named)]
