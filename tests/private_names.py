@@ -16,7 +16,6 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY_OF = {
-    "pyarrow": "pyarrow",
     "pyiceberg": "pyiceberg",
     "botocore": "botocore",
     "pandera": "pandera",

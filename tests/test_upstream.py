@@ -709,7 +709,6 @@ ROOMS = {
     "botocore": "resources.files.botocore_private",
     "dagster": "backfill_assets.defs.dagster_private",
     "pandera": "backfill_assets.declarations.pandera_private",
-    "pyarrow": "resources.lakehouse.pyarrow_private",
     "pyiceberg": "resources.lakehouse.pyiceberg_private",
     "pyspark": "resources.spark.pyspark_private",
 }
@@ -724,7 +723,6 @@ NAMED = "named"
 """Stands for the parameters of what is only named: a type or a constant."""
 PINNED = {
     "botocore": {"botocore.auth:S3SigV4Auth._modify_request_before_signing": "self, request"},
-    "pyarrow": {"pyarrow._parquet": NAMED, "pyarrow._parquet:_reconstruct_filemetadata": "serialized"},
     "dagster": {
         "dagster._daemon": NAMED,
         "dagster._cli.proxy_server_manager:ProxyServerManager": "instance, workspace_load_target, code_server_log_level",

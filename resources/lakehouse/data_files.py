@@ -29,7 +29,6 @@ from resources.files.stores import is_local
 from resources.lakehouse.footer_statistics import Described, FootersOfSchema
 from resources.lakehouse.gated_contents import require_gated_contents
 from resources.lakehouse.partitions import Partitions
-from resources.lakehouse.pyarrow_private import read_as_kept
 from resources.lakehouse.storage import ask_each
 
 _SMALL = 64 << 10
@@ -56,8 +55,6 @@ class Footer:
         Raises:
             PublicationRefused: if it is none.
         """
-        if (found := read_as_kept(self.raw)) is not None:
-            return found
         reader = pq.ParquetReader()  # by itself, without what `read_metadata` finds out of columns within columns
         try:
             reader.open(BufferReader(self.raw))

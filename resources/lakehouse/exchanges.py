@@ -382,8 +382,9 @@ def _rooms(manifest: ManifestFile, kinds: Sequence[Any]) -> list[_Room]:
     """Return what the list says of the partitions in a manifest, field by field."""
     found = []
     for kind, summary in zip(kinds, manifest.partitions or (), strict=False):
-        bounds = summary.lower_bound, summary.upper_bound
-        low, high = (None, None) if None in bounds else (from_bytes(kind, raw) for raw in bounds)
+        low = high = None
+        if summary.lower_bound is not None and summary.upper_bound is not None:
+            low, high = from_bytes(kind, summary.lower_bound), from_bytes(kind, summary.upper_bound)
         found.append(_Room(kind, low, high, bool(summary.contains_null), summary.contains_nan is not False))
     return found
 

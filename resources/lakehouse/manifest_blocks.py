@@ -100,7 +100,7 @@ def _of_map(writer: MapWriter) -> Encode:
 def _by_pyiceberg(writer: Writer) -> Encode:
     def encode(value: Any) -> bytes:
         found = io.BytesIO()
-        writer.write(BinaryEncoder(found), value)  # type: ignore[arg-type] # it asks for more of a stream than it uses
+        writer.write(BinaryEncoder(found), value)
         return found.getvalue()
 
     return encode
