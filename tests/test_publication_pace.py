@@ -16,10 +16,12 @@ import sqlalchemy as sa
 
 from backfill_assets.evidence import record_writing
 from backfill_assets.installation import Platform
-from backfill_assets.publication.publisher import publish
+from backfill_assets.publication import publisher
+from backfill_assets.publication.publisher import prepare, publish
 from benchmarks import many_chunks, small_table
 from manifests.lifecycle import PUBLISH, RunState
-from resources.lakehouse import footer_statistics
+from manifests.reading import manifest_from
+from resources.lakehouse import footer_statistics, gated_contents
 from resources.ledger import cells, chunks, explained, journal, journaling, rows
 from resources.ledger.moments import Moment
 
@@ -61,6 +63,8 @@ def counted(platform: Platform, run_id: str) -> Counter[str]:
 
                 patch.setattr(module, name, counting)
 
+        count("staged file read once more", (gated_contents, "proven_sha256"))
+        count("bundle put together", (publisher, "bundle_files"))
         count("text parsed", (cells, "data_of"), (rows, "data_of"))
         count("chunk made of its row", (chunks, "_chunk_record"))
         count("described by PyIceberg", (footer_statistics, "data_file_statistics_from_parquet_metadata"))
@@ -86,6 +90,29 @@ def test_what_a_publication_asks_does_not_grow_with_its_chunks_and_each_is_read_
     assert large["chunk made of its row"] - small["chunk made of its row"] == 2 * more  # as gated, and as sealed
     assert large["text parsed"] - small["text parsed"] <= 7 * more
     assert large["described by PyIceberg"] == 1  # the first file of the schema
+    assert large["staged file read once more"] == 0  # their contents are hashed as their footers are read
+    assert large["bundle put together"] == 1
+
+
+def test_what_was_sealed_with_a_candidate_is_not_put_together_once_more(platform: Platform) -> None:
+    text = small_table.manifest_data("run", "SHADOW_SWAP", ("", ""))
+    text["target"] = {
+        **text["target"],
+        "table": many_chunks.HOURLY,
+        "publishRange": dict.fromkeys(("start", "end"), many_chunks.FIRST.isoformat()),
+        "values": list(many_chunks.TENANTS[:1]),
+    }
+    small_table.planned(platform, manifest_from(text))
+    small_table.staged(platform, "run")
+    assert prepare(platform, "run") == "candidate-run"
+    sealed = platform.evidence.verify("run")
+
+    found = counted(platform, "run")
+
+    assert found["bundle put together"] == 0
+    assert found["staged file read once more"] == 0
+    (entry,) = platform.ledger.landed("run")
+    assert entry.evidence_root == sealed == platform.evidence.verify("run")
 
 
 def test_the_journal_is_read_for_the_policy_for_the_run_and_for_its_record_and_no_more(platform: Platform) -> None:

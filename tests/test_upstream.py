@@ -793,6 +793,8 @@ PINNED = {
         f"{_ICEBERG}:_OverwriteFiles._deleted_data_files": SET,
         f"{_ICEBERG}:_OverwriteFiles._existing_manifests": "self",
         f"{_ICEBERG}:_OverwriteFiles._manifests": "self",
+        f"{_ICEBERG}:_OverwriteFiles._operation": SET,
+        f"{_ICEBERG}:_OverwriteFiles._parent_snapshot_id": SET,
         f"{_ICEBERG}:_OverwriteFiles._process_manifests": "self, manifests",
         f"{_ICEBERG}:_OverwriteFiles._snapshot_id": SET,
         f"{_ICEBERG}:_OverwriteFiles._summary": "self, snapshot_properties",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backfill_assets.evidence.bundles import FILED_APART, RUN_FILE, file_of
+from backfill_assets.evidence.bundles import AMENDMENTS, FILED_APART, RUN_FILE, file_of
 from backfill_assets.evidence.dry_runs import sealed_dry_run
 from backfill_assets.evidence.records import DIFF, last_diff
 from backfill_assets.evidence.run_costs import sealed_costs
@@ -22,6 +22,7 @@ from backfill_assets.evidence.seals import (
 )
 from backfill_assets.gates.chunk_changes import CHANGES_FILE, VISIBLE, changes_of_run
 from backfill_assets.installation import Platform
+from resources.evidence.bundle_files import PlainRows
 from resources.ledger.chunks import chunks_in
 from resources.ledger.facade import RunRecord
 from resources.ledger.rows import Rows
@@ -43,9 +44,7 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
     before, chunks = accepted_before(platform, record), chunks_in(rows["chunks"], run_id)
     files: dict[str, Any] = {
         RUN_FILE: {name: cell for name, cell in run.items() if name not in FILED_APART},
-        "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
-        "code.json": record.plan.code,
-        "policy.json": platform.ledger.policies.text(record.plan.policy),
+        **settled_files(platform, record),
         "reconciliation.json": _reconciliation(platform, rows, record),
         "accepted_before.json": before,
         CHANGES_FILE: changes_of_run(platform, record, chunks, before),
@@ -56,13 +55,32 @@ def bundle_files(platform: Platform, record: RunRecord, token: int | None = None
         **sealed_dry_run(platform, record),
         **{name: run[cell] for cell, name in FILED_APART.items()},
         **{
-            file_of(table): list(found.values())
+            file_of(table): PlainRows(found.values())
             for table, found in rows.items()
             if table != "runs" and (found or table in _ALWAYS)
         },
     }
     diff = last_diff(platform, run_id)  # of one that nobody vouches for nothing is sealed
     return files if diff is None else files | {f"{DIFF}.json": diff}
+
+
+def settled_files(platform: Platform, record: RunRecord) -> dict[str, Any]:
+    """Return what a run's bundle contains beside rows that is the same whenever it is sealed."""
+    return {
+        "hashes.json": {"manifest": record.manifest_hash, "plan": record.plan_hash},
+        "code.json": record.plan.code,
+        "policy.json": platform.ledger.policies.text(record.plan.policy),
+    }
+
+
+def edition_of(platform: Platform, record: RunRecord, token: int | None = None) -> int:
+    """Return how often a run was planned anew: the edition of the bundle that is to be sealed.
+
+    Raises:
+        LeaseLost: as `bundle_files`.
+    """
+    with platform.ledger.holding(record.target, token=token) as moment:
+        return len(moment.rows_of(record.run_id, [AMENDMENTS])[AMENDMENTS])
 
 
 def _reconciliation(platform: Platform, rows: Rows, record: RunRecord) -> list[dict[str, Any]]:
@@ -82,7 +100,7 @@ def accepted_before(platform: Platform, record: RunRecord) -> dict[str, Any]:
     holders = platform.ledger.accepted(record.target, [chunk.key for chunk in record.plan.chunks])
     found = {}
     for run_id in sorted(set(holders.values()) - {record.run_id}):
-        for chunk in platform.ledger.chunks(run_id):
+        for chunk in platform.ledger.measured_chunks(run_id):
             if holders.get(chunk.chunk) == run_id:
                 facts = {"run": run_id, "digest": chunk.digest, "rows": chunk.rows}
                 facts |= {VISIBLE: chunk.measures[VISIBLE]} if VISIBLE in chunk.measures else {}

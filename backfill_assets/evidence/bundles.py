@@ -16,8 +16,8 @@ from resources.ledger.rows import Rows
 from resources.ledger.tables import runs
 
 RUN_FILE, _MANIFEST_FILE, _PLAN_FILE = "run.json", "manifest.json", "plan.json"
-AMENDMENTS_FILE = "amendments.json"
-"""What was planned anew, and how often: a bundle's edition."""
+AMENDMENTS = "amendments"
+"""The table of what was planned anew, and how often: a bundle's edition."""
 _FILES = {"sink_attempts": "sink_requests"}
 FILED_APART = {"manifest": _MANIFEST_FILE, "plan": _PLAN_FILE}
 ALL_TABLES = frozenset(name for name, table in runs.metadata.tables.items() if "run_id" in table.c)

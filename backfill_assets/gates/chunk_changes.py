@@ -17,7 +17,7 @@ from backfill_assets.declarations.schema import dtypes
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.scopes import chunk_scopes
-from manifests.canonical import sha256_of
+from manifests.canonical import canonical_json_of_plain, sha256_of_text
 from manifests.errors import InputRefused
 from manifests.plan import Plan
 from resources.ledger.facade import STAGED, ChunkRecord, RunRecord
@@ -107,7 +107,9 @@ def sides_of(
 def diff_id_of(target: TargetTable, sides: Mapping[str, Side]) -> str:
     """Return the name of the diff of some files: the same files, compared with the same tolerances, have the same diff."""
     near = {name: str(float(one)) for name, one in target.diff_tolerances.items()}
-    return sha256_of({"target": target.name, "chunks": dict(sides)} | ({"tolerances": near} if near else {}))
+    chunks = {key: {"old": side.old, "new": side.new, "both": side.both} for key, side in sides.items()}
+    text = canonical_json_of_plain({"target": target.name, "chunks": chunks} | ({"tolerances": near} if near else {}))
+    return sha256_of_text(text)
 
 
 def _rows_before(platform: Platform, target: TargetTable, record: RunRecord) -> dict[str, dict[str, int]]:

@@ -14,8 +14,7 @@ import time
 from functools import partial
 
 from backfill_assets import faults
-from backfill_assets.evidence.bundle_contents import bundle_files
-from backfill_assets.evidence.bundles import AMENDMENTS_FILE
+from backfill_assets.evidence.bundle_contents import bundle_files, edition_of, settled_files
 from backfill_assets.evidence.preconditions import (
     require_explained,
     require_no_later,
@@ -251,14 +250,17 @@ def _prepare(platform: Platform, run_id: str, lease: Lease) -> str:
 
 
 def _seal(platform: Platform, change: Change) -> str:
-    """Seal the run as it is under the lease, as the edition that it has there: it may be planned anew at any time after it."""
+    """Seal the run as it is under the lease, as the edition that it has there: it may be planned anew at any time after it.
+
+    What would be sealed is put together where it is not sealed yet. A bundle that is there is held against the ledger's rows.
+    """
     record = change.record
-    files = bundle_files(platform, record, change.token)
-    edition = len(files.get(AMENDMENTS_FILE, ()))
+    edition = edition_of(platform, record, change.token)
     try:
         require_no_later(platform, record, edition)
-        settled = partial(require_of_the_run, platform, record, files)
-        return platform.evidence.seal(record.run_id, files, edition=edition, require=settled)
+        settled = partial(require_of_the_run, platform, record, settled_files(platform, record))
+        contents = partial(bundle_files, platform, record, change.token)
+        return platform.evidence.seal(record.run_id, contents, edition=edition, require=settled)
     except PublicationRefused:
-        bundle_files(platform, record, change.token)  # a publisher that slept meets what the next one has sealed
+        edition_of(platform, record, change.token)  # a publisher that slept meets what the next one has sealed
         raise

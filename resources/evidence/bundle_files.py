@@ -32,6 +32,10 @@ def sealed_link(bundle: Place, root: str) -> dict[str, Any]:
     return {"event": SEALED, "run": bundle.parent.name, "bundle": bundle.name, "root": root}
 
 
+class PlainRows(list[dict[str, Any]]):
+    """Rows whose cells are plain data already, with texts for names at every depth: nobody looks through them once more."""
+
+
 @dataclass(frozen=True)
 class Changed:
     """A file of a bundle that is not as it was sealed: the hashes then and now, "nothing" where there is no file."""
@@ -75,6 +79,8 @@ def _legible(content: Any, levels: int = 2) -> str:
         return str(content)
     if not content or not levels:
         return canonical_json(content)
+    if kind is PlainRows:
+        return "[\n" + ",\n".join(map(_row, content)) + "\n]"
     if kind is not dict and kind is not list:
         data = plain(content)
         return _legible(data, levels) if isinstance(data, (dict, list)) else canonical_json_of_plain(data)
@@ -84,6 +90,12 @@ def _legible(content: Any, levels: int = 2) -> str:
     return (
         "{\n" + ",\n".join([f"{encode_basestring(name)}: {_legible(one, levels - 1)}" for name, one in named]) + "\n}"
     )
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    """Return what `_legible` does of a row of plain cells."""
+    cells = [f"{encode_basestring(name)}: {canonical_json_of_plain(row[name])}" for name in sorted(row)]
+    return "{\n" + ",\n".join(cells) + "\n}" if cells else "{}"
 
 
 def index_text(run_id: str, files: Mapping[str, str]) -> str:

@@ -122,12 +122,12 @@ class EvidenceStore:
     def seal(
         self,
         run_id: str,
-        files: Mapping[str, Any],
+        files: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         edition: int = 0,
         *,
         require: Callable[[Place], None] = lambda _: None,
     ) -> str:
-        """Write the bundle, whole or not at all, and return its root hash.
+        """Write the bundle, whole or not at all, and return its root hash; `files` that are to be asked for are asked if it is not there.
 
         A bundle that was sealed before (the publication was interrupted), or by another process at the same moment, stays
         as it is, if it is unharmed and `require` has nothing to say against it.
@@ -141,15 +141,16 @@ class EvidenceStore:
         self._require_folders(run_id)
         self.require_sealed(run_id)
         if isinstance(final, ObjectPlace):
-            return self._seal_in_a_bucket(final, texts_of(files), require)
+            return self._seal_in_a_bucket(final, files, require)
         if final.exists():
             return self._sealed_before(final, require)
+        texts = _texts(files)
         before = self.chain.length()
         begun = any(final.parent.glob(f"{final.name}.partial-*"))  # whoever began it may have appended its link
         partial = final.with_name(f"{final.name}.partial-{uuid4().hex}")
         partial.mkdir(parents=True)
         index = {}
-        for name, raw in texts_of(files).items():
+        for name, raw in texts.items():
             _write(partial / name, raw)
             index[name] = hashlib.sha256(raw).hexdigest()
         root = sha256_of(index)
@@ -174,11 +175,14 @@ class EvidenceStore:
         return root
 
     def _seal_in_a_bucket(
-        self, final: ObjectPlace, files: Mapping[str, bytes], require: Callable[[Place], None]
+        self,
+        final: ObjectPlace,
+        files: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        require: Callable[[Place], None],
     ) -> str:
         if final in object_bundles.sealed_in(final.parent):
             return self._sealed_before(final, require)
-        own, sealed = object_bundles.seal(self.chain, final, files)
+        own, sealed = object_bundles.seal(self.chain, final, _texts(files))
         return own if sealed == own else self._sealed_before(final, require)
 
     def _sealed_before(self, bundle: Place, require: Callable[[Place], None]) -> str:
@@ -322,6 +326,10 @@ class EvidenceStore:
     def _link(self, said: Mapping[str, Any], *, since: int) -> None:
         """Append a link, unless one that came after number `since` says the same."""
         self.chain.append(said, since=since, same=lambda link: said.items() <= link.items())
+
+
+def _texts(files: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> dict[str, bytes]:
+    return texts_of(files() if callable(files) else files)
 
 
 def _kept(run_id: str, file: Place) -> dict[str, Any]:

@@ -22,7 +22,12 @@ class Fingerprint(NamedTuple):
 
 def fingerprint(raw: bytes) -> Fingerprint:
     """Return the hashes of a file that was read whole."""
-    return Fingerprint(hashlib.sha256(raw).hexdigest(), hashlib.sha256(raw[-_footer(raw[-_TAIL:]) :]).hexdigest())
+    return Fingerprint(hashlib.sha256(raw).hexdigest(), hashlib.sha256(footer_in(raw)).hexdigest())
+
+
+def footer_in(raw: bytes) -> bytes:
+    """Return the footer of a file that was read whole."""
+    return raw[-_footer(raw[-_TAIL:]) :]
 
 
 def read_footer(stream: Any, size: int) -> bytes:

@@ -24,11 +24,15 @@ from pyiceberg.table import Table
 
 from manifests.errors import EnvironmentRefused, Problem, PublicationRefused
 from manifests.staged_file import StagedFile
-from resources.files.fingerprints import read_footer
+from resources.files.fingerprints import footer_in, read_footer
+from resources.files.stores import is_local
 from resources.lakehouse.footer_statistics import Described, FootersOfSchema
 from resources.lakehouse.gated_contents import require_gated_contents
 from resources.lakehouse.partitions import Partitions
 from resources.lakehouse.storage import ask_each
+
+_SMALL = 64 << 10
+"""Bytes of a file that is read whole where its footer is wanted and its contents are as well."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,11 @@ def data_files(table: Table, paths: Sequence[str], footers: Sequence[Footer] | N
     return [described(path, footer) for path, footer in zip(paths, footers, strict=True)]
 
 
-def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
+def footers_of(table: Table, paths: Sequence[str], contents: dict[str, str] | None = None) -> list[Footer]:
     """Read the footers of Parquet files, each once; order kept.
+
+    Of small files on a local disk, which are read whole then, the SHA-256 (hex) of all their bytes is put into `contents`, if it is given: to
+    open such a file takes longer than to read it.
 
     Raises:
         PublicationRefused: for a file that is not there: it is not the one that was gated.
@@ -121,7 +128,9 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
             file = table.io.new_input(path)
             with file.open() as stream:
                 size = len(file)
-                return Footer(path, size, read_footer(stream, size))
+                if contents is None or size > _SMALL or not is_local(path):
+                    return Footer(path, size, read_footer(stream, size))
+                raw = stream.read()
         except FileNotFoundError as error:
             raise _damaged(path, error) from error
         except OSError as error:
@@ -132,6 +141,8 @@ def footers_of(table: Table, paths: Sequence[str]) -> list[Footer]:
                     "nothing has changed; run the same command again; if it stays so, see `backfill doctor`",
                 )
             ) from error
+        contents[path] = hashlib.sha256(raw).hexdigest()
+        return Footer(path, len(raw), footer_in(raw))
 
     return ask_each(footer_of, paths)
 
@@ -152,8 +163,8 @@ def gated_data_files(table: Table, staged: Sequence[StagedFile]) -> list[DataFil
     Raises:
         PublicationRefused: if one is gone, has other rows, footers or contents, or was made for other columns or partitions.
     """
-    paths = [file.path for file in staged]
-    footers = footers_of(table, paths)
+    paths, contents = [file.path for file in staged], dict[str, str]()
+    footers = footers_of(table, paths, contents)
     try:
         new = data_files(table, paths, footers)
     except (KeyError, ValueError) as error:  # of PyIceberg, which says it in no other way
@@ -166,23 +177,25 @@ def gated_data_files(table: Table, staged: Sequence[StagedFile]) -> list[DataFil
         ) from error
     _require_as_staged(staged, new)
     _require_same_footers(staged, footers)
-    require_gated_contents(table, staged)
+    require_gated_contents(table, staged, contents)
     return new
 
 
-def require_gated_bytes(table: Table, staged: Sequence[StagedFile]) -> None:
-    """Refuse files whose contents are not those that were gated, before a ref makes them visible.
+def require_gated_bytes(table: Table, staged: Sequence[StagedFile]) -> list[Footer]:
+    """Refuse files whose contents are not those that were gated, before a ref makes them visible; return their footers.
 
     Raises:
         PublicationRefused: if one is gone, or has another footer or content.
         EnvironmentRefused: if one could not be read just now.
     """
-    footers = footers_of(table, [file.path for file in staged])
+    contents = dict[str, str]()
+    footers = footers_of(table, [file.path for file in staged], contents)
     for file, footer in zip(staged, footers, strict=True):
         if not file.footer:  # no hash of it is on record: it is a footer at least
             _ = footer.metadata
     _require_same_footers(staged, footers)
-    require_gated_contents(table, staged)
+    require_gated_contents(table, staged, contents)
+    return footers
 
 
 def as_gated(table: Table, staged: Iterable[StagedFile]) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from manifests.errors import PublicationRefused
 from manifests.staged_file import StagedFile
-from resources.lakehouse.data_files import data_files, require_gated_bytes
+from resources.lakehouse.data_files import Footer, data_files, require_gated_bytes
 from resources.lakehouse.live_files import pinned_snapshot
 from resources.lakehouse.metadata import readable_metadata
 
@@ -46,6 +46,29 @@ class Exchange:
     hidden: frozenset[str]
 
 
+_Manifests = list[tuple[ManifestFile, list[ManifestEntry]]]
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What a list of manifests says of the values of one partition field in one of them."""
+
+    kind: Any
+    low: Any
+    high: Any
+    has_null: bool
+    has_nan: bool
+
+    def has(self, value: Any) -> bool:
+        """Whether it can be there, as a reader takes it."""
+        if value is None or _is_nan(value):
+            return self.has_null if value is None else self.has_nan
+        if self.low is None or self.high is None:
+            return False
+        here = from_bytes(self.kind, to_bytes(self.kind, value))
+        return bool(self.low <= here <= self.high)
+
+
 def exchanged(table: Table, snapshot: Snapshot) -> Exchange:
     """Return what a snapshot has exchanged for the files of the one before it.
 
@@ -56,12 +79,12 @@ def exchanged(table: Table, snapshot: Snapshot) -> Exchange:
     earlier = None if parent is None else table.snapshot_by_id(parent)
     if earlier is None and (parent is not None or snapshot.sequence_number != 1):
         # the one before has expired, and its id with it where another one was made the first
-        own = _said_by_itself(table, snapshot)
-        hidden = _hidden(table, snapshot, None)
+        manifests = _manifests(table, snapshot)
+        own, hidden = _said_by_itself(snapshot, manifests), _hidden(table, snapshot, None, manifests)
         return Exchange(snapshot, own[ManifestEntryStatus.ADDED], own[ManifestEntryStatus.DELETED], None, hidden)
-    before, after = ([] if one is None else _live(table, one) for one in (earlier, snapshot))
-    came, gone = _without(after, before), _without(before, after)
-    hidden = _hidden(table, snapshot, earlier)
+    before, manifests = [] if earlier is None else _live(_manifests(table, earlier)), _manifests(table, snapshot)
+    came, gone = _differences(_live(manifests), before)
+    hidden = _hidden(table, snapshot, earlier, manifests)
     return Exchange(snapshot, came, gone, frozenset(file.file_path for file in before), hidden)
 
 
@@ -71,7 +94,7 @@ def taken_out(table: Table, snapshot: Snapshot) -> list[DataFile]:
     Raises:
         UnreadableMetadata: if they cannot be read.
     """
-    return _said_by_itself(table, snapshot)[ManifestEntryStatus.DELETED]
+    return _said_by_itself(snapshot, _manifests(table, snapshot))[ManifestEntryStatus.DELETED]
 
 
 def unlike(
@@ -86,25 +109,30 @@ def unlike(
         PublicationRefused: if a staged file is not the one that was gated.
         UnreadableMetadata: if the manifests of either snapshot cannot be read.
     """
-    require_gated_bytes(table, staged)
+    footers = dict(zip((file.path for file in staged), require_gated_bytes(table, staged), strict=True))
     snapshot, earlier = pinned_snapshot(table, snapshot_id), None if base is None else pinned_snapshot(table, base)
-    after, before = _live(table, snapshot), [] if earlier is None else _live(table, earlier)
-    came, went = _without(after, before), _without(before, after)
+    before, manifests = [] if earlier is None else _live(_manifests(table, earlier)), _manifests(table, snapshot)
+    came, went = _differences(_live(manifests), before)
     found, wanted = (
         Counter(file.file_path for file in came) + Counter(file.file_path for file in went),
         Counter(file.path for file in staged) + Counter(set(gone)),
     )
-    others = {*(found - wanted), *(wanted - found), *_hidden(table, snapshot, earlier)}
-    return sorted(others | set(misdescribed(table, snapshot, came, staged)))
+    others = {*(found - wanted), *(wanted - found), *_hidden(table, snapshot, earlier, manifests)}
+    return sorted(others | set(misdescribed(table, snapshot, came, staged, footers)))
 
 
 def misdescribed(
-    table: Table, snapshot: Snapshot, files: Iterable[DataFile], staged: Iterable[StagedFile]
+    table: Table,
+    snapshot: Snapshot,
+    files: Iterable[DataFile],
+    staged: Iterable[StagedFile],
+    footers: Mapping[str, Footer] | None = None,
 ) -> list[str]:
     """Return the staged files whose description in a snapshot is not what their own footers say, as far as it goes.
 
     It may say less than the footers, as `write.metadata.metrics` has it, and bounds may be wider: no reader misses a row by
-    that. Columns are those of the snapshot, partitions those of the spec that the file is listed under.
+    that. Columns are those of the snapshot, partitions those of the spec that the file is listed under. `footers` are theirs by path, where
+    they were read just now.
 
     Raises:
         PublicationRefused: if one of them is not there, or has no footer.
@@ -117,7 +145,8 @@ def misdescribed(
         of_spec = [file for file in listed if file.spec_id == number]
         paths = [file.file_path for file in of_spec]
         try:
-            said = data_files(_described_fully(table, snapshot, number), paths)
+            known = None if footers is None else [footers[path] for path in paths]
+            said = data_files(_described_fully(table, snapshot, number), paths, known)
         except (KeyError, ValueError):  # of PyIceberg: they do not fit that spec, or those columns
             wrong += paths
             continue
@@ -175,47 +204,50 @@ def same(files: Iterable[DataFile], others: Iterable[DataFile]) -> bool:
 
 def listed(table: Table, snapshot_id: int, paths: Collection[str]) -> list[DataFile]:
     """Return those files of a snapshot that have one of some paths."""
-    return [file for file in _live(table, pinned_snapshot(table, snapshot_id)) if file.file_path in paths]
+    return [file for file in _live(_manifests(table, pinned_snapshot(table, snapshot_id))) if file.file_path in paths]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _manifests(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+def _manifests(table: Table, snapshot: Snapshot) -> _Manifests:
+    """Return the manifests of a snapshot, each with its entries."""
     with readable_metadata(table, snapshot):
-        found = [
+        return [
             (one, one.fetch_manifest_entry(table.io, discard_deleted=False)) for one in snapshot.manifests(table.io)
         ]
-    yield from found
 
 
-def _said_by_itself(table: Table, snapshot: Snapshot) -> dict[ManifestEntryStatus, list[DataFile]]:
+def _said_by_itself(snapshot: Snapshot, manifests: _Manifests) -> dict[ManifestEntryStatus, list[DataFile]]:
     """Return the files that the manifests which a snapshot has written have, by what they say of each."""
     own = {status: list[DataFile]() for status in ManifestEntryStatus}
-    for manifest, entries in _manifests(table, snapshot):
+    for manifest, entries in manifests:
         if manifest.added_snapshot_id == snapshot.snapshot_id:
             for entry in entries:
                 own[entry.status].append(entry.data_file)
     return own
 
 
-def _live(table: Table, snapshot: Snapshot) -> list[DataFile]:
-    """Return what a snapshot lists, also what deletes rows."""
+def _live(manifests: _Manifests) -> list[DataFile]:
+    """Return what a snapshot with these manifests lists, also what deletes rows."""
     return [
-        entry.data_file
-        for _, entries in _manifests(table, snapshot)
-        for entry in entries
-        if entry.status != ManifestEntryStatus.DELETED
+        entry.data_file for _, entries in manifests for entry in entries if entry.status != ManifestEntryStatus.DELETED
     ]
 
 
-def _without(files: Sequence[DataFile], others: Sequence[DataFile]) -> list[DataFile]:
-    """Return the files that are listed in one and not, or less often, in the other."""
-    left, missing = Counter(map(_described, others)), []
-    for file in files:
-        described = _described(file)
-        if left[described]:
-            left[described] -= 1
+def _differences(files: Sequence[DataFile], others: Sequence[DataFile]) -> tuple[list[DataFile], list[DataFile]]:
+    """Return the files that are listed in one and not, or less often, in the other; and those of the other."""
+    own, theirs = list(map(_described, files)), list(map(_described, others))
+    return _without(files, own, Counter(theirs)), _without(others, theirs, Counter(own))
+
+
+def _without(
+    files: Sequence[DataFile], described: Sequence[tuple[Any, ...]], left: Counter[tuple[Any, ...]]
+) -> list[DataFile]:
+    missing = []
+    for file, said in zip(files, described, strict=True):
+        if left[said]:
+            left[said] -= 1
         else:
             missing.append(file)
     return missing
@@ -301,6 +333,8 @@ def _agrees(table: Table, snapshot: Snapshot, file: DataFile, true: DataFile) ->
         for field_id, raw in said.items():
             if field_id not in found:
                 return False
+            if raw == found[field_id]:
+                continue
             kind = schema.find_type(field_id)
             bound, value = from_bytes(kind, raw), from_bytes(kind, found[field_id])  # type: ignore[arg-type]
             if (bound > value) if is_lower else (bound < value):
@@ -308,7 +342,7 @@ def _agrees(table: Table, snapshot: Snapshot, file: DataFile, true: DataFile) ->
     return True
 
 
-def _hidden(table: Table, snapshot: Snapshot, earlier: Snapshot | None) -> frozenset[str]:
+def _hidden(table: Table, snapshot: Snapshot, earlier: Snapshot | None, manifests: _Manifests) -> frozenset[str]:
     """Return the files that readers do not find, as a snapshot's list of manifests says what is in each of these.
 
     What the one before has listed just so is not its doing; where that is not known, no manifest is but those of its own.
@@ -316,7 +350,7 @@ def _hidden(table: Table, snapshot: Snapshot, earlier: Snapshot | None) -> froze
     hidden: set[str] = set()
     with readable_metadata(table, earlier or snapshot):
         known = [] if earlier is None else earlier.manifests(table.io)
-    for manifest, entries in _manifests(table, snapshot):
+    for manifest, entries in manifests:
         if manifest in known or (earlier is None and manifest.added_snapshot_id != snapshot.snapshot_id):
             continue
         live = [entry for entry in entries if entry.status != ManifestEntryStatus.DELETED]
@@ -331,10 +365,8 @@ def _hidden(table: Table, snapshot: Snapshot, earlier: Snapshot | None) -> froze
             hidden.update(entry.data_file.file_path for entry in live)
             continue
         with readable_metadata(table, snapshot, manifest.manifest_path):
-            kinds = _partition_kinds(table, manifest.partition_spec_id)
-            hidden.update(
-                entry.data_file.file_path for entry in live if not _is_found(manifest, kinds, entry.data_file)
-            )
+            rooms = _rooms(manifest, _partition_kinds(table, manifest.partition_spec_id))
+            hidden.update(entry.data_file.file_path for entry in live if not _is_found(rooms, entry.data_file))
     return frozenset(hidden)
 
 
@@ -346,20 +378,17 @@ def _partition_kinds(table: Table, spec_id: int) -> list[Any]:
         return []
 
 
-def _is_found(manifest: ManifestFile, kinds: Sequence[Any], file: DataFile) -> bool:
+def _rooms(manifest: ManifestFile, kinds: Sequence[Any]) -> list[_Room]:
+    """Return what the list says of the partitions in a manifest, field by field."""
+    found = []
+    for kind, summary in zip(kinds, manifest.partitions or (), strict=False):
+        low = high = None
+        if summary.lower_bound is not None and summary.upper_bound is not None:
+            low, high = from_bytes(kind, summary.lower_bound), from_bytes(kind, summary.upper_bound)
+        found.append(_Room(kind, low, high, bool(summary.contains_null), summary.contains_nan is not False))
+    return found
+
+
+def _is_found(rooms: Sequence[_Room], file: DataFile) -> bool:
     """Whether what the list says of the partitions in a manifest has room for that of a file in it."""
-    summaries = manifest.partitions or ()
-    for place, (kind, summary) in enumerate(zip(kinds, summaries, strict=False)):
-        value = file.partition[place]
-        if value is None or _is_nan(value):
-            room = summary.contains_null if value is None else summary.contains_nan is not False
-        elif summary.lower_bound is None or summary.upper_bound is None:
-            room = False
-        else:
-            low, here, high = (
-                from_bytes(kind, raw) for raw in (summary.lower_bound, to_bytes(kind, value), summary.upper_bound)
-            )
-            room = low <= here <= high
-        if not room:
-            return False
-    return True
+    return all(room.has(file.partition[place]) for place, room in enumerate(rooms))

@@ -8,7 +8,7 @@ once more in pieces. What changes between this and the commit, a few millisecond
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.table import Table
@@ -25,16 +25,34 @@ _RULE = "what is published is what was gated"
 _WAY_OUT = "cancel the run: its staging was changed after it was gated"
 
 
-def require_gated_contents(table: Table, staged: Sequence[StagedFile]) -> None:
+def require_gated_contents(table: Table, staged: Sequence[StagedFile], known: Mapping[str, str] | None = None) -> None:
     """Refuse files whose bytes are not those that their gate has read; one that no gate has hashed is not read.
+
+    `known` are the SHA-256 (hex) of files that were read whole just now, by path: they are not read once more.
 
     Raises:
         PublicationRefused: naming every file that differs or is not there.
         EnvironmentRefused: if one could not be read just now.
     """
-    hashed = [file for file in staged if file.sha256]
+    hashed, found = [file for file in staged if file.sha256], dict(known or {})
+    found |= _hashes(table, [file for file in hashed if file.path not in found])
+    wrong = [
+        Problem(
+            f"the content of {file.path} has the SHA-256 {found[file.path] or '(it is gone)'}, not {file.sha256}",
+            _RULE,
+            _WAY_OUT,
+        )
+        for file in hashed
+        if found[file.path] != file.sha256
+    ]
+    if wrong:
+        raise PublicationRefused(wrong)
+
+
+def _hashes(table: Table, hashed: Sequence[StagedFile]) -> dict[str, str]:
+    """Return the SHA-256 (hex) of each file, as it is read now, by path."""
     if not hashed:
-        return
+        return {}
     threads = os.cpu_count() or 1
     if not all(is_local(file.path) for file in hashed):
         threads = max(threads, _ASKED_TOGETHER)
@@ -43,15 +61,7 @@ def require_gated_contents(table: Table, staged: Sequence[StagedFile]) -> None:
     with ThreadPoolExecutor(min(len(shares), threads)) as pool:
         of_shares = pool.map(lambda share: [_sha256(table, file) for file in share], shares)
         found = [sha256 for share in of_shares for sha256 in share]
-    wrong = [
-        Problem(
-            f"the content of {file.path} has the SHA-256 {sha256 or '(it is gone)'}, not {file.sha256}", _RULE, _WAY_OUT
-        )
-        for file, sha256 in zip(hashed, found, strict=True)
-        if sha256 != file.sha256
-    ]
-    if wrong:
-        raise PublicationRefused(wrong)
+    return dict(zip((file.path for file in hashed), found, strict=True))
 
 
 def _sha256(table: Table, file: StagedFile) -> str:

@@ -38,6 +38,8 @@ WRITTEN_FORMAT = 2
 """The newest format of Iceberg's tables that PyIceberg writes."""
 SPEC_IN_PATH = "part"
 """Name of the folder in a staged file's path that has its partition spec, where a chunk has files of several partitions."""
+_MOST_KNOWN = 10_000
+"""Ends of a partition field that are kept: files of one part of a table have the same ones again and again."""
 _WITHIN: dict[Chunking, tuple[type, ...]] = {
     Chunking.YEAR: (YearTransform,),
     Chunking.MONTH: (MonthTransform, YearTransform),
@@ -139,7 +141,7 @@ class Partitions:
 
     def __init__(self, table: Table) -> None:
         self._schema = table.schema()
-        self._fields = [(field, PartitionSpec(field)) for field in table.spec().fields]
+        self._fields = [(field, PartitionSpec(field), dict[Any, Any]()) for field in table.spec().fields]
         self._folder = f"/{spec_folder(table)}"
 
     def of(self, path: str, statistics: DataFileStatistics) -> Record:
@@ -148,9 +150,17 @@ class Partitions:
         Raises:
             ValueError: if its rows lie in several, if its footer does not say, or if it was written for another spec.
         """
-        return Record(*[self._value(path, statistics, field, alone) for field, alone in self._fields])
+        return Record(*[self._value(path, statistics, *field) for field in self._fields])
 
-    def _value(self, path: str, statistics: DataFileStatistics, field: PartitionField, alone: PartitionSpec) -> Any:
+    def _value(
+        self,
+        path: str,
+        statistics: DataFileStatistics,
+        field: PartitionField,
+        alone: PartitionSpec,
+        known: dict[Any, Any],
+    ) -> Any:
+        """Return what a file has of a partition field; `known` are those of the ends that other files had."""
         if isinstance(field.transform, VoidTransform):
             return None
         schema = self._schema
@@ -162,12 +172,20 @@ class Partitions:
             raise ValueError(
                 f"the footer of {path} does not say the ends of column {schema.find_column_name(field.source_id)}"
             )
-        if not isinstance(field.transform, BucketTransform):
-            return statistics.partition(alone, schema)[0]
-        if self._folder not in path:
+        is_bucket = isinstance(field.transform, BucketTransform)
+        if is_bucket and self._folder not in path:
             raise ValueError(f"{path} was not written by the partitions that the table has now")
-        bucket = field.transform.transform(schema.find_field(field.source_id).field_type)
-        return bucket(partition_record_value(field, aggregated.current_min, schema))
+        ends = aggregated.current_min, aggregated.current_max
+        if ends in known:
+            return known[ends]
+        if is_bucket:
+            bucket = field.transform.transform(schema.find_field(field.source_id).field_type)
+            value = bucket(partition_record_value(field, aggregated.current_min, schema))
+        else:
+            value = statistics.partition(alone, schema)[0]
+        if len(known) < _MOST_KNOWN:
+            known[ends] = value
+        return value
 
 
 def spec_folder(table: Table) -> str:

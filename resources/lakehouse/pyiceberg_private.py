@@ -31,23 +31,25 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriterV2,
+    ManifestWriter,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
 from pyiceberg.table import metadata as table_metadata
 from pyiceberg.table import update as metadata_updates
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
-from pyiceberg.typedef import EMPTY_DICT, Properties, Record
+from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from resources.lakehouse.manifest_blocks import CountedOnce, ManifestInBlocks
 from resources.lakehouse.metadata import readable_metadata
 
-_PARTITION = 3
-"""Place of the partition in PyIceberg's record of a data file."""
+_IN_BLOCKS = 2
+"""The format of tables whose manifests are written in blocks of many entries."""
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------
@@ -104,13 +106,31 @@ class Replacement(_OverwriteFiles):
             manifests.append(writer.to_manifest_file())
         return manifests
 
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        """Return what writes a manifest: many entries a block, in the format that this project's tables have."""
+        if self._transaction.table_metadata.format_version != _IN_BLOCKS:
+            return super().new_manifest_writer(spec)
+        return ManifestInBlocks(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
+
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """Count all files; partitions of an earlier spec are not named among those of the current one."""
-        added = self._added_data_files
-        with self._adding(
-            [file if self._spec_of(file) == self._current_spec else _without_partition(file) for file in added]
-        ):
-            return super()._summary(snapshot_properties)
+        """Count all files; partitions of an earlier spec are not named among those of the current one.
+
+        As PyIceberg does it, but that the path of each partition is asked for once.
+        """
+        metadata = self._transaction.table_metadata
+        named = TableProperties.WRITE_PARTITION_SUMMARY_LIMIT
+        limit = int(metadata.properties.get(named, TableProperties.WRITE_PARTITION_SUMMARY_LIMIT_DEFAULT))
+        counted, schema, specs = CountedOnce(limit), metadata.schema(), metadata.specs()
+        for file in self._added_data_files:
+            if self._spec_of(file) == self._current_spec:
+                counted.add_file(file, schema, specs[self._current_spec])
+            else:
+                counted.metrics.add_file(file)
+        for file in self._deleted_data_files:
+            counted.remove_file(file, schema, specs[file.spec_id])
+        parent = None if self._parent_snapshot_id is None else metadata.snapshot_by_id(self._parent_snapshot_id)
+        own = Summary(operation=self._operation, **counted.build(), **snapshot_properties)
+        return update_snapshot_summaries(own, None if parent is None else parent.summary)
 
     @contextmanager
     def _adding(self, files: list[DataFile]) -> Iterator[None]:
@@ -192,7 +212,7 @@ class Rewriting(Replacement):
             manifests.append(writer.to_manifest_file())
         return manifests
 
-    def _writer_of_deletes(self, spec_id: int) -> ManifestWriterV2:
+    def _writer_of_deletes(self, spec_id: int) -> ManifestWriter:
         return WriterOfDeletes(
             self.spec(spec_id), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
         )
@@ -207,7 +227,7 @@ class Rewriting(Replacement):
         return Summary(operation=Operation.REPLACE, **said.additional_properties)
 
 
-class WriterOfDeletes(ManifestWriterV2):
+class WriterOfDeletes(ManifestInBlocks):
     """PyIceberg's writer of manifests, for manifests of files that delete rows."""
 
     def content(self) -> ManifestContent:
@@ -217,12 +237,6 @@ class WriterOfDeletes(ManifestWriterV2):
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
-
-
-def _without_partition(file: DataFile) -> DataFile:
-    copy = DataFile(*(file[place] for place in range(len(file))))
-    copy[_PARTITION] = Record()
-    return copy
 
 
 class Append(_FastAppendFiles):

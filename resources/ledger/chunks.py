@@ -62,6 +62,15 @@ class ChunkStanding(NamedTuple):
     digest: str | None
 
 
+class ChunkMeasured(NamedTuple):
+    """What the gate of a chunk has counted and measured, without its files."""
+
+    chunk: str
+    rows: int | None
+    digest: str | None
+    measures: dict[str, Any]
+
+
 class Chunks(Part):
     """The chunks of a ledger's runs."""
 
@@ -115,6 +124,16 @@ def open_ones(connection: sa.Connection, run_id: str, keys: Collection[str]) -> 
     """Return the chunks of `keys` that are not staged, in a transaction that has locked the run."""
     query = sa.select(chunks.c.chunk, chunks.c.idx).where(chunks.c.state.not_in(STAGED))
     return {row.chunk for row in _rows(connection, query, run_id, keys)}
+
+    def measured_chunks(self, run_id: str) -> list[ChunkMeasured]:
+        """Return what was measured of the run's chunks, in order."""
+        query = sa.select(chunks.c.chunk, chunks.c.rows, chunks.c.digest, chunks.c.measures)
+        with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
+            found = connection.execute(query.where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
+            return [
+                ChunkMeasured(chunk, rows, digest, as_said(chunks.c.measures, measures, dict))
+                for chunk, rows, digest, measures in found
+            ]
 
 
 def chunks_in(rows: Mapping[str, Mapping[str, Any]], run_id: str) -> list[ChunkRecord]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,11 +27,16 @@ Row = dict[str, Any]
 Rows = dict[str, dict[str, Row]]
 """By table and key: the cells of a row by column."""
 
+_AS_TEXT = partial(str, encoding="utf-8", errors="backslashreplace")
+"""Called for each text that is read: a function of Python's own takes twice the time."""
 _HOUSEKEEPING = frozenset({"leases", "journal"})
 """Who held which days while publishing, given back after the event; and the journal, which has hashes of its own."""
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{6}")
 _BEFORE_PUBLICATION = frozenset({DecisionKind.REVIEWED, DecisionKind.APPROVED, DecisionKind.REJECTED})
 _KEYED_BY = {"runs": "run_id", "chunks": "chunk"}
+_AS_THEY_ARE = frozenset({str, int, type(None)})
+_CONVERTED = (Utc, Day, sa.Boolean, sa.Text)
+"""Kinds of which `cell` looks at what a text or a number says."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,21 @@ def rows_of(connection: sa.Connection, run_id: str, tables: Iterable[str] | None
     found: Rows = {}
     with unforgiving(connection):
         for name in tables if tables is not None else tables_of_runs():
-            table = metadata.tables[name]
-            found[name] = {}
+            key, columns, rows = _KEYED_BY.get(name, "id"), _columns(name), dict[str, Row]()
             for values in connection.execute(_query(name), {"run": run_id}):
-                row = {column.name: cell(column.type, value) for column, value in zip(table.c, values, strict=True)}
-                found[name][str(row[_KEYED_BY.get(name, "id")])] = row
+                row = {
+                    column: value if taken and type(value) in _AS_THEY_ARE else cell(kind, value)
+                    for (column, kind, taken), value in zip(columns, values, strict=True)
+                }
+                rows[str(row[key])] = row
+            found[name] = rows
     return found
+
+
+@cache
+def _columns(name: str) -> list[tuple[str, sa.types.TypeEngine[Any], bool]]:
+    """Return name and kind of each column of a table, and whether `cell` takes texts and numbers of that kind as they are."""
+    return [(one.name, one.type, not isinstance(one.type, _CONVERTED)) for one in metadata.tables[name].c]
 
 
 @cache
@@ -156,7 +170,7 @@ def unforgiving(connection: sa.Connection) -> Iterator[None]:
         yield
         return
     usual = driver.text_factory
-    driver.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+    driver.text_factory = _AS_TEXT
     try:
         with as_they_are():
             yield
@@ -268,25 +282,30 @@ def differences(kept: Rows, found: Rows) -> list[Difference]:
                 for column, value in then[key].items()
                 if not _same(value, here[key].get(column))
             ]
-        for key, row in here.items():
-            if key not in then:
-                why = _impossible(table, row, kept) if moves.grows else ""
-                different.append(Difference(table, key, "", None, row, lawful=moves.grows and not why, why=why))
+        added = {key: row for key, row in here.items() if key not in then}
+        impossible = _impossible(table, kept) if added and moves.grows else None
+        for key, row in added.items():
+            why = "" if impossible is None else impossible(row)
+            different.append(Difference(table, key, "", None, row, lawful=moves.grows and not why, why=why))
     return _runs_by_their_transitions(_continued(different, kept), found)
 
 
-def _impossible(table: str, row: Row, kept: Rows) -> str:
-    """Say why no event can have added a row to those that are kept; empty if one can.
+def _impossible(table: str, kept: Rows) -> Callable[[Row], str]:
+    """Return what says why no event can have added a row to those that are kept; empty if one can.
 
     Its date is not asked: a clock may have been set back. That it came later, the journal proves.
     """
-    numbers = [one["id"] for one in kept.get(table, {}).values() if isinstance(one.get("id"), int)]
-    if not isinstance(row.get("id"), int) or row["id"] <= max(numbers, default=0):
-        return f"rows that came later have higher ids than {max(numbers, default=0)}"
+    newest = max((one["id"] for one in kept.get(table, {}).values() if isinstance(one.get("id"), int)), default=0)
     published = any(one.get("to_state") == RunState.PUBLISHED for one in kept.get("transitions", {}).values())
-    if table == "approvals" and published and row.get("decision") in _BEFORE_PUBLICATION:
-        return f"{row['decision']} is decided of runs that are not published"
-    return ""
+
+    def why(row: Row) -> str:
+        if not isinstance(row.get("id"), int) or row["id"] <= newest:
+            return f"rows that came later have higher ids than {newest}"
+        if table == "approvals" and published and row.get("decision") in _BEFORE_PUBLICATION:
+            return f"{row['decision']} is decided of runs that are not published"
+        return ""
+
+    return why
 
 
 def _continued(different: list[Difference], kept: Rows) -> list[Difference]:
