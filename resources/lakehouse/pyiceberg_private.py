@@ -31,9 +31,8 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriter,
+    ManifestWriterV2,
 )
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
 from pyiceberg.table import metadata as table_metadata
@@ -45,12 +44,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpd
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from resources.lakehouse.manifest_blocks import CountedOnce, ManifestInBlocks
 from resources.lakehouse.metadata import readable_metadata
-
-_IN_BLOCKS = 2
-"""The format of tables whose manifests are written in blocks of many entries."""
-
+from resources.lakehouse.partition_counts import CountedOnce
 
 # --- commits ----------------------------------------------------------------------------------------------------------
 
@@ -105,12 +100,6 @@ class Replacement(_OverwriteFiles):
                     )
             manifests.append(writer.to_manifest_file())
         return manifests
-
-    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
-        """Return what writes a manifest: many entries a block, in the format that this project's tables have."""
-        if self._transaction.table_metadata.format_version != _IN_BLOCKS:
-            return super().new_manifest_writer(spec)
-        return ManifestInBlocks(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """Count all files; partitions of an earlier spec are not named among those of the current one.
@@ -212,7 +201,7 @@ class Rewriting(Replacement):
             manifests.append(writer.to_manifest_file())
         return manifests
 
-    def _writer_of_deletes(self, spec_id: int) -> ManifestWriter:
+    def _writer_of_deletes(self, spec_id: int) -> ManifestWriterV2:
         return WriterOfDeletes(
             self.spec(spec_id), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
         )
@@ -227,7 +216,7 @@ class Rewriting(Replacement):
         return Summary(operation=Operation.REPLACE, **said.additional_properties)
 
 
-class WriterOfDeletes(ManifestInBlocks):
+class WriterOfDeletes(ManifestWriterV2):
     """PyIceberg's writer of manifests, for manifests of files that delete rows."""
 
     def content(self) -> ManifestContent:

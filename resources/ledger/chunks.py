@@ -81,6 +81,16 @@ class Chunks(Part):
         with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
             return [_chunk_record(row) for row in _rows(connection, sa.select(chunks), run_id, keys, state)]
 
+    def measured_chunks(self, run_id: str) -> list[ChunkMeasured]:
+        """Return what was measured of the run's chunks, in order."""
+        query = sa.select(chunks.c.chunk, chunks.c.rows, chunks.c.digest, chunks.c.measures)
+        with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
+            found = connection.execute(query.where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
+            return [
+                ChunkMeasured(chunk, rows, digest, as_said(chunks.c.measures, measures, dict))
+                for chunk, rows, digest, measures in found
+            ]
+
     def standing_chunks(self, run_id: str, keys: Collection[str] | None = None) -> list[ChunkStanding]:
         """Return where the run's chunks (of `keys`, if given) stand, in order."""
         query = sa.select(chunks.c.chunk, chunks.c.state, chunks.c.attempt, chunks.c.digest, chunks.c.idx)
@@ -90,7 +100,7 @@ class Chunks(Part):
 
     def bytes_of_chunks(self, run_id: str, keys: Collection[str]) -> int:
         """Return how many bytes the staged files of chunks have together."""
-        with self.engine.connect() as connection:
+        with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
             found = _rows(connection, sa.select(chunks.c.bytes, chunks.c.idx), run_id, keys)
             return sum(row.bytes or 0 for row in found)
 
@@ -124,16 +134,6 @@ def open_ones(connection: sa.Connection, run_id: str, keys: Collection[str]) -> 
     """Return the chunks of `keys` that are not staged, in a transaction that has locked the run."""
     query = sa.select(chunks.c.chunk, chunks.c.idx).where(chunks.c.state.not_in(STAGED))
     return {row.chunk for row in _rows(connection, query, run_id, keys)}
-
-    def measured_chunks(self, run_id: str) -> list[ChunkMeasured]:
-        """Return what was measured of the run's chunks, in order."""
-        query = sa.select(chunks.c.chunk, chunks.c.rows, chunks.c.digest, chunks.c.measures)
-        with self.engine.connect() as connection, legible(f"ledger chunks of {run_id}"):
-            found = connection.execute(query.where(chunks.c.run_id == run_id).order_by(chunks.c.idx))
-            return [
-                ChunkMeasured(chunk, rows, digest, as_said(chunks.c.measures, measures, dict))
-                for chunk, rows, digest, measures in found
-            ]
 
 
 def chunks_in(rows: Mapping[str, Mapping[str, Any]], run_id: str) -> list[ChunkRecord]:

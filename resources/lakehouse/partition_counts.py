@@ -1,0 +1,27 @@
+"""How a snapshot's summary counts the files that come and go by partition, for commits of very many files.
+
+Put here what PyIceberg asks again of each file that is the same for all files of a partition. What else a summary says is
+`pyiceberg_private`'s and `summaries`'.
+"""
+
+from __future__ import annotations
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import SnapshotSummaryCollector
+
+
+class CountedOnce(SnapshotSummaryCollector):
+    """PyIceberg's count of what comes and goes, where partitions are only counted: to write out the path of each takes longer than all else."""
+
+    def update_partition_metrics(
+        self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema
+    ) -> None:
+        """Count a file to its partition."""
+        if self.max_changed_partitions_for_summaries:
+            super().update_partition_metrics(partition_spec, file, is_add_file, schema)
+            return
+        values = file.partition
+        named = (f"{field.name}={values[place]}" for place, field in enumerate(partition_spec.fields))
+        _ = self.partition_metrics["/".join(named)]
