@@ -251,6 +251,27 @@ def kept_of(spec: CompareSpec, compared: list[Any]) -> RowsKept:
     return kept
 
 
+@pytest.mark.parametrize("limit", ["TOGETHER_ROWS", "TOGETHER_BYTES"])
+def test_the_files_of_a_chunk_that_is_too_large_are_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """It is compared alone, whatever comes after it, since what is compared together is in memory at once."""
+    path = tmp_path / "file.parquet"
+    rows_of({number: (number, number, 1, "x") for number in range(10)}).write_parquet(path)
+    large, small, empty = (CompareTask(f"chunk-{files}", (), (), (str(path),) * files) for files in (4, 1, 0))
+    monkeypatch.setattr(compare_module, limit, 25 if limit == "TOGETHER_ROWS" else 3 * path.stat().st_size)
+    read: list[str] = []
+    real = compare_module.held
+    monkeypatch.setattr(compare_module, "held", lambda one: read.append(one) or real(one))
+    groups = list(compare_module._groups([small, large, empty, small, small]))
+    assert [[task.chunk for task in together] for together, _ in groups] == [
+        ["chunk-1"],
+        ["chunk-4"],
+        ["chunk-0", "chunk-1", "chunk-1"],
+    ]
+    assert [len(known) for _, known in groups] == [1, 0, 1]
+
+
 def test_small_chunks_are_read_by_one_query_a_side_and_few_of_their_rows_are_made_into_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,31 @@ def test_evaluations_that_nobody_has_planned_are_stored_as_dagster_stores_them(
     assert len(mine) == 31
 
 
+def test_a_batch_keeps_the_order_of_its_events_and_the_last_of_two_evaluations(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    run_id = evaluated(instance)
+    of_checks = list(instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION))
+    entries = [*of_checks, *filter(is_materialisation, instance.all_logs(run_id))]
+    about = of_checks[0].get_dagster_event()
+    partition = about.event_specific_data.partition  # type: ignore[union-attr]
+    other = dg.AssetCheckEvaluation(asset_key=daily.key, check_name="each_day", passed=False, partition=partition)
+    entries.append(of_checks[0]._replace(dagster_event=about._replace(event_specific_data=other)))
+    batch = [entry._replace(run_id="of-nobody") for entry in entries]
+    log, own = instance.event_log_storage, SqliteEventLogStorage(str(tmp_path / "plain"))
+    log.store_event_batch(batch[:-1])
+    log.store_event_batch(batch[-1:])
+    log.store_event_batch([one._replace(run_id="of-nobody-else") for one in (batch[0], batch[-1])])
+    for entry in batch:
+        own.store_event(entry)
+    assert [one.dagster_event_type for one in log.get_logs_for_run("of-nobody")] == [
+        one.dagster_event_type for one in own.get_logs_for_run("of-nobody")
+    ]
+    assert isinstance(log, PooledSqliteEventLog)
+    (again,) = (row for row in rows_of_checks(log) if row[1] == "of-nobody-else")
+    assert again[2] == "FAILED"
+
+
 def test_evaluations_of_a_body_that_fails_are_not_stored(instance: dg.DagsterInstance) -> None:
     run_id = evaluated(instance)
     entries = list(instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION))

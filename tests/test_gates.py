@@ -28,7 +28,7 @@ from backfill_assets.declarations.tallies import Tally
 from backfill_assets.products.enforcement import CASE_SLA_DAILY
 from backfill_assets.products.enforcement.schemas import ENDS, CaseSlaDaily, ends_of_clocks, measure_case_sla_daily
 from backfill_assets.worker import chunk_gate as gates
-from backfill_assets.worker import chunk_rules
+from backfill_assets.worker import chunk_rules, tallying
 from backfill_assets.worker.chunk_gate import gate_chunk, gate_chunks, gating
 from backfill_assets.worker.chunk_rules import CHUNK_RULE, FILES_RULE, KEY_RULE, MEASURE_RULE, OUTLINE_RULE, ROWS_RULE
 from backfill_assets.worker.gate_tasks import (
@@ -39,7 +39,7 @@ from backfill_assets.worker.gate_tasks import (
 from backfill_assets.worker.references import import_path_of, imported_by_path
 from backfill_assets.worker.violations import READ_RULE, SAMPLE_ROWS, require_read
 from manifests.canonical import plain
-from manifests.division import Division, by_value
+from manifests.division import Division, by_range, by_value
 from manifests.errors import EnvironmentRefused
 from resources.spark.chunk_work import task_text, tasks_of
 
@@ -678,6 +678,93 @@ def test_a_bundle_takes_as_many_queries_however_many_chunks_it_has(
         return len(queries)
 
     assert taken("few", 3) == taken("many", 30)
+
+
+class Counted(Published):
+    """A table with a number of 32 bits and a time of day."""
+
+    case_id: str
+    clock: str
+    business_date: pl.Date
+    number: pl.Int32
+    at: pl.Time
+
+
+def counted_rows(*numbers: int, nanoseconds: int = 0) -> pl.DataFrame:
+    """Return rows of the table, one a number; of a number that is there twice the keys are, too."""
+    rows = pl.DataFrame(good_rows(max(numbers) + 1))[list(numbers)]
+    at = pl.Series([nanoseconds] * rows.height, dtype=pl.Int64).cast(pl.Time)
+    number = pl.Series(list(numbers), dtype=pl.Int32)
+    return rows.with_columns(number=number, at=at).select(list(dtypes(Counted)))
+
+
+COUNTED = replace(SPEC, model=import_path_of(Counted), measure=None)
+
+
+@pytest.mark.parametrize("division", [by_range("number", (3_000_000_000,)), by_value("number", (5, 3_000_000_000))])
+def test_a_part_that_its_column_cannot_hold_is_judged_by_itself(tmp_path: Path, division: Division) -> None:
+    part = division.names[0]
+    made = [replace(one, part=part) for one in tasks(tmp_path, [counted_rows(0, 5), counted_rows(5)])]
+    other = [made[0], replace(made[1], part=division.names[1])]
+    spec = replace(COUNTED, division=division)
+    for some in (made, other):
+        assert list(gate_chunks(spec, some)) == [gate_chunk(spec, one) for one in some]
+
+
+def test_what_cannot_be_digested_of_a_chunk_that_breaks_a_rule_is_said_of_no_other(tmp_path: Path) -> None:
+    made = tasks(tmp_path, [counted_rows(0, 1), counted_rows(2, 2, nanoseconds=7)])
+    together = list(gate_chunks(COUNTED, made))
+    assert together == [gate_chunk(COUNTED, one) for one in made]
+    assert [result.passed for result in together] == [True, False]
+    assert KEY_RULE in found(together[1])
+
+
+def test_no_more_groups_are_taken_out_of_a_frame_than_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tallying, "MOST_GROUPS", 3)
+    taken: list[int] = []
+    real = tallying.Counted.add_groups
+
+    def add_groups(self: Any, tally: Tally, groups: Sequence[Any], schema: pl.Schema) -> None:
+        taken.append(len(groups))
+        real(self, tally, groups, schema)
+
+    monkeypatch.setattr(tallying.Counted, "add_groups", add_groups)
+    spec = replace(SPEC, tallies=(Tally(by=("case_id",), sums=("amount",)),))
+    made = tasks(tmp_path, [frame(good_rows(2)), frame(good_rows(9)), frame(good_rows(3))])
+    together = list(gate_chunks(spec, made))
+    assert together == [gate_chunk(spec, one) for one in made]
+    assert [next(iter(result.tallies.values()))["too_many"] for result in together] == [0, 9, 0]
+    assert max(taken) == 3
+
+
+def test_chunks_of_more_rows_than_are_judged_together_are_judged_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tasks(tmp_path, [frame(good_rows(3, 3 * number)) for number in range(4)])
+    expected = [gate_chunk(SPEC, one) for one in made]
+    at_once: list[int] = []
+    real = gates.held_of
+    monkeypatch.setattr(gates, "held_of", lambda raw: at_once.append(1) or real(raw))
+    monkeypatch.setattr(gates, "TOGETHER_ROWS", 11)
+    assert list(gate_chunks(SPEC, made)) == expected
+    assert at_once == []
+    monkeypatch.setattr(gates, "TOGETHER_ROWS", 12)
+    assert list(gate_chunks(SPEC, made)) == expected
+    assert len(at_once) == 4
+
+
+def measured_and_taken_apart(rows: pl.DataFrame) -> pl.DataFrame:
+    """Change the rows that are given, and raise."""
+    rows.drop_in_place("amount")
+    raise ValueError("taken apart")
+
+
+def test_a_measure_that_changes_its_rows_before_it_raises_changes_no_verdict(tmp_path: Path) -> None:
+    spec = replace(SPEC, measure=import_path_of(measured_and_taken_apart))
+    made = tasks(tmp_path, [frame(good_rows(3)), frame(good_rows(2))])
+    together = list(gate_chunks(spec, made))
+    assert together == [gate_chunk(spec, one) for one in made]
+    assert [found(result) for result in together] == [{MEASURE_RULE: 1}] * 2
 
 
 def measured_but_of_two_rows(rows: pl.DataFrame) -> pl.DataFrame:

@@ -134,7 +134,9 @@ class SqliteEventLog(SqliteEventLogStorage):
             self._empty = self._made_empty()
         with tempfile.TemporaryDirectory(dir=database.parent) as folder:
             copy = Path(folder, database.name)
-            copy.write_bytes(self._empty)
+            with copy.open("wb") as file:
+                file.write(self._empty)
+                os.fsync(file.fileno())
             try:
                 os.link(copy, database)  # unless somebody was faster
             except OSError:
@@ -206,9 +208,10 @@ class SqliteEventLog(SqliteEventLogStorage):
                 )
                 connection.execute(of_one, known)
             if others := [one for one in values if one["of_partition"] not in planned]:
-                new = [alike | one | {"partition": one["of_partition"]} for one in others]
-                for one in new:
-                    del one["of_partition"]
+                last = {
+                    one.pop("of_partition"): one for one in others
+                }  # as if each took the place of the one before it
+                new = [alike | one | {"partition": partition} for partition, one in last.items()]
                 connection.execute(AssetCheckExecutionsTable.insert(), new)
 
     @staticmethod

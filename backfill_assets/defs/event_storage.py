@@ -58,6 +58,7 @@ class PooledSqliteEventLog(SqliteEventLog):
             for (_, kind), some in groupby(events, lambda event: (event.run_id, event.dagster_event_type)):
                 of_kind = list(some)
                 if kind in _OF_ASSETS and len(of_kind) > 1:
+                    self._store_evaluations()  # which came before them
                     self.store_asset_events(of_kind)
                 else:
                     for event in of_kind:

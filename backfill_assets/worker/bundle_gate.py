@@ -75,6 +75,13 @@ class Bundle:
         """Return of each chunk whether every row lies in its part."""
         if not all(task.part for task in self._tasks) or division.column not in self.frame.columns:
             return np.zeros(len(self._tasks), dtype=np.bool_)
+        try:
+            return self._held_in_parts(spec, division)
+        except (TypeError, ValueError, ArithmeticError, LookupError, pl.exceptions.PolarsError):
+            # an end or a value that the column cannot hold, say: each chunk is judged by itself
+            return np.zeros(len(self._tasks), dtype=np.bool_)
+
+    def _held_in_parts(self, spec: GateSpec, division: Division) -> Flags:
         values, parts = self.frame[division.column], [task.part for task in self._tasks]
         if division.bounds:
             return self._all_of(self._in_ranges(division, values, parts))
@@ -87,7 +94,7 @@ class Bundle:
         return self._all_of(_flags(values.eq_missing(self._by_row(expected))))
 
     def _in_ranges(self, division: Division, values: pl.Series, parts: Sequence[str]) -> Flags:
-        ends = [division.ranges.get(part, (None, None)) for part in parts]
+        ends = [(None, None) if part == NULL_PART else division.ranges[part] for part in parts]
         low, high = (self._by_row(pl.Series([one[side] for one in ends], dtype=values.dtype)) for side in (0, 1))
         wants_null = self._by_row(pl.Series([part == NULL_PART for part in parts], dtype=pl.Boolean))
         above, below = (values >= low).fill_null(value=False), (values < high).fill_null(value=False)

@@ -221,7 +221,7 @@ def _top(spec: CompareSpec, rows: pl.DataFrame, by: pl.Series, *, several: bool,
     at = beyond.arg_true()
     order = [pl.col(PLACE), pl.col("_by").abs(), *map(pl.col, spec.key)]
     descending = [False, True, *(False for _ in spec.key)]
-    chosen = rows[at].insert_column(0, by.gather(at)).sort(order, descending=descending)
+    chosen = rows[at].insert_column(0, by.gather(at)).sort(order, descending=descending, maintain_order=True)
     return chosen.group_by(PLACE, maintain_order=True).head(spec.largest) if several else chosen.head(spec.largest)
 
 
@@ -263,7 +263,7 @@ def sampled(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> Ite
     hashes = pl.Series("_hash", list(map(zlib.crc32, texts)), dtype=pl.UInt32)
     hashed = rows.select(PLACE, *spec.key, "kind", hashes).with_row_index(_AT)
     limit = pl.col("_hash").bottom_k(spec.sample).max().over(PLACE, "kind")
-    few = hashed.filter(pl.col("_hash") <= limit).sort([PLACE, "kind", "_hash", *spec.key])
+    few = hashed.filter(pl.col("_hash") <= limit).sort([PLACE, "kind", "_hash", *spec.key], maintain_order=True)
     few = few.group_by(PLACE, "kind", maintain_order=True).head(spec.sample)
     told = _ranked(spec, few)
     for one in spread(told, SAMPLE_ROWS) if len(chunks) > 1 else told:

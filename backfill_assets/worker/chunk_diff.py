@@ -181,7 +181,7 @@ def _keep(
     for place, row in sampled(spec, chunks, changed):
         kept[place].sampled[row["kind"]].append(row)
     if spec.schema:
-        ordered = changed.sort([PLACE, *spec.key])
+        ordered = changed.sort([PLACE, *spec.key], maintain_order=True)
         for (place,), rows in ordered.partition_by(PLACE, as_dict=True, maintain_order=True).items():
             found[place].files.append(_write(spec, tasks[place], rows, len(found[place].files)))
 
@@ -454,15 +454,18 @@ def _groups(tasks: Iterable[CompareTask]) -> Iterator[tuple[list[CompareTask], d
 
 
 def _rows_if_readable(task: CompareTask) -> tuple[int, dict[str, Held]]:
-    """Return the rows of a task, and its small files; so many rows that it is done alone if a file cannot be read."""
+    """Return the rows of a task, and its small files; so many rows that it is done alone, if a file cannot be read or they are too large."""
     files: dict[str, Held] = {}
-    rows = 0
+    rows = size = 0
     try:
         for path in (*task.old, *task.new, *task.both):
             file = held(path)
             rows += rows_of(path) if file is None else file.footer.num_rows
             if file is not None:
                 files[path] = file
+                size += len(file.raw)
+            if rows > TOGETHER_ROWS or size > TOGETHER_BYTES:
+                return TOGETHER_ROWS + 1, {}
     except UNREADABLE:
-        return TOGETHER_ROWS, {}
+        return TOGETHER_ROWS + 1, {}
     return rows, files

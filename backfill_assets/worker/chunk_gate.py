@@ -54,7 +54,9 @@ from resources.lakehouse.type_words import type_words
 from resources.spark.chunk_work import ChunkWork
 
 BUNDLE_ROWS = 1_000_000
-"""Rows of small chunks that are judged together: some 120 MB."""
+"""Rows of chunks that are held together against the rules about single rows: some 120 MB."""
+TOGETHER_ROWS = 200_000
+"""Rows of small chunks of which everything is judged together: for a moment, they are in memory several times."""
 _ERROR_LENGTH = 300
 _PARTITION_FOLDER = "part="
 """How the folder of a staged file begins that lies in one of several partitions of its chunk."""
@@ -82,7 +84,11 @@ def gate_chunks(spec: GateSpec, tasks: Iterable[GateTask]) -> Iterator[GateResul
 
 def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResult]:
     hashes: list[dict[str, Fingerprint]] = [{} for _ in tasks]
-    is_small = len(tasks) > 1 and all(task.rows <= BLOCK_ROWS for task in tasks)
+    is_small = (
+        len(tasks) > 1
+        and sum(task.rows for task in tasks) <= TOGETHER_ROWS
+        and all(task.rows <= BLOCK_ROWS for task in tasks)
+    )
     frames = _read_at_once(spec, tasks, hashes) if is_small else []
     if not frames:
         frames = [_read(task.paths[0], {}, own, spec.schema) for task, own in zip(tasks, hashes, strict=True)]
@@ -93,7 +99,7 @@ def _gate_bundle(spec: GateSpec, tasks: Sequence[GateTask]) -> Iterator[GateResu
         together = pl.concat(known, rechunk=is_small)
         check_rows(row_rules(spec), together, broken)
         rows_pass = not broken
-        passed = _passed(spec, tasks, known, together, hashes) if rows_pass else {}
+        passed = _passed(spec, tasks, known, together, hashes) if rows_pass and is_small else {}
     for number, (task, frame, own) in enumerate(zip(tasks, frames, hashes, strict=True)):
         yield passed.get(number) or gate_chunk(spec, task, frame=frame, hashes=own, rows_pass=rows_pass)
 
@@ -136,12 +142,13 @@ def _passed(
     columns = digest_columns(imported_by_path(spec.model))
     if not fit or not {*columns, *spec.key} <= set(frames[0].columns):
         return {}
-    own = [frames[number] for number in fit]
-    rows = together if len(fit) == len(tasks) else pl.concat(own, rechunk=True)
-    bundle = Bundle([tasks[number] for number in fit], rows, [frame.height for frame in own])
+    bundle = _bundle(tasks, frames, fit, together)
     passing = bundle.passing(spec)
-    if not any(passing):
-        return {}
+    if not all(passing):
+        fit = [number for number, passes in zip(fit, passing, strict=True) if passes]
+        if not fit:
+            return {}
+        bundle = _bundle(tasks, frames, fit, together)
     schema = schema_for(
         spec,
         tasks[0].start,
@@ -156,8 +163,8 @@ def _passed(
     sums = sums_by(bundle.frame.select(*value_columns(columns, spec.key), numbers), NUMBER)
     tallies = counted_by(spec.tallies, bundle.frame, numbers)
     found = {}
-    for at, (number, passes, said) in enumerate(zip(fit, passing, digests, strict=True)):
-        measured = _measured_alone(spec, tasks[number], frames[number], schema) if passes else None
+    for at, (number, said) in enumerate(zip(fit, digests, strict=True)):
+        measured = _measured_alone(spec, tasks[number], frames[number], schema)
         if measured is not None:
             measures, outline = measured
             found[number] = GateResult(
@@ -175,10 +182,22 @@ def _passed(
     return found
 
 
+def _bundle(
+    tasks: Sequence[GateTask], frames: Sequence[pl.DataFrame], fit: Sequence[int], together: pl.DataFrame
+) -> Bundle:
+    """Return those chunks that fit; `together` are the rows of all."""
+    own = [frames[number] for number in fit]
+    rows = together if len(fit) == len(tasks) else pl.concat(own, rechunk=True)
+    return Bundle([tasks[number] for number in fit], rows, [frame.height for frame in own])
+
+
 def _measured_alone(
     spec: GateSpec, task: GateTask, frame: pl.DataFrame, schema: pa.DataFrameSchema | None
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return the measures of a chunk, and where its outline is; None if it breaks a rule about several rows, or these cannot be had."""
+    """Return the measures of a chunk, and where its outline is; None if it breaks a rule about several rows, or these cannot be had.
+
+    A function of the product's is given rows of its own: it may change them before it raises.
+    """
     broken: dict[str, Violation] = {}
     if schema is not None:
         check_rows(schema, frame, broken)
@@ -187,9 +206,9 @@ def _measured_alone(
     measures, outlines = [], []
     try:
         if spec.measure is not None:
-            measures = plain(_measured(imported_by_path(spec.measure)(frame)).to_dicts())
+            measures = plain(_measured(imported_by_path(spec.measure)(frame.clone())).to_dicts())
         if spec.outline is not None:
-            outlines = [_frame_of(imported_by_path(spec.outline)(frame)).select(spec.outline_columns)]
+            outlines = [_frame_of(imported_by_path(spec.outline)(frame.clone())).select(spec.outline_columns)]
     except (MemoryError, OSError):  # the machine's fault, not the function's
         raise
     except ANY_ERROR:  # it is judged alone, and what was raised is reported

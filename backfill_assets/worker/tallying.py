@@ -35,14 +35,16 @@ class Counted:
     def add(self, rows: pl.DataFrame) -> None:
         """Count the rows of one more file."""
         for tally in self._tallies:
-            if tally.name not in self._too_many:
-                self.add_groups(tally, _grouped(tally, rows).rows(), rows.schema)
+            if tally.name in self._too_many:
+                continue
+            grouped = _grouped(tally, rows)
+            if grouped.height > MOST_GROUPS:
+                self.drop(tally, grouped.height)
+            else:
+                self.add_groups(tally, grouped.rows(), rows.schema)
 
     def add_groups(self, tally: Tally, groups: Sequence[tuple[Any, ...]], schema: pl.Schema) -> None:
-        """Count the groups that the rows of one more file have, as `_grouped` returns them."""
-        if len(groups) > MOST_GROUPS:
-            self._drop(tally, len(groups))
-            return
+        """Count the groups that the rows of one more file have, as `_grouped` returns them; they are no more than are kept."""
         found = self._found[tally.name]
         width, kinds = len(tally.by), [schema[name] for name in tally.sums]
         first = width + 1 + len(tally.nulls)
@@ -52,9 +54,10 @@ class Counted:
             known = found.get(place)
             found[place] = counts if known is None else [plus(a, b) for a, b in zip(known, counts, strict=True)]
         if len(found) > MOST_GROUPS:
-            self._drop(tally, len(found))
+            self.drop(tally, len(found))
 
-    def _drop(self, tally: Tally, groups: int) -> None:
+    def drop(self, tally: Tally, groups: int) -> None:
+        """Count nothing by a tally, since it has too many groups: so many, and maybe more."""
         self._too_many[tally.name] = groups
         self._found[tally.name] = {}
 
@@ -89,7 +92,12 @@ def counted_by(tallies: Sequence[Tally], rows: pl.DataFrame, numbers: pl.Series)
     numbered = rows.with_columns(numbers.alias(_NUMBER))
     for tally in tallies:
         groups: dict[int, list[tuple[Any, ...]]] = {number: [] for number in found}
-        for number, *group in _grouped(tally, numbered, [pl.col(_NUMBER)]).iter_rows():
+        grouped = _grouped(tally, numbered, [pl.col(_NUMBER)])
+        too_many = grouped.group_by(_NUMBER).len().filter(pl.col("len") > MOST_GROUPS)
+        for number, many in too_many.iter_rows():
+            found[number].drop(tally, many)
+            del groups[number]
+        for number, *group in grouped.join(too_many, on=_NUMBER, how="anti").iter_rows():
             groups[number].append(tuple(group))
         for number, own in groups.items():
             found[number].add_groups(tally, own, rows.schema)

@@ -18,10 +18,9 @@ class CountedOnce(SnapshotSummaryCollector):
     def update_partition_metrics(
         self, partition_spec: PartitionSpec, file: DataFile, is_add_file: bool, schema: Schema
     ) -> None:
-        """Count a file to its partition."""
+        """Count a file to its partition: by its values, where PyIceberg takes two of one path (NULL and the text `null`) for one."""
         if self.max_changed_partitions_for_summaries:
             super().update_partition_metrics(partition_spec, file, is_add_file, schema)
             return
         values = file.partition
-        named = (f"{field.name}={values[place]}" for place, field in enumerate(partition_spec.fields))
-        _ = self.partition_metrics["/".join(named)]
+        _ = self.partition_metrics[repr((partition_spec.spec_id, *(values[place] for place in range(len(values)))))]

@@ -74,6 +74,10 @@ class AttemptRecord(Stored):
         return cls(**{**row._mapping, "state": AttemptState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
+_NUMBERS_AT_ONCE = 500
+"""Attempts that a statement asks for one by one: a database has a limit."""
+
+
 class Attempts(Part):
     """The attempts at computing chunks of a ledger's runs."""
 
@@ -282,8 +286,11 @@ class Attempts(Part):
     def attempts(self, run_id: str, numbers: Collection[int] | None = None) -> list[AttemptRecord]:
         """Return the run's attempts (those of `numbers`, if given), in order."""
         query = sa.select(attempts).where(attempts.c.run_id == run_id)
-        query = query if numbers is None else query.where(attempts.c.attempt.in_(sorted(set(numbers))))
-        return self._stored(AttemptRecord, query.order_by(attempts.c.id))
+        wanted = None if numbers is None else sorted(set(numbers))
+        if wanted is not None and len(wanted) <= _NUMBERS_AT_ONCE:
+            query = query.where(attempts.c.attempt.in_(wanted))
+        found = self._stored(AttemptRecord, query.order_by(attempts.c.id))
+        return found if wanted is None else [one for one in found if one.attempt in set(wanted)]
 
 
 def _require_computable(record: RunRecord) -> None:

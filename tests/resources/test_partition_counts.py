@@ -9,12 +9,13 @@ import pyarrow as arrow
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import SnapshotSummaryCollector
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from resources.lakehouse.commits import commit_replacement
@@ -61,6 +62,25 @@ def test_files_are_counted_as_pyiceberg_counts_them(table: Table, limit: int) ->
             (counted.add_file, counted.remove_file)[number % 3 == 0](entry.data_file, table.schema(), table.spec())
     assert ours.build() == theirs.build()
     assert ours.build()["changed-partition-count"] == str(ROWS + 1)
+
+
+def test_partitions_are_told_apart_by_their_values() -> None:
+    schema = Schema(
+        NestedField(1, "a", StringType(), required=False), NestedField(2, "b", StringType(), required=False)
+    )
+    spec = PartitionSpec(*(PartitionField(one, 999 + one, IdentityTransform(), "ab"[one - 1]) for one in (1, 2)))
+    counted = CountedOnce(0)
+    for values in (("1/b=2", "3"), ("1", "2/b=3"), (None, "x"), ("None", "x"), ("null", "x"), ("null", "x")):
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path="f",
+            file_format=FileFormat.PARQUET,
+            partition=Record(*values),
+            record_count=1,
+            file_size_in_bytes=1,
+        )
+        counted.add_file(file, schema, spec)
+    assert counted.build()["changed-partition-count"] == "5"
 
 
 def test_the_commit_of_a_replacement_says_how_many_partitions_it_changes(table: Table) -> None:
