@@ -90,6 +90,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     monkeypatch.setattr(judging, "staged_frame", lambda *_, **__: None)
     monkeypatch.setattr(judging, "histories_until_end", lambda run, **_: {run.plan.source: None})
     monkeypatch.setattr(judging, "transform_context", lambda *_, **__: _NoTransform())
+    monkeypatch.setattr(judging, "tasks_at_once", lambda _: 1)
     monkeypatch.setattr(verdicts, "keep", lambda *_, **__: {})
     with declared(GATED):
         monkeypatch.setattr(ModeSpark, "session", lambda *_, **__: None)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.io.pyarrow import PyArrowFile
 from servers import Postgres
 
 from backfill_assets import decisions, faults
@@ -31,7 +31,6 @@ from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, mani
 from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
-from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.facade import local_path
 from resources.ledger import judged
 from resources.ledger.facade import ChunkState, Verdict
@@ -423,7 +422,14 @@ def test_a_read_that_fails_once_does_not_reject_a_validated_run(
 ) -> None:
     validated(platform, REPLACE)
     with monkeypatch.context() as patch:
-        patch.setattr(data_files_module, "read_footer", mock.Mock(side_effect=OSError("AWS Error SLOW_DOWN")))
+        opened = PyArrowFile.open
+
+        def slow_down(self: PyArrowFile, *arguments: Any) -> Any:
+            if not self.location.endswith(".parquet"):
+                return opened(self, *arguments)
+            raise OSError("AWS Error SLOW_DOWN")
+
+        patch.setattr(PyArrowFile, "open", slow_down)
         with pytest.raises(EnvironmentRefused, match="could not be read just now"):
             publish(platform, REPLACE.run_id)
     assert platform.ledger.run(REPLACE.run_id).state is RunState.VALIDATED

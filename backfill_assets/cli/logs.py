@@ -89,15 +89,12 @@ def land(
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.defs.launch import report_inputs
 
-    if by is not None and accept_gap is None:
-        rule = "it names who accepts a gap, and no gap is accepted without a reason"
-        raise InputRefused(Problem("--by without --accept-gap", rule, "add --accept-gap REASON, or leave it out"))
+    _require_reason(accept_gap, by)
     if folder is not None:
         _require_alone(new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap)
         _land_changes(log, folder, accept_gap, by, as_json=as_json)
         return
     wanted = _wanted(log, new, from_offsets, until_offsets, from_time, until_time, archive, prove_overlap=prove_overlap)
-    require_client()
     from backfill_assets.ingestion.archived_topics import land_archive
     from backfill_assets.ingestion.landing import land as landed
 
@@ -123,6 +120,12 @@ def _land_changes(log: str, folder: Path, accept_gap: str | None, by: str | None
     from backfill_assets.cli.changelogs import land_changelog
 
     land_changelog(log, folder, accept_gap=accept_gap, by=by, as_json=as_json)
+
+
+def _require_reason(accept_gap: str | None, by: str | None) -> None:
+    if by is not None and accept_gap is None:
+        rule = "it names who accepts a gap, and no gap is accepted without a reason"
+        raise InputRefused(Problem("--by without --accept-gap", rule, "add --accept-gap REASON, or leave it out"))
 
 
 def _require_alone(*options: object) -> None:
@@ -158,7 +161,7 @@ def _wanted(
     *,
     prove_overlap: bool,
 ) -> Wanted:
-    """Return what is asked for, or refuse what does not go together, all of it at once."""
+    """Return what is asked for; refuse what does not go together, all of it at once, and all where brokers cannot be asked."""
     from backfill_assets.ingestion.topic_ranges import Wanted
 
     problems: list[Problem] = []
@@ -189,6 +192,7 @@ def _wanted(
     since, before = _time("--from-time", from_time, problems), _time("--until-time", until_time, problems)
     if problems:
         raise InputRefused(_of_a_changelog(log) or problems)
+    require_client()
     return Wanted(new, start, until, since, before)
 
 

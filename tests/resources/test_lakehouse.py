@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.io.pyarrow import PyArrowFile, parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -27,7 +27,6 @@ from support import BY_MONTH, DAYS, DAYS_SCHEMA, a_lakehouse, catalog_properties
 from manifests.errors import EnvironmentRefused, InputRefused, PublicationRefused
 from manifests.facts import SourceFile
 from manifests.staged_file import StagedFile
-from resources.lakehouse import data_files as data_files_module
 from resources.lakehouse.commits import commit_in_scopes
 from resources.lakehouse.data_files import data_files
 from resources.lakehouse.declared_tables import column_problems
@@ -392,16 +391,18 @@ def test_a_staged_file_that_could_not_be_read_just_now_is_not_said_to_be_damaged
 ) -> None:
     january, february = two_months(days)
     after = snapshots(lakehouse)
-    read = data_files_module.read_footer
+    opened = PyArrowFile.open
 
-    def slow_down(*_: Any) -> bytes:
+    def slow_down(self: PyArrowFile, *arguments: Any) -> Any:
+        if not self.location.endswith(".parquet"):
+            return opened(self, *arguments)
         raise OSError("AWS Error SLOW_DOWN during GetObject operation: Please reduce your request rate.")
 
-    monkeypatch.setattr(data_files_module, "read_footer", slow_down)
+    monkeypatch.setattr(PyArrowFile, "open", slow_down)
     with pytest.raises(EnvironmentRefused, match="could not be read just now: OSError: AWS Error SLOW_DOWN"):
         publish(lakehouse, after[-1], [january, february])
     assert snapshots(lakehouse) == after
-    monkeypatch.setattr(data_files_module, "read_footer", read)
+    monkeypatch.setattr(PyArrowFile, "open", opened)
     publish(lakehouse, after[-1], [january, february])
 
 
