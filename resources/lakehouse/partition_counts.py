@@ -1,6 +1,6 @@
 """How a snapshot's summary counts the files that come and go by partition, for commits of very many files.
 
-Put here what PyIceberg asks again of each file that is the same for all files of a partition. What else a summary says is
+Put here what spares PyIceberg a text for each partition where nobody is told which these are. What else a summary says is
 `pyiceberg_private`'s and `summaries`'.
 """
 

@@ -104,7 +104,7 @@ class Replacement(_OverwriteFiles):
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """Count all files; partitions of an earlier spec are not named among those of the current one.
 
-        As PyIceberg does it, but that the path of each partition is asked for once.
+        As PyIceberg does it, but that no path of a partition is written out where partitions are only counted.
         """
         metadata = self._transaction.table_metadata
         named = TableProperties.WRITE_PARTITION_SUMMARY_LIMIT

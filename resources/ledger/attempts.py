@@ -286,11 +286,11 @@ class Attempts(Part):
     def attempts(self, run_id: str, numbers: Collection[int] | None = None) -> list[AttemptRecord]:
         """Return the run's attempts (those of `numbers`, if given), in order."""
         query = sa.select(attempts).where(attempts.c.run_id == run_id)
-        wanted = None if numbers is None else sorted(set(numbers))
+        wanted = None if numbers is None else set(numbers)
         if wanted is not None and len(wanted) <= _NUMBERS_AT_ONCE:
-            query = query.where(attempts.c.attempt.in_(wanted))
+            query = query.where(attempts.c.attempt.in_(sorted(wanted)))
         found = self._stored(AttemptRecord, query.order_by(attempts.c.id))
-        return found if wanted is None else [one for one in found if one.attempt in set(wanted)]
+        return found if wanted is None else [one for one in found if one.attempt in wanted]
 
 
 def _require_computable(record: RunRecord) -> None:
