@@ -22,7 +22,7 @@ from resources.settings import (
     SERVER_KEY,
     Settings,
 )
-from resources.spark import class_archive, object_store
+from resources.spark import class_archive, local_files, object_store
 from resources.spark.connected import JDBC_KEY
 
 MODE_KEY = "spark.backfill.mode"
@@ -139,7 +139,7 @@ def only_the_warehouse(settings: Settings) -> dict[str, str]:
         "fs.file.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         # otherwise the file system that another session of this JVM opened would be handed out
         "fs.file.impl.disable.cache": "true",
-        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        local_files.OF_VIEW: local_files.BY_PROGRAMS,
         "fs.viewfs.rename.strategy": "SAME_FILESYSTEM_ACROSS_MOUNTPOINT",
         # a view's listing with localities forks `ls` for every file, to learn permissions that nobody asks for
         "spark.sql.sources.ignoreDataLocality": "true",

@@ -108,6 +108,20 @@ def has_class(session: SparkSession, name: str) -> bool:
     return True
 
 
+def define_class(session: SparkSession, name: str, source: str, *, beside: str) -> None:
+    """Compile a class of Java in the JVM of a classic session, and define it beside another of its package, for as long as the JVM lives.
+
+    By the compiler that Spark has for its own generated code.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    neighbour = jvm.org.apache.spark.util.Utils.classForName(beside, False, False)
+    compiler = getattr(jvm, "org.codehaus.janino.SimpleCompiler")()
+    compiler.setParentClassLoader(neighbour.getClassLoader())
+    compiler.cook(source)
+    methods = getattr(jvm, "java.lang.invoke.MethodHandles")
+    methods.privateLookupIn(neighbour, methods.lookup()).defineClass(compiler.getBytecodes()[name])
+
+
 def versions(session: SparkSession) -> tuple[str, str]:
     """Return which Hadoop and which Spark a classic session is of."""
     jvm: Any = session._jvm  # noqa: SLF001

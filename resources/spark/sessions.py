@@ -29,6 +29,7 @@ from resources.spark import (
     connected,
     failures,
     kept_servers,
+    local_files,
     object_store,
     one_reach,
     pyspark_private,
@@ -138,7 +139,7 @@ class ModeSpark:
         try:
             yield session
         finally:
-            _set_runtime(session, session_settings(self._settings, mode))
+            _set_runtime(session, self._wanted(session, mode))
 
     @contextmanager
     def settings_kept(self, mode: Mode) -> Iterator[None]:
@@ -151,7 +152,11 @@ class ModeSpark:
             if session is not None and before is not None:
                 put_back(session, before)
             elif (started := self._sessions.get(mode)) is not None:
-                _set_runtime(started, session_settings(self._settings, mode))
+                _set_runtime(started, self._wanted(started, mode))
+
+    def _wanted(self, session: SparkSession, mode: Mode) -> dict[str, str]:
+        """Return the settings that a session of a mode has, and can have."""
+        return local_files.without_programs(session, session_settings(self._settings, mode))
 
     def interrupt(self) -> None:
         """Cancel what the sessions of this process are doing, from any thread; what they are asked next, they do."""
@@ -307,7 +312,8 @@ class ModeSpark:
             ) from error
         _tell_errors_once()
         root, home = started[0], self._settings.home
-        session, wanted = root.newSession(), session_settings(self._settings, mode)
+        session = root.newSession()
+        wanted = self._wanted(session, mode)
         s3 = one_reach.store_of(wanted)
         one_reach.require_one_store(root, home, mode, s3)
         object_store.require_classes(session, self._settings.catalog, writing_settings(self._settings, mode))

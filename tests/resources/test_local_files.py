@@ -1,0 +1,71 @@
+"""Spark writes local files without starting a program for each, with the permissions that Hadoop's own code gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resources.spark import local_files
+
+CHUNKS = 5
+WRITES = """
+import json, os, stat, sys
+from pathlib import Path
+from manifests.model import Mode
+from resources.settings import load_settings
+from resources.spark import local_files
+from resources.spark.sessions import ModeSpark
+
+os.umask(0o022)
+settings = load_settings(home=Path(sys.argv[1]))
+spark = ModeSpark(settings)
+session, log = spark.session(Mode.BACKFILL), Path(os.environ["PROGRAMS"])
+warehouse = settings.catalog["warehouse"]
+found = {"own": session.conf.get(local_files.OF_VIEW)}
+with spark.settings_kept(Mode.BACKFILL):
+    for name in (local_files.BY_CALLS, local_files.BY_PROGRAMS):
+        session.conf.set(local_files.OF_VIEW, name)
+        log.write_text("")
+        session.range(50).selectExpr(f"id % CHUNKS chunk", "id").write.partitionBy("chunk").parquet(f"{warehouse}/{name}")
+        below = sorted(Path(warehouse.removeprefix("file://"), name).rglob("*"))
+        modes = sorted({(one.is_dir(), stat.filemode(one.stat().st_mode)) for one in below})
+        found[name] = {"modes": modes, "rows": session.read.parquet(f"{warehouse}/{name}").count(), "programs": len(log.read_text().split())}
+found["after"] = session.conf.get(local_files.OF_VIEW)
+print(json.dumps(found))
+""".replace("CHUNKS", str(CHUNKS))
+
+
+def test_files_get_their_permissions_without_a_program(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    own = programs / "chmod"
+    own.write_text('#!/bin/sh\necho chmod >> "$PROGRAMS"\nexec /bin/chmod "$@"\n')
+    own.chmod(0o755)
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PROGRAMS": str(tmp_path / "log")}
+    said = subprocess.run(
+        [sys.executable, "-c", WRITES, str(tmp_path / "home")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr[-3000:]
+    found = json.loads(said.stdout.splitlines()[-1])
+    ours, theirs = found[local_files.BY_CALLS], found[local_files.BY_PROGRAMS]
+    assert found["own"] == found["after"] == local_files.BY_CALLS
+    assert (ours["rows"], ours["programs"]) == (50, 0)
+    assert theirs["rows"] == 50
+    assert theirs["programs"] >= 2 * CHUNKS  # or nothing is told: Hadoop has another way by now
+    assert ours["modes"] == theirs["modes"] == [[False, "-rw-r--r--"], [True, "drwxr-xr-x"]]
+
+
+@pytest.mark.parametrize("master", ["spark://somewhere:7077", "local-cluster[2,1,1024]", "yarn"])
+def test_where_executors_are_elsewhere_hadoops_own_stays(master: str) -> None:
+    wanted = {"spark.master": master, local_files.OF_VIEW: local_files.BY_PROGRAMS}
+    assert local_files.without_programs(object(), wanted) == wanted  # type: ignore[arg-type]
