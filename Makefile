@@ -44,7 +44,7 @@ test: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not exhaustive and not servers"
 
 # all other tests: whole runs that take longer, each mode with each point and each act, long campaigns, a day in a browser;
-# PART=1/8 to PART=8/8 are its eighths
+# PART=1/10 to PART=10/10 are its tenths
 test-exhaustive: $(READY) $(ARCHIVE)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --part $(PART) -m "exhaustive and not servers"
 
