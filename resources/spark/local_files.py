@@ -29,8 +29,10 @@ def without_programs(session: SparkSession, wanted: Mapping[str, str]) -> dict[s
     Only where Spark computes in that JVM alone: an executor elsewhere would not find the class.
     """
     settings = dict(wanted)
-    is_alone = settings["spark.master"].partition("[")[0] == "local" and not pyspark_private.is_connected(session)
-    if not is_alone or settings.get(OF_VIEW) != BY_PROGRAMS:
+    if settings.get(OF_VIEW) != BY_PROGRAMS or pyspark_private.is_connected(session):
+        return settings
+    master = session.sparkContext.master  # of the JVM that there is: somebody may have started it before, with another
+    if master is None or master.partition("[")[0] != "local":
         return settings
     if not pyspark_private.has_class(session, BY_CALLS):
         pyspark_private.define_class(session, BY_CALLS, (files(__package__) / _SOURCE).read_text(), beside=BY_PROGRAMS)

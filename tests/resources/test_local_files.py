@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -67,5 +69,6 @@ def test_files_get_their_permissions_without_a_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("master", ["spark://somewhere:7077", "local-cluster[2,1,1024]", "yarn"])
 def test_where_executors_are_elsewhere_hadoops_own_stays(master: str) -> None:
-    wanted = {"spark.master": master, local_files.OF_VIEW: local_files.BY_PROGRAMS}
-    assert local_files.without_programs(object(), wanted) == wanted  # type: ignore[arg-type]
+    wanted = {"spark.master": "local[2]", local_files.OF_VIEW: local_files.BY_PROGRAMS}
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    assert local_files.without_programs(session, wanted) == wanted
