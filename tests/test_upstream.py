@@ -9,12 +9,15 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import stat
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,10 +86,12 @@ from resources.lakehouse.pyiceberg_private import (
     write_data_files,
 )
 from resources.settings import load_settings
+from resources.spark import local_files
 from resources.spark.mode_settings import OPEN_FILES
 from resources.spark.pyspark_private import (
     analysed,
     daemon_of_workers,
+    define_class,
     gateway_of,
     has_class,
     hearing_sql,
@@ -684,6 +689,33 @@ def test_spark_says_which_classes_it_finds_and_of_which_versions_it_is(spark: Sp
     hadoop, own = versions(spark)
     assert own == spark.version
     assert hadoop.startswith("3.")
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_local_files_get_the_permissions_that_the_program_gives_them(
+    spark: SparkSession, tmp_path: Path, *, is_folder: bool
+) -> None:
+    if not has_class(spark, local_files.BY_CALLS):
+        source = (files("resources.spark") / "LocalFilesByCalls.java").read_text()
+        assert define_class(spark, local_files.BY_CALLS, source, beside=local_files.BY_PROGRAMS) == ""
+    jvm: Any = spark._jvm
+    found: dict[str, list[str]] = {}
+    for name in (local_files.BY_CALLS, local_files.BY_PROGRAMS):
+        system = getattr(jvm, name)()
+        system.initialize(jvm.java.net.URI("file:///"), jvm.org.apache.hadoop.conf.Configuration())
+        for before, wanted in product((0o755, 0o2755, 0o4755, 0o1777, 0o7777), (0o755, 0o640, 0o1777)):
+            one = tmp_path / f"{name}-{before:o}-{wanted:o}"
+            one.mkdir() if is_folder else one.touch()
+            one.chmod(before)
+            permission = jvm.org.apache.hadoop.fs.permission.FsPermission(wanted)
+            system.setPermission(jvm.org.apache.hadoop.fs.Path(f"file://{one}"), permission)
+            found.setdefault(name, []).append(f"{stat.S_IMODE(one.stat().st_mode):o}")
+    assert found[local_files.BY_CALLS] == found[local_files.BY_PROGRAMS]
+
+
+def test_a_class_that_the_jvm_does_not_take_is_said(spark: SparkSession) -> None:
+    assert define_class(spark, "org.apache.hadoop.fs.Other", "class {", beside=local_files.BY_PROGRAMS)
+    assert not has_class(spark, "org.apache.hadoop.fs.Other")
 
 
 def test_spark_says_all_settings_of_a_classic_session_at_once(spark: SparkSession) -> None:

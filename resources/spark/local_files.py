@@ -8,6 +8,8 @@ classes on the JVM's search path would be a build step, and void the archive of 
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -21,6 +23,8 @@ OF_VIEW = "fs.viewfs.overload.scheme.target.file.impl"
 """The setting that says which file system stands behind a session's view of local files."""
 BY_PROGRAMS, BY_CALLS = "org.apache.hadoop.fs.RawLocalFileSystem", "org.apache.hadoop.fs.LocalFilesByCalls"
 _SOURCE = "LocalFilesByCalls.java"
+_log = logging.getLogger(__name__)
+_defining = threading.Lock()
 
 
 def without_programs(session: SparkSession, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -34,6 +38,16 @@ def without_programs(session: SparkSession, wanted: Mapping[str, str]) -> dict[s
     master = session.sparkContext.master  # of the JVM that there is: somebody may have started it before, with another
     if master is None or master.partition("[")[0] != "local":
         return settings
-    if not pyspark_private.has_class(session, BY_CALLS):
-        pyspark_private.define_class(session, BY_CALLS, (files(__package__) / _SOURCE).read_text(), beside=BY_PROGRAMS)
-    return settings | {OF_VIEW: BY_CALLS}
+    return settings | {OF_VIEW: BY_CALLS} if _is_defined(session) else settings
+
+
+def _is_defined(session: SparkSession) -> bool:
+    """Have the JVM have the class, and say whether it has it; where it cannot, files are written as Hadoop does."""
+    with _defining:  # another thread may open a session of the same JVM
+        if pyspark_private.has_class(session, BY_CALLS):
+            return True
+        source = (files(__package__) / _SOURCE).read_text()
+        why = pyspark_private.define_class(session, BY_CALLS, source, beside=BY_PROGRAMS)
+    if why:
+        _log.warning("Spark starts a program for each local file that it writes: %s", why)
+    return not why

@@ -108,18 +108,24 @@ def has_class(session: SparkSession, name: str) -> bool:
     return True
 
 
-def define_class(session: SparkSession, name: str, source: str, *, beside: str) -> None:
+def define_class(session: SparkSession, name: str, source: str, *, beside: str) -> str:
     """Compile a class of Java in the JVM of a classic session, and define it beside another of its package, for as long as the JVM lives.
 
-    By the compiler that Spark has for its own generated code.
+    By the compiler that Spark has for its own generated code. Returns why the JVM has not taken it; nothing where it has.
     """
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - as above
+
     jvm: Any = session._jvm  # noqa: SLF001
-    neighbour = jvm.org.apache.spark.util.Utils.classForName(beside, False, False)
-    compiler = getattr(jvm, "org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(neighbour.getClassLoader())
-    compiler.cook(source)
-    methods = getattr(jvm, "java.lang.invoke.MethodHandles")
-    methods.privateLookupIn(neighbour, methods.lookup()).defineClass(compiler.getBytecodes()[name])
+    try:
+        neighbour = jvm.org.apache.spark.util.Utils.classForName(beside, False, False)
+        compiler = getattr(jvm, "org.codehaus.janino.SimpleCompiler")()
+        compiler.setParentClassLoader(neighbour.getClassLoader())
+        compiler.cook(source)
+        methods = getattr(jvm, "java.lang.invoke.MethodHandles")
+        methods.privateLookupIn(neighbour, methods.lookup()).defineClass(compiler.getBytecodes()[name])
+    except Py4JError as error:
+        return str(error).strip().partition("\n")[0]
+    return ""
 
 
 def versions(session: SparkSession) -> tuple[str, str]:

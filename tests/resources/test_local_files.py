@@ -17,6 +17,7 @@ from resources.spark import local_files
 CHUNKS = 5
 WRITES = """
 import json, os, stat, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from manifests.model import Mode
 from resources.settings import load_settings
@@ -25,16 +26,21 @@ from resources.spark.sessions import ModeSpark
 
 os.umask(0o022)
 settings = load_settings(home=Path(sys.argv[1]))
-spark = ModeSpark(settings)
-session, log = spark.session(Mode.BACKFILL), Path(os.environ["PROGRAMS"])
 warehouse = settings.catalog["warehouse"]
-found = {"own": session.conf.get(local_files.OF_VIEW)}
+folder = Path(warehouse.removeprefix("file://"))
+folder.mkdir(parents=True)
+folder.chmod(0o2755)  # as it is where a group shares it
+with ThreadPoolExecutor(3) as pool:
+    all_of = list(pool.map(lambda one: (one.session(Mode.BACKFILL), one)[1], [ModeSpark(settings) for _ in range(3)]))
+spark = all_of[0]
+session, log = spark.session(Mode.BACKFILL), Path(os.environ["PROGRAMS"])
+found = {"own": [one.session(Mode.BACKFILL).conf.get(local_files.OF_VIEW) for one in all_of]}
 with spark.settings_kept(Mode.BACKFILL):
     for name in (local_files.BY_CALLS, local_files.BY_PROGRAMS):
         session.conf.set(local_files.OF_VIEW, name)
         log.write_text("")
         session.range(50).selectExpr(f"id % CHUNKS chunk", "id").write.partitionBy("chunk").parquet(f"{warehouse}/{name}")
-        below = sorted(Path(warehouse.removeprefix("file://"), name).rglob("*"))
+        below = sorted((folder / name).rglob("*"))
         modes = sorted({(one.is_dir(), stat.filemode(one.stat().st_mode)) for one in below})
         found[name] = {"modes": modes, "rows": session.read.parquet(f"{warehouse}/{name}").count(), "programs": len(log.read_text().split())}
 found["after"] = session.conf.get(local_files.OF_VIEW)
@@ -60,11 +66,23 @@ def test_files_get_their_permissions_without_a_program(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr[-3000:]
     found = json.loads(said.stdout.splitlines()[-1])
     ours, theirs = found[local_files.BY_CALLS], found[local_files.BY_PROGRAMS]
-    assert found["own"] == found["after"] == local_files.BY_CALLS
+    assert found["own"] == [local_files.BY_CALLS] * 3  # three threads have opened sessions of one JVM at once
+    assert found["after"] == local_files.BY_CALLS
     assert (ours["rows"], ours["programs"]) == (50, 0)
     assert theirs["rows"] == 50
     assert theirs["programs"] >= 2 * CHUNKS  # or nothing is told: Hadoop has another way by now
-    assert ours["modes"] == theirs["modes"] == [[False, "-rw-r--r--"], [True, "drwxr-xr-x"]]
+    assert ours["modes"] == theirs["modes"] == [[False, "-rw-r--r--"], [True, "drwxr-sr-x"]]
+
+
+def test_where_the_jvm_does_not_take_the_class_hadoops_own_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("resources.spark.pyspark_private.has_class", lambda *_: False)
+    monkeypatch.setattr("resources.spark.pyspark_private.define_class", lambda *_, **__: "it is of another make")
+    wanted = {local_files.OF_VIEW: local_files.BY_PROGRAMS}
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    assert local_files.without_programs(session, wanted) == wanted
+    assert "it is of another make" in caplog.text
 
 
 @pytest.mark.parametrize("master", ["spark://somewhere:7077", "local-cluster[2,1,1024]", "yarn"])
