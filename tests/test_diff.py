@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType
 from rich.console import Console
 from worlds import FEW_GATES, KEY, NUMBERS, TARGET, VALUES, World, killed_at, make_world
 
@@ -35,7 +37,7 @@ from backfill_assets.publication.undoing import rollback
 from backfill_assets.review.diff import Made, diff_run, diff_summary, recorded_diff, stale_chunks
 from backfill_assets.worker import changed_rows as rows_module
 from backfill_assets.worker import chunk_diff as compare_module
-from backfill_assets.worker.changed_rows import CompareSpec, Concealed, RowsKept, spread
+from backfill_assets.worker.changed_rows import CompareSpec, Concealed, RowsKept, key_columns, spread
 from backfill_assets.worker.chunk_diff import CompareTask, compare, comparing
 from manifests.errors import InputRefused
 from resources.lakehouse.commits import commit_replacement
@@ -311,6 +313,46 @@ def test_of_very_many_rows_that_moved_as_far_those_of_the_smallest_keys_are_kept
         *((key, "3") for key in sorted({*keys} - {5})[:3]),
     ]
     assert found.kinds["CHANGED"] == 2_999
+
+
+@pytest.mark.parametrize("name", ["kind", "changed_columns", "key", "place", "column", "by", "number_old", "hash"])
+@pytest.mark.parametrize("is_key", [True, False])
+def test_a_column_may_be_named_as_what_is_said_of_changed_rows(tmp_path: Path, name: str, *, is_key: bool) -> None:
+    renamed = {"id" if is_key else "text": name}
+    sides = {
+        "old": {1: (1, None, None, "a"), 2: (2, None, None, "b")},
+        "new": {1: (5, None, None, "c"), 3: (3, None, None, "d")},
+    }
+    for side, rows in sides.items():
+        rows_of(rows).rename(renamed).write_parquet(tmp_path / f"{side}.parquet")
+    key, values = (name,) if is_key else ("id",), ("number", "text" if is_key else name)
+    told = key_columns(key, values)
+    columns = [
+        "run_id",
+        "chunk",
+        "kind",
+        *told.values(),
+        *(f"{one}_{side}" for side in ("old", "new") for one in values),
+        "run_id_old",
+    ]
+    numbers = {told[key[0]]: LongType(), "number_old": IntegerType(), "number_new": IntegerType()}
+    fields = [NestedField(at, one, numbers.get(one, StringType()), required=False) for at, one in enumerate(columns, 1)]
+    listed = ListType(element_id=len(columns) + 2, element_type=StringType(), element_required=False)
+    schema = Schema(*fields, NestedField(len(columns) + 1, "changed_columns", listed, required=False))
+    spec = CompareSpec("run", key, values, 5, 5, schema=schema.model_dump_json())
+    paths = [(str(tmp_path / f"{side}.parquet"),) for side in sides]
+    found, largest, sample = compare(spec, [CompareTask("x", *paths, (), output=str(tmp_path / "table"))])[0]
+    assert found.kinds == {"ADDED": 1, "REMOVED": 1, "CHANGED": 1}
+    own = {row["kind"]: (row["key"], row["old"], row["new"]) for row in sample}
+    changed = {"number": 1, values[1]: "a"}, {"number": 5, values[1]: "c"}
+    assert own["CHANGED"] == ({key[0]: 1}, *changed)
+    assert [row["by"] for row in largest["number|CHANGED"]] == ["4"]
+    written = pl.read_parquet(tmp_path / "table" / "*.parquet").sort("kind")
+    assert written.select("kind", told[key[0]], f"{values[1]}_new").rows() == [
+        ("ADDED", 3, "d"),
+        ("CHANGED", 1, "c"),
+        ("REMOVED", 2, None),
+    ]
 
 
 def test_what_the_policy_conceals_is_counted_and_not_shown(tmp_path: Path) -> None:

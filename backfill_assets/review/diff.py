@@ -39,7 +39,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import concealed
 from backfill_assets.publication.modes import change_of
 from backfill_assets.run_context import RunContext
-from backfill_assets.worker.changed_rows import KINDS, CompareSpec, RowsKept, RowsOfAll
+from backfill_assets.worker.changed_rows import KINDS, CompareSpec, RowsKept, RowsOfAll, key_columns
 from backfill_assets.worker.chunk_corrections import ADDED, CHANGED, REMOVED
 from backfill_assets.worker.chunk_diff import PRODUCER, ChunkCompared, CompareTask, comparing
 from backfill_assets.worker.sums import difference, total_of, value_columns
@@ -328,12 +328,13 @@ def changes_schema(target: TargetTable) -> Schema:
     """Return the Iceberg schema of a target's changes table: a row a changed key, each value before and after."""
     declared = {field.name: field for field in iceberg_schema(target.model).fields}
     values = value_columns(tuple(declared), target.key, lineage_columns(target.model))
+    keys = key_columns(target.key, values)
     columns: list[tuple[str, IcebergType, str]] = [
         ("run_id", StringType(), "Run that changes the row."),
         ("chunk", StringType(), "Chunk that the row is in."),
         ("kind", StringType(), "ADDED, REMOVED or CHANGED."),
         ("changed_columns", StringType(), "Of a CHANGED row: the columns that differ."),
-        *((name, declared[name].field_type, declared[name].doc or "") for name in target.key),
+        *((own, declared[name].field_type, declared[name].doc or "") for name, own in keys.items()),
         *((f"{name}_old", declared[name].field_type, f"Before: {declared[name].doc or ''}") for name in values),
         *((f"{name}_new", declared[name].field_type, f"After: {declared[name].doc or ''}") for name in values),
         (f"{PRODUCER}_old", StringType(), "Run that wrote the row before."),

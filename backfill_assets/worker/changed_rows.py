@@ -27,6 +27,8 @@ SAMPLE_ROWS = 500
 """The most rows of a sample, however many chunks there are."""
 NEW = "__new"
 """What a column is called, after its own name, as it is after the run."""
+KIND = "__kind"
+"""Whether a row came, went or changed, as long as its columns have the names of the target's."""
 PLACE = "__place"
 """Which of the chunks that are compared at once a row is of."""
 _AT = "__at"
@@ -129,6 +131,13 @@ def turn(row: Mapping[str, Any]) -> tuple[int, int, str]:
     return row["rank"], row["hash"], json.dumps(row["key"])
 
 
+def key_columns(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+    """Return what the columns of a key are called in the table of changes, beside its own and those of values before and after."""
+    taken = {"run_id", "chunk", "kind", "changed_columns", "run_id_old"}
+    taken |= {f"{name}_{side}" for name in values for side in ("old", "new")}
+    return {name: f"{name}_key" if name in taken else name for name in key}
+
+
 def shown(concealed: Concealed, changed: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Return changed rows as they may be shown: none of an erased subject, old values masked."""
     listed = [(name, erased) for column, erased in concealed.by_column.items() for name in (column, f"{column}{NEW}")]
@@ -140,7 +149,7 @@ def shown(concealed: Concealed, changed: pl.DataFrame, key: Sequence[str]) -> pl
         changed = changed.filter(~pl.col(column).cast(pl.String).is_in(erased).fill_null(False))
     for name, (mask, constant) in concealed.masks.items():
         # a key that both sides have was masked before, or they would not have it both
-        only_old = pl.col("kind") == REMOVED if name in key else pl.lit(True)
+        only_old = pl.col(KIND) == REMOVED if name in key else pl.lit(True)
         changed = changed.with_columns(
             pl.when(only_old)
             .then(_mask(name, changed.schema[name], mask, constant))
@@ -191,10 +200,10 @@ def furthest(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> It
     moved = {name: found for name in spec.values if (found := _moved(name, rows.schema[name])) is not None}
     if not moved or not spec.largest:
         return
-    keys = rows.select(PLACE, *spec.key, "kind").with_row_index(_AT)
+    keys = rows.select(PLACE, *spec.key, KIND).with_row_index(_AT)
     distances = {name: rows.select(_by=by).to_series() for name, (by, _) in moved.items()}
     for kind in KINDS:
-        mine = keys.filter(pl.col("kind") == kind)
+        mine = keys.filter(pl.col(KIND) == kind)
         for name, (_, unit) in moved.items() if mine.height else ():
             by = distances[name].gather(mine[_AT])
             if not by.abs().max():  # nothing moved, or it cannot be said how far
@@ -261,10 +270,10 @@ def sampled(spec: CompareSpec, chunks: Sequence[str], rows: pl.DataFrame) -> Ite
     parts = [as_text(pl.col(name), rows.schema[name]).fill_null("") for name in spec.key]
     texts = rows.select(pl.concat_str(parts, separator="\x1f").cast(pl.Binary)).to_series().to_list()
     hashes = pl.Series("_hash", list(map(zlib.crc32, texts)), dtype=pl.UInt32)
-    hashed = rows.select(PLACE, *spec.key, "kind", hashes).with_row_index(_AT)
-    limit = pl.col("_hash").bottom_k(spec.sample).max().over(PLACE, "kind")
-    few = hashed.filter(pl.col("_hash") <= limit).sort([PLACE, "kind", "_hash", *spec.key], maintain_order=True)
-    few = few.group_by(PLACE, "kind", maintain_order=True).head(spec.sample)
+    hashed = rows.select(PLACE, *spec.key, KIND, hashes).with_row_index(_AT)
+    limit = pl.col("_hash").bottom_k(spec.sample).max().over(PLACE, KIND)
+    few = hashed.filter(pl.col("_hash") <= limit).sort([PLACE, KIND, "_hash", *spec.key], maintain_order=True)
+    few = few.group_by(PLACE, KIND, maintain_order=True).head(spec.sample)
     told = _ranked(spec, few)
     for one in spread(told, SAMPLE_ROWS) if len(chunks) > 1 else told:
         row = rows.row(one["at"], named=True)
@@ -275,8 +284,8 @@ def _ranked(spec: CompareSpec, few: pl.DataFrame) -> list[dict[str, Any]]:
     """Return of sampled rows what says when their turn comes, and where each is."""
     told: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in few.iter_rows(named=True):
-        one = {"kind": row["kind"], "hash": row["_hash"], "rank": 0, "key": _key(spec, row), "at": row[_AT]}
-        told.setdefault((row[PLACE], row["kind"]), []).append(one)
+        one = {"kind": row[KIND], "hash": row["_hash"], "rank": 0, "key": _key(spec, row), "at": row[_AT]}
+        told.setdefault((row[PLACE], row[KIND]), []).append(one)
     in_turn = (sorted(ones, key=turn) for ones in told.values())
     return [one | {"rank": rank} for ones in in_turn for rank, one in enumerate(ones)]
 
@@ -287,7 +296,7 @@ def _key(spec: CompareSpec, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(spec: CompareSpec, chunk: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a changed row as JSON can hold it: of one that differs the columns that do, else all of them."""
-    kind = row["kind"]
+    kind = row[KIND]
     names = [name for name in spec.values if kind != CHANGED or row[f"_differs_{name}"]]
     return {
         "chunk": chunk,

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from backfill_assets.worker.changed_rows import (
+    KIND,
     KINDS,
     NEW,
     PLACE,
@@ -30,6 +31,7 @@ from backfill_assets.worker.changed_rows import (
     RowsKept,
     RowsOfAll,
     furthest,
+    key_columns,
     sampled,
     shown,
     turn,
@@ -286,7 +288,7 @@ def _joined(spec: CompareSpec, old: pl.DataFrame, new: pl.DataFrame) -> pl.LazyF
 def _count(
     spec: CompareSpec, found: Mapping[int, ChunkCompared], rows: pl.DataFrame, old: pl.DataFrame, new: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add up counts and sums of each chunk, by its place; return the rows that differ, with their `kind`."""
+    """Add up counts and sums of each chunk, by its place; return the rows that differ, each with its `KIND`."""
     totals = _totals(spec, rows)
     none = rows.clear().select(totals).row(0, named=True)
     if len(found) == 1:  # of one chunk there is nothing to be told apart, which takes longer than to count
@@ -300,7 +302,9 @@ def _count(
         _add(spec, one, by_place.get(place, none), rows.schema)
         one.duplicates |= _repeats(by_place.get(place, none), before.get(place, 0), after.get(place, 0))
     coming_or_going = pl.when(~pl.col("_was")).then(pl.lit(ADDED)).when(~pl.col("_is")).then(pl.lit(REMOVED))
-    return rows.filter(~_PRESENT | pl.col("_differs")).with_columns(kind=coming_or_going.otherwise(pl.lit(CHANGED)))
+    return rows.filter(~_PRESENT | pl.col("_differs")).with_columns(
+        coming_or_going.otherwise(pl.lit(CHANGED)).alias(KIND)
+    )
 
 
 def _totals(spec: CompareSpec, rows: pl.DataFrame) -> list[pl.Expr]:
@@ -390,11 +394,11 @@ def _write(spec: CompareSpec, task: CompareTask, changed: pl.DataFrame, number: 
     rows = changed.select(
         pl.lit(spec.run_id).alias("run_id"),
         pl.lit(task.chunk).alias("chunk"),
-        "kind",
+        pl.col(KIND).alias("kind"),
         pl.concat_list(differing).list.drop_nulls().alias("changed_columns")
         if differing
         else pl.lit([], dtype=pl.List(pl.String)).alias("changed_columns"),
-        *spec.key,
+        *(pl.col(name).alias(own) for name, own in key_columns(spec.key, spec.values).items()),
         *(pl.col(name).alias(f"{name}_old") for name in spec.values),
         *(pl.col(f"{name}{NEW}").alias(f"{name}_new") for name in spec.values),
         pl.col(PRODUCER).alias("run_id_old"),
