@@ -13,7 +13,7 @@ from datetime import date
 from enum import StrEnum
 from typing import ClassVar
 
-from manifests.chunks import EVER, are_adjacent, in_words
+from manifests.chunks import EVER, are_adjacent, in_words, part_of
 from manifests.model import Mode, PublishMode
 from manifests.plan import Plan
 
@@ -43,7 +43,7 @@ class TableCommit:
 
 @dataclass(frozen=True)
 class ComputeBatch:
-    """One Spark job: the chunks it computes into staging. A launch takes no gap, so that chunks with gaps take several."""
+    """One Spark job: the chunks it computes into staging. A launch takes no gap, and one part, so that other chunks take several."""
 
     step: ClassVar[Step] = Step.COMPUTE
     number: int
@@ -51,7 +51,10 @@ class ComputeBatch:
 
     def describe(self) -> str:
         """Say in one line what this stage does."""
-        jobs = "in one Spark job" if are_adjacent(self.chunks) else "in a Spark job for each stretch without a gap"
+        if len({part_of(key) for key in self.chunks}) > 1:
+            jobs = "in a Spark job for each value, range or bucket, which reads the source by itself (in one job where these are all times of the table)"
+        else:
+            jobs = "in one Spark job" if are_adjacent(self.chunks) else "in a Spark job for each stretch without a gap"
         return f"compute {_span(self.chunks)} into staging, {jobs}"
 
 
