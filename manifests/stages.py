@@ -52,7 +52,10 @@ class ComputeBatch:
     def describe(self) -> str:
         """Say in one line what this stage does."""
         if len({part_of(key) for key in self.chunks}) > 1:
-            jobs = "in a Spark job for each value, range or bucket, which reads the source by itself (in one job where these are all times of the table)"
+            jobs = (
+                "in a Spark job for each value, range or bucket and each stretch without a gap, which reads the source by itself "
+                "(in one job where these are all times of the table)"
+            )
         else:
             jobs = "in one Spark job" if are_adjacent(self.chunks) else "in a Spark job for each stretch without a gap"
         return f"compute {_span(self.chunks)} into staging, {jobs}"

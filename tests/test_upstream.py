@@ -16,7 +16,6 @@ from copy import copy
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib import import_module
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -695,9 +694,8 @@ def test_spark_says_which_classes_it_finds_and_of_which_versions_it_is(spark: Sp
 def test_local_files_get_the_permissions_that_the_program_gives_them(
     spark: SparkSession, tmp_path: Path, *, is_folder: bool
 ) -> None:
-    if not has_class(spark, local_files.BY_CALLS):
-        source = (files("resources.spark") / "LocalFilesByCalls.java").read_text()
-        assert define_class(spark, local_files.BY_CALLS, source, beside=local_files.BY_PROGRAMS) == ""
+    wanted = {local_files.OF_VIEW: local_files.BY_PROGRAMS}
+    assert local_files.without_programs(spark, wanted) == {local_files.OF_VIEW: local_files.BY_CALLS}
     jvm: Any = spark._jvm
     found: dict[str, list[str]] = {}
     for name in (local_files.BY_CALLS, local_files.BY_PROGRAMS):

@@ -488,8 +488,8 @@ def test_a_stage_says_in_one_line_what_it_does() -> None:
         (
             ("2011-12~CA", "2011-12~NY"),
             (
-                "compute 2 chunks (2011-12 of CA, NY) into staging, in a Spark job for each value, range or bucket, which reads the "
-                "source by itself (in one job where these are all times of the table)"
+                "compute 2 chunks (2011-12 of CA, NY) into staging, in a Spark job for each value, range or bucket and each "
+                "stretch without a gap, which reads the source by itself (in one job where these are all times of the table)"
             ),
         ),
         (("2011-12",), "compute chunk 2011-12 into staging, in one Spark job"),
