@@ -16,7 +16,7 @@ EVENTS ?= $(wildcard ../shared/data/road_traffic_fines.parquet)
 setup: $(READY)
 
 $(READY): requirements.lock pyproject.toml
-	@command -v java >/dev/null || { echo "Java 17 or later is needed (no 'java' on PATH)"; exit 2; }
+	@command -v java >/dev/null || { echo "Java 17 or 21 is needed (no 'java' on PATH)"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: make PYTHON=python3.11"; exit 2; }
 	@echo "setting up $(VENV) from requirements.lock: a minute or two"
 	@$(PYTHON) -m venv $(VENV)

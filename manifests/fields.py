@@ -90,7 +90,7 @@ PartName = Annotated[
     Field(
         pattern=r"^([0-9A-Za-z][0-9A-Za-z._-]{0,63}|_null)$",
         description="a value, a range like 1000-to-2000, or a bucket like b03of16, is text of letters, digits and . _ -, in quotes where YAML takes it for "
-        "something else, at most 64 of them, a letter or digit first",
+        "something else, at most 64 of them, a letter or digit first; the rows without a value are _null",
     ),
 ]
 """What the chunks of a table are divided by beside time."""

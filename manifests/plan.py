@@ -346,6 +346,19 @@ class Plan:
     def _batches(self) -> tuple[tuple[PlannedChunk, ...], ...]:
         return tuple(self._in_batches(self.chunks))
 
+    @cached_property
+    def jobs(self) -> tuple[tuple[PlannedChunk, ...], ...]:
+        """The chunks as a launch of all of them computes them, in order: each value, range or bucket has batches of its own."""
+        parts: dict[str, list[PlannedChunk]] = {}
+        for chunk in self.chunks:
+            parts.setdefault(chunk.part, []).append(chunk)
+        return tuple(batch for own in parts.values() for batch in self._in_batches(own))
+
+    @property
+    def readings(self) -> int:
+        """How often a launch of all chunks reads the source: once for each value, range or bucket of them."""
+        return len({chunk.part for chunk in self.chunks})
+
     def _in_batches(self, chunks: Sequence[PlannedChunk]) -> list[tuple[PlannedChunk, ...]]:
         places = None if self.pace is None else self.pace.chunks_in_parallel
         return self.cut(chunks, self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import date
@@ -27,7 +28,8 @@ from backfill_assets.defs.launch import announce_approval, initialise_instance, 
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key, stretches
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.planning.resolve import plan_run, plan_series
+from backfill_assets.planning.resolve import plan_run, plan_series, preview
+from backfill_assets.planning.run_costs import batches_read
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from backfill_assets.reconciliation.manifest import manifest_of, plan_reconciliation
@@ -61,6 +63,7 @@ from manifests.lifecycle import RunState
 JANUARY, FEBRUARY = (date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), date(2024, 2, 29))
 BY_PLAIN_MONTH = replace(BY_MONTH, chunk_values=None)
 BY_BUCKET = replace(BY_MONTH, chunk_values=ByBucket("sale", 4))
+TWO = {"target": {"values": ["CA", "WA"]}}
 DIVIDED = {
     "month and value": BY_MONTH,
     "month and bucket": BY_BUCKET,
@@ -249,6 +252,28 @@ def test_a_launch_in_dagster_takes_values_by_ranges_of_chunks(tmp_path: Path) ->
         assert there == {str(partition_key("run", key)) for key in wanted}
         assert run_chunks(platform, instance, record, select_chunks(record, []))
     assert platform.ledger.run("run").state is RunState.VALIDATED
+
+
+def test_what_a_launch_over_values_reads_is_what_its_plan_says(tmp_path: Path) -> None:
+    """Each value is computed by itself: a run that was estimated to read its source once would use up its budget in the middle."""
+    world = made(tmp_path, BY_MONTH, last=date(2024, 2, 29))
+    platform = world.platform
+    initialise_instance(platform.settings)
+    plan = preview(platform, manifest("two", end=FEBRUARY[1], **TWO))
+    assert (plan.readings, len(plan.jobs)) == (2, 2)
+    reads = batches_read(plan)
+    assert reads.rows == 2 * plan.reads.rows > 0
+    with pytest.raises(PlanRefused, match=f"would read {reads.rows:,} rows: each of 2 values"):
+        preview(platform, manifest("less", end=FEBRUARY[1], limits={"budget": {"rows": reads.rows - 1}}, **TWO))
+    enough = manifest("enough", end=FEBRUARY[1], limits={"budget": {"rows": reads.rows, "bytes": reads.bytes}}, **TWO)
+    record = world.approved(enough)
+    with world.dagster() as instance:
+        announce_approval(platform, instance, record)
+        assert run_chunks(platform, instance, record, select_chunks(record, []))
+    measures = [json.loads(one.measures) for one in platform.ledger.attempts("enough")]
+    for what, estimated in (("rows", reads.rows), ("bytes", reads.bytes)):
+        assert sum(one[f"range_{what}"] + one.get(f"look_back_{what}", 0) for one in measures) == estimated
+    assert platform.ledger.run("enough").state is RunState.VALIDATED
 
 
 def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

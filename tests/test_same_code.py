@@ -99,6 +99,9 @@ def test_a_process_of_other_committed_code_computes_no_run_that_was_planned_befo
     another_process()
     why = refused(platform)
     assert isinstance(why, TransitionRefused)
+    record = platform.ledger.run(RUN)
+    assert executor.other_code_problem(platform, record) == why.problems[0], "who approves it is told so"
+    assert executor.other_code_problem(platform, platform.ledger.run(DEVELOPED)) is None
     assert why.problems[0].what == (
         f"run '{RUN}' was planned with code {plan}, and this is "
         f"{code_identity().content_hash[:12]} (git {newer[:12]}); {plan.product}"
@@ -269,3 +272,22 @@ def test_the_command_run_is_refused_before_it_launches_anything(
     assert said in str(done.exception)
     assert platform.ledger.attempts(RUN) == []
     assert small_table.rows(platform) == []
+
+
+@pytest.mark.parametrize("development", [False, True])
+def test_who_approves_a_plan_of_other_code_is_told_that_it_is_not_computed_here(
+    platform: Platform, code: Path, monkeypatch: pytest.MonkeyPatch, development: bool
+) -> None:
+    plan_run(
+        platform, manifest_from(manifest_data("third", "REPLACE_PARTITIONS", SCOPE) | {"development": development})
+    )
+    initialise_instance(platform.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
+    write(code, COMPUTE, OTHER)
+    commit(code, "second")
+    another_process()
+    done = CliRunner().invoke(cli, ["approve", "third", "--by", "grace"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    assert ("it is not computed here; check out that code, or plan the change again" in said) is not development
+    assert platform.ledger.run("third").state is RunState.APPROVED

@@ -11,7 +11,7 @@ import click
 
 from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
 from backfill_assets.cli.cost_view import takes
-from manifests.errors import InputRefused, Problem
+from manifests.errors import InputRefused, Problem, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from backfill_assets.installation import Platform
+    from resources.ledger.facade import RunRecord
 
 
 def decision_options(command: F) -> F:
@@ -89,6 +90,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
         )
         program = stages_of(platform.products, record.plan)
         rests_on = dry_run_in_words(platform, record)
+        other_code = _other_code(platform, record)
         with opened_instance(platform.settings) as instance:
             announce_approval(platform, instance, record)
             if break_glass:
@@ -101,8 +103,20 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     show(entries((stage.describe() for stage in program), numbered=True))
     for name, said in takes(record.plan):
         tell(f"  {name}: {said}")
+    if other_code is not None:
+        tell(f"NOTE: {other_code.what}: it is not computed here; {other_code.fix}", err=True)
     if rests_on:
         tell(f"  dry run: {rests_on}")
+
+
+def _other_code(platform: Platform, record: RunRecord) -> Problem | None:
+    """Return why the code that is installed here would not compute a run; who approves it may well do so from elsewhere."""
+    from backfill_assets.staging.executor import other_code_problem
+
+    try:
+        return other_code_problem(platform, record)
+    except Refused as refusal:  # Python would execute something else than the sources
+        return refusal.problems[0]
 
 
 @click.command()

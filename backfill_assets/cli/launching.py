@@ -56,6 +56,8 @@ def run(run_id: str, ranges: tuple[str, ...], as_json: bool) -> None:
 
     Safe to repeat: staged chunks are skipped. Once every chunk is staged and every gate has passed, the run is
     published as the sensor would do it, unless its manifest requires a manual publish.
+
+    Exit code 0 also where somebody has to decide before it goes on: --json says in which state the run is.
     """
     _run(run_id, ranges, as_json)
 

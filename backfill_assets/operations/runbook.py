@@ -135,7 +135,8 @@ class _Book(RunOnRecord):
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {plan.scope} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}"
-            + (", all of it" if plan.chunking is Chunking.WHOLE else f", from {plan.input_range.start}"),
+            + (", all of it" if plan.chunking is Chunking.WHOLE else f", from {plan.input_range.start}")
+            + (f", once for each of {plan.readings:,} values, ranges or buckets" if plan.readings > 1 else ""),
             *(f"reads {one.table}, {one.describe()}" for one in plan.sources),
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]

@@ -45,16 +45,18 @@ def with_costs(platform: Platform, plan: Plan) -> Plan:
 
 def batches_read(plan: Plan) -> Estimate:
     """Return what the batches of a plan read, each its own part and what is earlier: files that several share count for each."""
-    batches = plan.batches()
     before = plan.look_back or Estimate(0, 0, 0)
+    times = sorted({(one.start, one.hour or 0) for one in plan.chunks})
+    place = {time: number / len(times) for number, time in enumerate(times)}
     rows = size = 0
-    for number, batch in enumerate(batches):
-        share, gone = len(batch) / len(plan.chunks), number / len(batches) if plan.look_back is not None else 0
+    for batch in plan.jobs:
+        own = {(one.start, one.hour or 0) for one in batch}
+        share, gone = len(own) / len(times), place[min(own)] if plan.look_back is not None else 0
         rows += max(*(one.reads.rows for one in batch), round(plan.reads.rows * share))
         size += max(*(one.reads.bytes for one in batch), round(plan.reads.bytes * share))
         rows += before.rows + round(plan.reads.rows * gone)
         size += before.bytes + round(plan.reads.bytes * gone)
-    further = [one.reads for one in plan.sources if not one.for_gates]
+    further = [one.reads for one in plan.sources if not one.for_gates] * plan.readings
     return Estimate(0, rows + sum(one.rows for one in further), size + sum(one.bytes for one in further))
 
 

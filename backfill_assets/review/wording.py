@@ -51,8 +51,8 @@ def amount(row: Mapping[str, Any]) -> str:
 
 
 def key_of_row(row: Mapping[str, Any]) -> str:
-    """Return the key of a changed row in one line."""
-    return ", ".join(value_of(value) for value in row["key"].values())
+    """Return the key of a changed row in one line: each column and its value, since those of a diff on record are in no order."""
+    return ", ".join(f"{name} {value_of(value)}" for name, value in sorted(row["key"].items()))
 
 
 def changes_of(row: Mapping[str, Any]) -> str:

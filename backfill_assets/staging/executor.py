@@ -178,7 +178,6 @@ def require_not_expired(platform: Platform, record: RunRecord) -> None:
 
 
 def _require_same_code(platform: Platform, record: RunRecord) -> None:
-    planned, running = record.plan.code, platform.code_of(record.target)
     sources = platform.sources_of(record.target)
     if record.plan.configuration_hash != platform.settings.output_hash():
         raise TransitionRefused(
@@ -197,14 +196,20 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
                 "restart what launches (`backfill ui`, Dagster's code server), or run the command again",
             )
         )
-    if not planned.is_same(running) and not record.manifest.development:
-        raise TransitionRefused(
-            Problem(
-                f"run '{record.run_id}' was planned with code {planned}, and this is {running}",
-                "a run is computed by the code that its approved plan names",
-                "check out that code, or plan the change again under a new run id",
-            )
-        )
+    if problem := other_code_problem(platform, record):
+        raise TransitionRefused(problem)
+
+
+def other_code_problem(platform: Platform, record: RunRecord) -> Problem | None:
+    """Return that a run was planned with other code than there is here: it is not computed by this one."""
+    planned, running = record.plan.code, platform.code_of(record.target)
+    if record.manifest.development or record.plan.mode is Mode.RECONCILIATION or planned.is_same(running):
+        return None
+    return Problem(
+        f"run '{record.run_id}' was planned with code {planned}, and this is {running}",
+        "a run is computed by the code that its approved plan names",
+        "check out that code, or plan the change again under a new run id",
+    )
 
 
 def stage_chunks(

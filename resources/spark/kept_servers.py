@@ -262,7 +262,7 @@ class Kept:
         raise EnvironmentRefused(
             Problem(
                 f"the Spark server of {self.mode} {ended}: {said}",
-                "Java 17 or later is installed and the Spark settings are right",
+                "Java 17 or 21 is installed and the Spark settings are right",
                 f"see {self.log}, and `backfill config`",
             )
         )

@@ -306,7 +306,7 @@ class ModeSpark:
             raise EnvironmentRefused(
                 Problem(
                     f"Spark does not start: {type(error).__name__}: {str(error)[:300]}",
-                    "Java 17 or later is installed and the Spark settings are right",
+                    "Java 17 or 21 is installed and the Spark settings are right",
                     "install a JDK (JAVA_HOME), and see `backfill config`",
                 )
             ) from error
