@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 
 from manifests.breaker import PlannedBreaker
-from manifests.chunks import Chunking, time_of
 from manifests.errors import Problem
 from manifests.estimates import Estimate
-from manifests.facts import TargetContract
 from manifests.further_sources import PinnedSource
 from manifests.limits import Breaker, Hours, Pace
 from manifests.model import Mode, RunManifest
@@ -132,22 +130,14 @@ def _compared(own: Pace, most: Pace) -> Iterator[tuple[str, int, int]]:
             yield name, wanted, allowed
 
 
-def _least_readings(contract: TargetContract, chunks: Sequence[PlannedChunk]) -> int:
-    """Return how often a launch reads the source at least: each value or bucket by itself, but for those with all times of the table."""
-    times = {time_of(one.key) for one in chunks}
-    joined = contract.chunking is Chunking.WHOLE or {contract.first_chunk, contract.last_chunk} <= times
-    return 1 if joined else len({one.part for one in chunks})
-
-
 def pace_problems(
     pace: PlannedPace | None,
     chunks: Sequence[PlannedChunk],
     look_back: Estimate | None,
     reads: Estimate,
     further: Sequence[PinnedSource] = (),
-    contract: TargetContract | None = None,
 ) -> list[Problem]:
-    """Return why a run could not keep its pace; where no `contract` is given, a launch of it reads its source once.
+    """Return why a run could not keep its pace.
 
     That is a chunk that no 10 minutes have room for, a budget that is less than one reading, or hours that are never open at once.
     """
@@ -166,16 +156,14 @@ def pace_problems(
             )
             break
     parts = [reads, look_back or Estimate(0, 0, 0), *(one.reads for one in given)]
-    readings = 1 if contract is None else _least_readings(contract, chunks)
-    each = "" if readings == 1 else f": each of {readings:,} values, ranges or buckets reads the source by itself"
     for name, of_what, most, least in (
-        ("limits.budget.rows", "rows", pace.budget_rows, readings * sum(one.rows for one in parts)),
-        ("limits.budget.bytes", "bytes", pace.budget_bytes, readings * sum(one.bytes for one in parts)),
+        ("limits.budget.rows", "rows", pace.budget_rows, sum(one.rows for one in parts)),
+        ("limits.budget.bytes", "bytes", pace.budget_bytes, sum(one.bytes for one in parts)),
     ):
         if most is not None and least > most:
             found.append(
                 Problem(
-                    f"the run would read {least:,} {of_what}{each}",
+                    f"the run would read {least:,} {of_what}",
                     f"{name} is {most:,}",
                     "narrow the publish range, or raise the budget if the figure is right",
                 )

@@ -346,19 +346,6 @@ class Plan:
     def _batches(self) -> tuple[tuple[PlannedChunk, ...], ...]:
         return tuple(self._in_batches(self.chunks))
 
-    @cached_property
-    def jobs(self) -> tuple[tuple[PlannedChunk, ...], ...]:
-        """The chunks as a launch of all of them computes them, in order: each value, range or bucket has batches of its own."""
-        parts: dict[str, list[PlannedChunk]] = {}
-        for chunk in self.chunks:
-            parts.setdefault(chunk.part, []).append(chunk)
-        return tuple(batch for own in parts.values() for batch in self._in_batches(own))
-
-    @property
-    def readings(self) -> int:
-        """How often a launch of all chunks reads the source: once for each value, range or bucket of them."""
-        return len({chunk.part for chunk in self.chunks})
-
     def _in_batches(self, chunks: Sequence[PlannedChunk]) -> list[tuple[PlannedChunk, ...]]:
         places = None if self.pace is None else self.pace.chunks_in_parallel
         return self.cut(chunks, self.max_chunks_per_job if places is None else min(places, self.max_chunks_per_job))
@@ -384,7 +371,9 @@ class Plan:
         of_chunks = f"{sizes[0]:,} chunk(s)" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} chunks"
         why = f"at most {self.max_chunks_per_job:,} (limits.maxChunksPerJob)"
         why = why if self.batch_sizes is None else self.batch_sizes.describe()
-        said = [("batches", f"{len(batches):,} Spark job(s) of {of_chunks}: {why}")]
+        # a launch takes each value or bucket by itself, but for those that have all times of the table
+        more = " or more" if len({chunk.part for chunk in self.chunks}) > 1 else ""
+        said = [("batches", f"{len(batches):,} Spark job(s){more} of {of_chunks}: {why}")]
         return said if self.file_sizes is None else [*said, ("files", self.file_sizes.describe())]
 
 

@@ -327,6 +327,7 @@ BAD_MANIFESTS = [
         "a reference table is named once",
         referenceData=[{"name": "reference.sla_rules"}, {"name": "reference.sla_rules"}],
     ),
+    manifest("value-twice", "a value is named once", target=publishing(START, END) | {"values": ["CA", "CA"]}),
     manifest(
         "unknown-reference-version",
         "reference.sla_rules version 1999",

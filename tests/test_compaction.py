@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -202,6 +203,18 @@ def test_what_a_stream_has_written_is_compacted_rolled_back_and_brought_back(tmp
     assert rows_of(platform) == before
     assert verify(platform, data=True).everything == []
     assert wrong(platform) == set()
+
+
+def test_a_compaction_keeps_its_limits_by_what_it_reads_of_its_own_table(tmp_path: Path) -> None:
+    """Its source is its target, whose days are no instants of the source that the target declares."""
+    world = streamed(tmp_path)
+    limits = {"budget": {"rows": 2_000}, "maxRowsPerMinute": 1_000, "maxChunksPerJob": 1}
+    done = world.published(compaction(limits=limits))
+    assert (done.files_added, done.files_removed) == (4, 48)
+    read = [json.loads(one.measures)["range_rows"] for one in world.platform.ledger.attempts("compact")]
+    assert len(read) == 4
+    assert sum(read) == 2_000
+    assert verify(world.platform, data=True).everything == []
 
 
 def test_deletes_are_applied_and_come_back_with_the_files_whose_rows_they_delete(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from backfill_assets.defs.launch import announce_approval, initialise_instance, 
 from backfill_assets.defs.staging import asset_key, chunk_partitions, partition_key, stretches
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
-from backfill_assets.planning.resolve import plan_run, plan_series, preview
+from backfill_assets.planning.resolve import plan_run, plan_series
 from backfill_assets.planning.run_costs import batches_read
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
@@ -59,11 +59,11 @@ from manifests.errors import (
     Refused,
 )
 from manifests.lifecycle import RunState
+from resources.ledger.facade import RunRecord
 
 JANUARY, FEBRUARY = (date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), date(2024, 2, 29))
 BY_PLAIN_MONTH = replace(BY_MONTH, chunk_values=None)
 BY_BUCKET = replace(BY_MONTH, chunk_values=ByBucket("sale", 4))
-TWO = {"target": {"values": ["CA", "WA"]}}
 DIVIDED = {
     "month and value": BY_MONTH,
     "month and bucket": BY_BUCKET,
@@ -254,26 +254,52 @@ def test_a_launch_in_dagster_takes_values_by_ranges_of_chunks(tmp_path: Path) ->
     assert platform.ledger.run("run").state is RunState.VALIDATED
 
 
-def test_what_a_launch_over_values_reads_is_what_its_plan_says(tmp_path: Path) -> None:
-    """Each value is computed by itself: a run that was estimated to read its source once would use up its budget in the middle."""
-    world = made(tmp_path, BY_MONTH, last=date(2024, 2, 29))
-    platform = world.platform
-    initialise_instance(platform.settings)
-    plan = preview(platform, manifest("two", end=FEBRUARY[1], **TWO))
-    assert (plan.readings, len(plan.jobs)) == (2, 2)
-    reads = batches_read(plan)
-    assert reads.rows == 2 * plan.reads.rows > 0
-    with pytest.raises(PlanRefused, match=f"would read {reads.rows:,} rows: each of 2 values"):
-        preview(platform, manifest("less", end=FEBRUARY[1], limits={"budget": {"rows": reads.rows - 1}}, **TWO))
-    enough = manifest("enough", end=FEBRUARY[1], limits={"budget": {"rows": reads.rows, "bytes": reads.bytes}}, **TWO)
-    record = world.approved(enough)
+def launched(world: World, record: RunRecord, *ranges: str) -> list[str]:
+    """Launch chunks of an approved run in Dagster, as the command does; return why any did not succeed."""
+    initialise_instance(world.platform.settings)
+    failures: list[str] = []
     with world.dagster() as instance:
-        announce_approval(platform, instance, record)
-        assert run_chunks(platform, instance, record, select_chunks(record, []))
-    measures = [json.loads(one.measures) for one in platform.ledger.attempts("enough")]
-    for what, estimated in (("rows", reads.rows), ("bytes", reads.bytes)):
-        assert sum(one[f"range_{what}"] + one.get(f"look_back_{what}", 0) for one in measures) == estimated
-    assert platform.ledger.run("enough").state is RunState.VALIDATED
+        announce_approval(world.platform, instance, record)
+        run_chunks(world.platform, instance, record, select_chunks(record, ranges), failed=failures.append)
+    return failures
+
+
+def read_by(platform: Platform, run_id: str) -> tuple[int, int]:
+    """Return the rows and bytes that a run's attempts were given to read."""
+    measures = [json.loads(one.measures) for one in platform.ledger.attempts(run_id)]
+    rows, size = (
+        sum(one[f"range_{what}"] + one.get(f"look_back_{what}", 0) for one in measures) for what in ("rows", "bytes")
+    )
+    return rows, size
+
+
+@pytest.mark.parametrize(
+    ("target", "end", "readings"),
+    [
+        ({"values": ["CA", "WA"]}, FEBRUARY[1], 2),  # each value by itself
+        ({}, date(2024, 12, 31), 1),  # all times of the table: one launch takes the values together
+    ],
+    ids=["some times", "all times"],
+)
+def test_what_a_launch_over_values_reads_is_what_its_plan_estimates(
+    tmp_path: Path, target: dict[str, object], end: date, readings: int
+) -> None:
+    world = made(tmp_path, BY_MONTH, last=end)
+    record = world.approved(manifest("run", end=end, target=target))
+    reads = batches_read(record.plan, BY_MONTH)
+    assert reads.rows == readings * record.plan.reads.rows > 0
+    assert launched(world, record) == []
+    assert read_by(world.platform, "run") == (reads.rows, reads.bytes)
+
+
+def test_a_run_that_failed_names_every_chunk_that_has(tmp_path: Path) -> None:
+    """The last value's chunks fail at their gate, when the run has failed for those of the value before it."""
+    world = made(tmp_path, BY_MONTH, last=date(2024, 1, 31), jurisdictions=("CA", "somewhere"))
+    record = world.approved(manifest("run", end=JANUARY[1]))
+    assert len(launched(world, record)) == 3
+    found = world.platform.ledger.run("run")
+    assert (found.state, found.state_reason) == (RunState.FAILED, "3 chunk(s) failed: 2024-01 of CA, NY, WA")
+    assert verify(world.platform, data=True).everything == []
 
 
 def test_what_is_killed_in_the_middle_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

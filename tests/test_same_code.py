@@ -289,5 +289,5 @@ def test_who_approves_a_plan_of_other_code_is_told_that_it_is_not_computed_here(
     done = CliRunner().invoke(cli, ["approve", "third", "--by", "grace"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     said = " ".join(done.stderr.split())
-    assert ("it is not computed here; check out that code, or plan the change again" in said) is not development
+    assert ("no launch here would compute it: run 'third' was planned with code" in said) is not development
     assert platform.ledger.run("third").state is RunState.APPROVED

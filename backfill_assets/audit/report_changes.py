@@ -149,7 +149,7 @@ def _moved(row: Mapping[str, Any]) -> dict[str, str]:
         "column": cell(row.get("column")),
         "kind": cell(row.get("kind")).lower(),
         "chunk": cell(row.get("chunk")),
-        "key": ", ".join(cell(value) for value in (row.get("key") or {}).values()),
+        "key": ", ".join(f"{name} {cell(value)}" for name, value in sorted((row.get("key") or {}).items())),
         "before": cell(old),
         "after": cell(new),
         "by": f"{cell(row.get('by'))} {row.get('unit') or ''}".rstrip(),

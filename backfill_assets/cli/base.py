@@ -116,16 +116,10 @@ def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[Non
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stop = threading.Event()
     with Progress(*columns, console=make_console(stderr=True)) as bars:
-        # the time of gating is told from the first chunk that is gated
-        tasks = [
-            bars.add_task(name, start=start, total=total, visible=False)
-            for name, start in (("computing", True), ("gating", False))
-        ]
+        tasks = [bars.add_task(name, total=total, visible=False) for name in ("computing", "gating")]
 
         def update() -> None:
             for task, done in zip(tasks, look() or (), strict=False):
-                if done:
-                    bars.start_task(task)
                 bars.update(task, completed=min(total, done), visible=True)
 
         def watch() -> None:

@@ -154,7 +154,7 @@ def plan(
             days_in_words(planned.input_range)
             + ("" if planned.chunking is Chunking.WHOLE else f" ({planned.warm_up_days} days of warm-up)"),
         ),
-        ("to read", _to_read(planned)),
+        ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
         *_look_back(planned),
         *((f"source {one.table}", one.describe()) for one in planned.sources),
         *planned.of_logs(),
@@ -179,13 +179,6 @@ def plan(
         ("plan hash", planned.hash),
     ]
     return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), _stages(program))
-
-
-def _to_read(planned: Plan) -> str:
-    """Say what there is to read of the source, and how often a launch does."""
-    reads = planned.reads
-    each = f"; once for each of {planned.readings:,} values, ranges or buckets" if planned.readings > 1 else ""
-    return f"{reads.rows:,} rows, {reads.bytes / 1e6:,.1f} MB, {reads.files:,} files{each}"
 
 
 def _look_back(planned: Plan) -> list[tuple[str, object]]:

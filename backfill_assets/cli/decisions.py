@@ -12,6 +12,7 @@ import click
 from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
 from backfill_assets.cli.cost_view import takes
 from manifests.errors import InputRefused, Problem, Refused
+from manifests.model import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,6 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
         )
         program = stages_of(platform.products, record.plan)
         rests_on = dry_run_in_words(platform, record)
-        other_code = _other_code(platform, record)
         with opened_instance(platform.settings) as instance:
             announce_approval(platform, instance, record)
             if break_glass:
@@ -103,20 +103,28 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     show(entries((stage.describe() for stage in program), numbered=True))
     for name, said in takes(record.plan):
         tell(f"  {name}: {said}")
-    if other_code is not None:
-        tell(f"NOTE: {other_code.what}: it is not computed here; {other_code.fix}", err=True)
     if rests_on:
         tell(f"  dry run: {rests_on}")
+    if other_code := _other_code(platform, record):
+        tell(f"NOTE: no launch here would compute it: {other_code}", err=True)
 
 
-def _other_code(platform: Platform, record: RunRecord) -> Problem | None:
-    """Return why the code that is installed here would not compute a run; who approves it may well do so from elsewhere."""
+def _other_code(platform: Platform, record: RunRecord) -> str:
+    """Return why the code that is installed here would not compute an approved run; it may well be launched from elsewhere.
+
+    Empty where it would, and where the files cannot be read just now: the decision is on record, and a launch says so.
+    """
     from backfill_assets.staging.executor import other_code_problem
 
+    if record.plan.mode is Mode.RECONCILIATION:
+        return ""
     try:
-        return other_code_problem(platform, record)
+        problem = other_code_problem(platform, record)
+    except OSError:
+        return ""
     except Refused as refusal:  # Python would execute something else than the sources
-        return refusal.problems[0]
+        problem = refusal.problems[0]
+    return "" if problem is None else f"{problem.what}; {problem.fix}"
 
 
 @click.command()

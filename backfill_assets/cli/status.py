@@ -50,7 +50,7 @@ def show_run(platform: Platform, run_id: str, as_json: bool) -> None:
             {
                 "runId": run_id,
                 "state": record.state,
-                "why": record.state_reason,
+                "why": launches.reason(record, launch),
                 "target": record.target,
                 "planHash": record.plan_hash,
                 "chunkStates": _chunk_counts(chunks),

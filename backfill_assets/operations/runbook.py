@@ -135,8 +135,7 @@ class _Book(RunOnRecord):
             f"transform {plan.transform} {plan.transform_version}, mode {plan.mode}",
             f"may change {plan.target}, {plan.scope} ({plan.publish_mode}), {len(plan.chunks)} chunks",
             f"reads {reads.rows:,} rows of {plan.source}, snapshot {plan.source_snapshot_id}"
-            + (", all of it" if plan.chunking is Chunking.WHOLE else f", from {plan.input_range.start}")
-            + (f", once for each of {plan.readings:,} values, ranges or buckets" if plan.readings > 1 else ""),
+            + (", all of it" if plan.chunking is Chunking.WHOLE else f", from {plan.input_range.start}"),
             *(f"reads {one.table}, {one.describe()}" for one in plan.sources),
             f"base snapshot {plan.base_snapshot_id or 'none: the table was empty'}; code {plan.code}",
         ]
@@ -161,7 +160,7 @@ class _Book(RunOnRecord):
         if self._state is RunState.PLANNED:
             by = ("--by NAME", "--reason WHY", f"--plan-hash {self._record.plan_hash}")
             facts.append(f"no decision yet; the approver cannot be {self._record.requested_by}")
-            facts += self._on_dry_run
+            facts += [*self._on_dry_run, *([self._other_code] if self._other_code else [])]
             return StepState.NOW, facts, [self._command("approve", *by), self._command("reject", *by)]
         return (StepState.DONE, [*facts, *self._on_dry_run], []) if facts else self._later("not decided")
 

@@ -388,7 +388,7 @@ def whole_refusal(platform: Platform, refusal: ManifestRefused) -> ManifestRefus
                 },
                 "target": {
                     "table": table,
-                    "values": part("target", "values"),
+                    "values": tuple(dict.fromkeys(part("target", "values") or ())) or None,
                 }
                 | ({} if lacks_range(refusal.draft) else {"publishRange": scope or DayRange(start=today, end=today)}),
                 "referenceData": tuple({one.name: one for one in part("referenceData") or ()}.values()),

@@ -10,12 +10,14 @@ import os
 import re
 from dataclasses import replace
 
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from manifests.chunks import Chunking, time_of
 from manifests.costs import RunCosts, estimate, in_time, in_usd
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import Estimate
 from manifests.model import Mode
-from manifests.plan import Plan
+from manifests.plan import Plan, PlannedChunk
 from resources.settings import DEFAULT_MASTER, Settings
 
 _LOCAL = re.compile(r"local(?:\[(?P<cores>[0-9]+|\*)(?:,.*)?\])?")
@@ -36,28 +38,46 @@ def with_costs(platform: Platform, plan: Plan) -> Plan:
     limited = plan.pace is not None and (plan.pace.duration_minutes is not None or plan.pace.cost_usd is not None)
     if not (found or prices is not None or limited):
         return plan
-    reads = batches_read(plan)
+    reads = batches_read(plan, platform.products.target(plan.target))
     costs = estimate(reads.rows, reads.bytes, found, cores_of(platform.settings, plan.mode), prices)
     if problems := _problems(plan, costs):
         raise PlanRefused(problems)
     return replace(plan, costs=costs)
 
 
-def batches_read(plan: Plan) -> Estimate:
+def batches_read(plan: Plan, target: TargetTable) -> Estimate:
     """Return what the batches of a plan read, each its own part and what is earlier: files that several share count for each."""
+    jobs = _jobs(plan, target)
     before = plan.look_back or Estimate(0, 0, 0)
     times = sorted({(one.start, one.hour or 0) for one in plan.chunks})
-    place = {time: number / len(times) for number, time in enumerate(times)}
+    gone = {time: number / len(times) for number, time in enumerate(times)}
     rows = size = 0
-    for batch in plan.jobs:
+    for batch in jobs:
         own = {(one.start, one.hour or 0) for one in batch}
-        share, gone = len(own) / len(times), place[min(own)] if plan.look_back is not None else 0
+        share, earlier = len(own) / len(times), gone[min(own)] if plan.look_back is not None else 0
         rows += max(*(one.reads.rows for one in batch), round(plan.reads.rows * share))
         size += max(*(one.reads.bytes for one in batch), round(plan.reads.bytes * share))
-        rows += before.rows + round(plan.reads.rows * gone)
-        size += before.bytes + round(plan.reads.bytes * gone)
-    further = [one.reads for one in plan.sources if not one.for_gates] * plan.readings
+        rows += before.rows + round(plan.reads.rows * earlier)
+        size += before.bytes + round(plan.reads.bytes * earlier)
+    launches = 1 if _is_one_stretch(plan, target) else len({one.part for one in plan.chunks})
+    further = [one.reads for one in plan.sources if not one.for_gates] * launches
     return Estimate(0, rows + sum(one.rows for one in further), size + sum(one.bytes for one in further))
+
+
+def _jobs(plan: Plan, target: TargetTable) -> list[tuple[PlannedChunk, ...]]:
+    """Return the batches of a launch of a whole plan: of a table that is divided beside time each value or bucket has its own."""
+    if _is_one_stretch(plan, target):
+        return plan.batches()
+    parts: dict[str, set[str]] = {}
+    for chunk in plan.chunks:
+        parts.setdefault(chunk.part, set()).add(chunk.key)
+    return [batch for keys in parts.values() for batch in plan.batches(frozenset(keys))]
+
+
+def _is_one_stretch(plan: Plan, target: TargetTable) -> bool:
+    """Whether the values of a plan follow one another without a gap in the table, so that one launch takes them together."""
+    ends = {target.chunks_from, target.chunks_until}
+    return plan.chunking is Chunking.WHOLE or ends <= {time_of(one.key) for one in plan.chunks}
 
 
 def cores_of(settings: Settings, mode: Mode) -> int | None:

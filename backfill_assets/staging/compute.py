@@ -29,7 +29,7 @@ from backfill_assets.staging.folders import files_below, parts_of
 from backfill_assets.staging.log_rows import files_of_log, in_log, place_of
 from backfill_assets.staging.map_values import has_map
 from backfill_assets.staging.pinned_rows import read
-from backfill_assets.staging.rewriting import rewritten_rows
+from backfill_assets.staging.rewriting import rewritten_rows, scan_of
 from backfill_assets.staging.rows import (
     computed_rows,
     context_of,
@@ -126,6 +126,9 @@ def _scans_of_first(run: RunContext, chunks: Sequence[PlannedChunk]) -> Iterator
 
 def scans_of(run: RunContext, chunks: Sequence[PlannedChunk]) -> Iterator[tuple[str, PinnedRead]]:
     """Yield what a batch is given to read (`range`, `look_back`, the name of a further source), from metadata alone."""
+    if run.plan.compaction is not None:
+        yield "range", scan_of(run, chunks)
+        return
     yield from _scans_of_first(run, chunks)
     first, last = min(chunk.start for chunk in chunks), max(chunk.end for chunk in chunks)
     for pin in (one for one in run.plan.sources if not one.for_gates):

@@ -178,7 +178,7 @@ def require_not_expired(platform: Platform, record: RunRecord) -> None:
 
 
 def _require_same_code(platform: Platform, record: RunRecord) -> None:
-    sources = platform.sources_of(record.target)
+    other, sources = other_code_problem(platform, record), platform.sources_of(record.target)
     if record.plan.configuration_hash != platform.settings.output_hash():
         raise TransitionRefused(
             Problem(
@@ -196,14 +196,18 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
                 "restart what launches (`backfill ui`, Dagster's code server), or run the command again",
             )
         )
-    if problem := other_code_problem(platform, record):
-        raise TransitionRefused(problem)
+    if other is not None:
+        raise TransitionRefused(other)
 
 
 def other_code_problem(platform: Platform, record: RunRecord) -> Problem | None:
-    """Return that a run was planned with other code than there is here: it is not computed by this one."""
+    """Return that a run was planned with other code than there is here, which does not compute it then.
+
+    Raises:
+        EnvironmentRefused: if Python would execute something else than the sources.
+    """
     planned, running = record.plan.code, platform.code_of(record.target)
-    if record.manifest.development or record.plan.mode is Mode.RECONCILIATION or planned.is_same(running):
+    if record.manifest.development or planned.is_same(running):
         return None
     return Problem(
         f"run '{record.run_id}' was planned with code {planned}, and this is {running}",

@@ -27,6 +27,15 @@ FILE_FOLDER = "file-number"
 _ROWS = "_rows_of_a_file"
 
 
+def scan_of(run: RunContext, chunks: Sequence[PlannedChunk]) -> PinnedRead:
+    """Return what a batch of a compaction is given to read: the files of its chunks at the snapshot that it goes on from."""
+    target, plan = run.target, run.plan
+    where = any_of(stretch_scopes(target, chunks))
+    return run.platform.lakehouse.pinned(
+        target.name, plan.base_snapshot_id, where, schema_id=plan.schema_of(target.name)
+    )
+
+
 def rewritten_rows(
     run: RunContext,
     chunks: Sequence[PlannedChunk],
@@ -41,10 +50,7 @@ def rewritten_rows(
     """
     target, plan, compaction = run.target, run.plan, run.plan.compaction
     assert compaction is not None
-    where = any_of(stretch_scopes(target, chunks))
-    pinned = run.platform.lakehouse.pinned(
-        target.name, plan.base_snapshot_id, where, schema_id=plan.schema_of(target.name)
-    )
+    pinned = scan_of(run, chunks)
     on_read("range", pinned)
     rows = only_chunks(read(run.spark, pinned), target, chunks)
     keep = () if has_plain_chunks(target) else (CHUNK_FOLDER,)

@@ -74,6 +74,7 @@ class AttemptRecord(Stored):
         return cls(**{**row._mapping, "state": AttemptState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
+_CHUNKS_FAILED = " chunk(s) failed: "
 _NUMBERS_AT_ONCE = 500
 """Attempts that a statement asks for one by one: a database has a limit."""
 
@@ -263,18 +264,28 @@ class Attempts(Part):
             return run_of(connection, run_id)
 
     def settle(self, run_id: str, actor: str) -> RunState:
-        """Move a run to what its chunks say: FAILED if one failed, STAGED once all are staged; return its state."""
+        """Move a run to what its chunks say: FAILED if one failed, STAGED once all are staged; return its state.
+
+        A run that has failed for some of its chunks says so of those that have failed since as well.
+        """
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
-            if record.state not in {RunState.RUNNING, RunState.STAGED}:
+            has_failed = record.state is RunState.FAILED and _CHUNKS_FAILED in record.state_reason
+            if record.state not in {RunState.RUNNING, RunState.STAGED} and not has_failed:
                 return record.state
             mine = sa.select(chunks.c.state, sa.func.count()).where(chunks.c.run_id == run_id).group_by(chunks.c.state)
             found = {str(state): int(number) for state, number in connection.execute(mine)}
             if ChunkState.FAILED in found:
                 named = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state == ChunkState.FAILED)
                 failed = sorted(connection.execute(named).scalars())
-                reason = f"{len(failed)} chunk(s) failed: {in_words(failed)}"
-                move_run(connection, run_id, record.state, RunState.FAILED, actor, reason)
+                reason = f"{len(failed)}{_CHUNKS_FAILED}{in_words(failed)}"
+                if reason == record.state_reason:
+                    return RunState.FAILED
+                if has_failed:
+                    move_run(connection, run_id, RunState.FAILED, RunState.RUNNING, actor, "more chunks were gated")
+                move_run(
+                    connection, run_id, RunState.RUNNING if has_failed else record.state, RunState.FAILED, actor, reason
+                )
                 return RunState.FAILED
             if found.keys() <= STAGED and record.state is RunState.RUNNING:
                 move_run(
