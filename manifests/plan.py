@@ -371,9 +371,10 @@ class Plan:
         of_chunks = f"{sizes[0]:,} chunk(s)" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,} chunks"
         why = f"at most {self.max_chunks_per_job:,} (limits.maxChunksPerJob)"
         why = why if self.batch_sizes is None else self.batch_sizes.describe()
-        # a launch takes each value or bucket by itself, but for those that have all times of the table
-        more = " or more" if len({chunk.part for chunk in self.chunks}) > 1 else ""
-        said = [("batches", f"{len(batches):,} Spark job(s){more} of {of_chunks}: {why}")]
+        jobs = f"{len(batches):,} Spark job(s)"
+        if len({chunk.part for chunk in self.chunks}) > 1:  # a launch takes each value or bucket by itself
+            jobs, of_chunks = f"{jobs} or more", f"at most {sizes[-1]:,} chunk(s)"
+        said = [("batches", f"{jobs} of {of_chunks}: {why}")]
         return said if self.file_sizes is None else [*said, ("files", self.file_sizes.describe())]
 
 

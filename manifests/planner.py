@@ -106,7 +106,8 @@ def make_plan(
     problems += [*row_limit_problems(manifest, source.table, scope.reads), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)
-    problems += pace_problems(pace_of(manifest, policy), chunks, _look_back(given, scope), scope.reads, further)
+    if manifest.kind is not Kind.COMPACTION:  # which of the chunks it rewrites is not known yet
+        problems += pace_problems(pace_of(manifest, policy), chunks, _look_back(given, scope), scope.reads, further)
     days = [(one.key, one.start, one.end) for one in chunks] if given.logs or given.inherited_breaks else []
     source_problems += log_problems(manifest, contract, given.logs, days, given.inherited_breaks)
     if problems := [*problems, *data_problems, *source_problems]:

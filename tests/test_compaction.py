@@ -215,6 +215,9 @@ def test_a_compaction_keeps_its_limits_by_what_it_reads_of_its_own_table(tmp_pat
     assert len(read) == 4
     assert sum(read) == 2_000
     assert verify(world.platform, data=True).everything == []
+    again = streamed(tmp_path / "again")
+    with pytest.raises(PlanRefused, match="would read 2,000 rows"):
+        plan_run(again.platform, compaction(limits={"budget": {"rows": 1_999}}))
 
 
 def test_deletes_are_applied_and_come_back_with_the_files_whose_rows_they_delete(tmp_path: Path) -> None:

@@ -278,8 +278,10 @@ def read_by(platform: Platform, run_id: str) -> tuple[int, int]:
     [
         ({"values": ["CA", "WA"]}, FEBRUARY[1], 2),  # each value by itself
         ({}, date(2024, 12, 31), 1),  # all times of the table: one launch takes the values together
+        ({"values": ["CA", "WA"]}, date(2024, 12, 31), 2),  # but for those between which there is another
+        ({"values": ["NY", "WA"]}, date(2024, 12, 31), 1),
     ],
-    ids=["some times", "all times"],
+    ids=["some times", "all times", "all times of values apart", "all times of neighbours"],
 )
 def test_what_a_launch_over_values_reads_is_what_its_plan_estimates(
     tmp_path: Path, target: dict[str, object], end: date, readings: int

@@ -36,7 +36,9 @@ from manifests.compaction import (
     nothing_to_compact,
 )
 from manifests.errors import PlanRefused
+from manifests.estimates import Estimate
 from manifests.lifecycle import RunState
+from manifests.limit_problems import pace_problems
 from manifests.model import RunManifest
 from manifests.plan import Plan
 from manifests.timeliness import AS_OTHERS
@@ -91,8 +93,8 @@ def with_compaction(platform: Platform, target: TargetTable, plan: Plan, manifes
     """Return the plan of a compaction with what is rewritten into what: of its chunks, those that are worth it. Any other as it is.
 
     Raises:
-        PlanRefused: if there is nothing to do, a file that deletes rows cannot go with its files, or the table has a size of files
-            that is none.
+        PlanRefused: if there is nothing to do, a file that deletes rows cannot go with its files, the table has a size of files
+            that is none, or what is rewritten cannot keep its pace.
         InputRefused: if rows are deleted by their values.
     """
     if manifest.kind != COMPACTION:
@@ -111,9 +113,16 @@ def with_compaction(platform: Platform, target: TargetTable, plan: Plan, manifes
     # a dry run of some chunks takes nothing away
     if base is not None and plan.publishes and (problems := deletes_beyond(table, base, deletes, paths)):
         raise PlanRefused(problems)
+    mine = tuple(chunk for chunk in plan.chunks if chunk.key in keys)
+    own = {one.key: Estimate(one.files, one.rows, one.bytes) for one in chunks}
+    reads = Estimate(
+        *(sum(each) for each in zip(*((one.files, one.rows, one.bytes) for one in own.values()), strict=True))
+    )
+    if problems := pace_problems(plan.pace, [replace(one, reads=own[one.key]) for one in mine], None, reads):
+        raise PlanRefused(problems)
     return replace(
         plan,
-        chunks=tuple(chunk for chunk in plan.chunks if chunk.key in keys),
+        chunks=mine,
         gates=(ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE),
         upstream=(),
         compaction=CompactionTerms(size, said_by, tuple(chunks), len(plan.chunks) - len(chunks)),

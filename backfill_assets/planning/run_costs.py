@@ -47,37 +47,50 @@ def with_costs(platform: Platform, plan: Plan) -> Plan:
 
 def batches_read(plan: Plan, target: TargetTable) -> Estimate:
     """Return what the batches of a plan read, each its own part and what is earlier: files that several share count for each."""
-    jobs = _jobs(plan, target)
+    if plan.compaction is not None:  # which reads the files that it rewrites
+        rewritten = plan.compaction.chunks
+        return Estimate(0, sum(one.rows for one in rewritten), sum(one.bytes for one in rewritten))
+    launches = _launches(plan, target)
     before = plan.look_back or Estimate(0, 0, 0)
     times = sorted({(one.start, one.hour or 0) for one in plan.chunks})
     gone = {time: number / len(times) for number, time in enumerate(times)}
     rows = size = 0
-    for batch in jobs:
-        own = {(one.start, one.hour or 0) for one in batch}
-        share, earlier = len(own) / len(times), gone[min(own)] if plan.look_back is not None else 0
+    for batch in [batch for own in launches for batch in plan.batches(own)]:
+        own_times = {(one.start, one.hour or 0) for one in batch}
+        share, earlier = len(own_times) / len(times), gone[min(own_times)] if plan.look_back is not None else 0
         rows += max(*(one.reads.rows for one in batch), round(plan.reads.rows * share))
         size += max(*(one.reads.bytes for one in batch), round(plan.reads.bytes * share))
         rows += before.rows + round(plan.reads.rows * earlier)
         size += before.bytes + round(plan.reads.bytes * earlier)
-    launches = 1 if _is_one_stretch(plan, target) else len({one.part for one in plan.chunks})
-    further = [one.reads for one in plan.sources if not one.for_gates] * launches
+    further = [one.reads for one in plan.sources if not one.for_gates] * len(launches)
     return Estimate(0, rows + sum(one.rows for one in further), size + sum(one.bytes for one in further))
 
 
-def _jobs(plan: Plan, target: TargetTable) -> list[tuple[PlannedChunk, ...]]:
-    """Return the batches of a launch of a whole plan: of a table that is divided beside time each value or bucket has its own."""
-    if _is_one_stretch(plan, target):
-        return plan.batches()
-    parts: dict[str, set[str]] = {}
+def _launches(plan: Plan, target: TargetTable) -> list[frozenset[str] | None]:
+    """Return the chunks that a launch takes together: of a table that is divided beside time, those of a value or bucket.
+
+    Those of the next one follow without a gap where the one has the table's last time and the other its first. None stands for all.
+    """
+    parts: dict[str, list[PlannedChunk]] = {}
     for chunk in plan.chunks:
-        parts.setdefault(chunk.part, set()).add(chunk.key)
-    return [batch for keys in parts.values() for batch in plan.batches(frozenset(keys))]
-
-
-def _is_one_stretch(plan: Plan, target: TargetTable) -> bool:
-    """Whether the values of a plan follow one another without a gap in the table, so that one launch takes them together."""
-    ends = {target.chunks_from, target.chunks_until}
-    return plan.chunking is Chunking.WHOLE or ends <= {time_of(one.key) for one in plan.chunks}
+        parts.setdefault(chunk.part, []).append(chunk)
+    if len(parts) == 1:
+        return [None]
+    order = target.parts if plan.chunking is not Chunking.WHOLE else sorted(target.parts)
+    places = {part: place for place, part in enumerate(order)}
+    found: list[list[PlannedChunk]] = []
+    for part in sorted(parts, key=lambda one: places.get(one, 0)):
+        own = parts[part]
+        last = found[-1][-1] if found else None
+        if (
+            last is not None
+            and places.get(part, 0) == places.get(last.part, 0) + 1
+            and (time_of(last.key), time_of(own[0].key)) == (target.chunks_until, target.chunks_from)
+        ):
+            found[-1] += own
+        else:
+            found.append(list(own))
+    return [frozenset(chunk.key for chunk in one) for one in found]
 
 
 def cores_of(settings: Settings, mode: Mode) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class AttemptRecord(Stored):
         return cls(**{**row._mapping, "state": AttemptState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
 
 
-_CHUNKS_FAILED = " chunk(s) failed: "
+_CHUNKS_FAILED = re.compile(r"[0-9]+ chunk\(s\) failed: ")
 _NUMBERS_AT_ONCE = 500
 """Attempts that a statement asks for one by one: a database has a limit."""
 
@@ -270,7 +271,7 @@ class Attempts(Part):
         """
         with self.engine.begin() as connection:
             record = locked_run(connection, run_id)
-            has_failed = record.state is RunState.FAILED and _CHUNKS_FAILED in record.state_reason
+            has_failed = record.state is RunState.FAILED and _CHUNKS_FAILED.match(record.state_reason) is not None
             if record.state not in {RunState.RUNNING, RunState.STAGED} and not has_failed:
                 return record.state
             mine = sa.select(chunks.c.state, sa.func.count()).where(chunks.c.run_id == run_id).group_by(chunks.c.state)
@@ -278,14 +279,13 @@ class Attempts(Part):
             if ChunkState.FAILED in found:
                 named = sa.select(chunks.c.chunk).where(chunks.c.run_id == run_id, chunks.c.state == ChunkState.FAILED)
                 failed = sorted(connection.execute(named).scalars())
-                reason = f"{len(failed)}{_CHUNKS_FAILED}{in_words(failed)}"
-                if reason == record.state_reason:
-                    return RunState.FAILED
-                if has_failed:
-                    move_run(connection, run_id, RunState.FAILED, RunState.RUNNING, actor, "more chunks were gated")
-                move_run(
-                    connection, run_id, RunState.RUNNING if has_failed else record.state, RunState.FAILED, actor, reason
-                )
+                reason = f"{len(failed)} chunk(s) failed: {in_words(failed)}"
+                state = record.state
+                if has_failed and reason != record.state_reason:
+                    state = RunState.RUNNING
+                    move_run(connection, run_id, record.state, state, actor, "more chunks have failed")
+                if state is not RunState.FAILED:
+                    move_run(connection, run_id, state, RunState.FAILED, actor, reason)
                 return RunState.FAILED
             if found.keys() <= STAGED and record.state is RunState.RUNNING:
                 move_run(
