@@ -12,7 +12,6 @@ import click
 from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
 from backfill_assets.cli.cost_view import takes
 from manifests.errors import InputRefused, Problem, Refused
-from manifests.model import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +114,7 @@ def _other_code(platform: Platform, record: RunRecord) -> str:
     Empty where it would, and where the files cannot be read just now: the decision is on record, and a launch says so.
     """
     from backfill_assets.staging.executor import other_code_problem
+    from manifests.model import Mode
 
     if record.plan.mode is Mode.RECONCILIATION:
         return ""
