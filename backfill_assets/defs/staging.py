@@ -6,7 +6,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +31,7 @@ from backfill_assets.defs.launched_by import (
 from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.execution import Execution
 from backfill_assets.installation import Platform
+from backfill_assets.planning.launches import stretches_of
 from backfill_assets.staging import stopping
 from backfill_assets.staging.executor import Staged, require_computable
 from backfill_assets.staging.progress import Progress
@@ -39,16 +40,12 @@ from manifests.chunks import (
     EVER,
     KEY_FORMAT,
     Chunking,
-    Placed,
     cut,
     first_day,
-    first_instant,
     following,
     in_words,
     key_of,
     last_day,
-    last_instant,
-    time_of,
 )
 from manifests.errors import InputRefused, Problem, Refused, RunStopped
 from manifests.lifecycle import RunState
@@ -141,13 +138,6 @@ def _chunk_partitions(
     )
 
 
-def _parts_in_order(target: TargetTable) -> tuple[str, ...]:
-    """Return the parts in the order of the dimension: of a table without time that of their keys."""
-    if target.chunking is not Chunking.WHOLE:
-        return target.parts
-    return tuple(chunk.part for chunk in cut(target.chunking, *EVER, target.parts))
-
-
 def partitions_of(target: TargetTable) -> dg.MultiPartitionsDefinition:
     """Return a target's partitions: backfill x chunk."""
     return dg.MultiPartitionsDefinition({BACKFILL: backfill_partitions(target), CHUNK: chunk_partitions(target)})
@@ -191,31 +181,8 @@ def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
 
 
 def stretches(target: TargetTable, record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
-    """Return first and last of each stretch of chunks without gaps: what one Dagster run can take.
-
-    A gap is one of the table's chunks: those of a sample follow one another in the plan, and not in the table. Of a table that is
-    divided beside time a stretch is of one value or bucket, but for those that it has from the first time to the last.
-    """
-    places = {part: place for place, part in enumerate(_parts_in_order(target))}
-    mine = record.plan.those_of(chunks)
-    mine.sort(key=lambda one: (places.get(one.part, 0), first_instant(one)))
-    found: list[tuple[Placed, Placed]] = []
-    for chunk in mine:
-        if found and _follow(target, found[-1][1], chunk):
-            found[-1] = found[-1][0], chunk
-        else:
-            found.append((chunk, chunk))
-    return [(first.key, last.key) for first, last in found]
-
-
-def _follow(target: TargetTable, one: Placed, other: Placed) -> bool:
-    """Whether a chunk is the next one in the dimension: in time; or the first of all times, after the last one of the part before."""
-    if one.part == other.part:
-        return last_instant(one) + timedelta(microseconds=1) == first_instant(other)
-    parts = _parts_in_order(target)
-    number, after = parts.index(one.part), parts.index(other.part)
-    ends = time_of(one.key) == target.chunks_until and time_of(other.key) == target.chunks_from
-    return ends and after == number + 1
+    """Return first and last of each stretch of chunks without gaps: what one Dagster run can take; see `stretches_of`."""
+    return [(own[0].key, own[-1].key) for own in stretches_of(target, record.plan.those_of(chunks))]
 
 
 def column_schema(table: TargetTable | InputTable) -> dg.TableSchema:

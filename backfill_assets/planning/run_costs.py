@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from manifests.chunks import Chunking, time_of
+from backfill_assets.planning.launches import stretches_of
 from manifests.costs import RunCosts, estimate, in_time, in_usd
 from manifests.errors import PlanRefused, Problem
 from manifests.estimates import Estimate
 from manifests.model import Mode
-from manifests.plan import Plan, PlannedChunk
+from manifests.plan import Plan
 from resources.settings import DEFAULT_MASTER, Settings
 
 _LOCAL = re.compile(r"local(?:\[(?P<cores>[0-9]+|\*)(?:,.*)?\])?")
@@ -67,30 +67,10 @@ def batches_read(plan: Plan, target: TargetTable) -> Estimate:
 
 
 def _launches(plan: Plan, target: TargetTable) -> list[frozenset[str] | None]:
-    """Return the chunks that a launch takes together: of a table that is divided beside time, those of a value or bucket.
-
-    Those of the next one follow without a gap where the one has the table's last time and the other its first. None stands for all.
-    """
-    parts: dict[str, list[PlannedChunk]] = {}
-    for chunk in plan.chunks:
-        parts.setdefault(chunk.part, []).append(chunk)
-    if len(parts) == 1:
+    """Return the chunks that each launch of a plan takes, of a table that is divided beside time; None stands for all."""
+    if len({chunk.part for chunk in plan.chunks}) == 1:
         return [None]
-    order = target.parts if plan.chunking is not Chunking.WHOLE else sorted(target.parts)
-    places = {part: place for place, part in enumerate(order)}
-    found: list[list[PlannedChunk]] = []
-    for part in sorted(parts, key=lambda one: places.get(one, 0)):
-        own = parts[part]
-        last = found[-1][-1] if found else None
-        if (
-            last is not None
-            and places.get(part, 0) == places.get(last.part, 0) + 1
-            and (time_of(last.key), time_of(own[0].key)) == (target.chunks_until, target.chunks_from)
-        ):
-            found[-1] += own
-        else:
-            found.append(list(own))
-    return [frozenset(chunk.key for chunk in one) for one in found]
+    return [frozenset(chunk.key for chunk in own) for own in stretches_of(target, plan.chunks)]
 
 
 def cores_of(settings: Settings, mode: Mode) -> int | None:
