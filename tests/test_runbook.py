@@ -468,4 +468,4 @@ def test_a_run_that_was_planned_with_other_code_than_is_installed_is_not_told_to
     monkeypatch.setattr(Platform, "code_of", lambda *_: installed)
     step = steps(platform, record.run_id)[launch]
     assert step.commands == ()
-    assert any("a launch is refused" in fact and "installed is 000000000000" in fact for fact in step.facts)
+    assert any("no launch here would compute it" in fact and "this is 000000000000" in fact for fact in step.facts)

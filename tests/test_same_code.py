@@ -15,6 +15,7 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.installation import Platform
+from backfill_assets.planning.planned_code import other_code_problem
 from backfill_assets.planning.resolve import plan_run
 from backfill_assets.staging import executor
 from benchmarks import small_table
@@ -100,8 +101,8 @@ def test_a_process_of_other_committed_code_computes_no_run_that_was_planned_befo
     why = refused(platform)
     assert isinstance(why, TransitionRefused)
     record = platform.ledger.run(RUN)
-    assert executor.other_code_problem(platform, record) == why.problems[0], "who approves it is told so"
-    assert executor.other_code_problem(platform, platform.ledger.run(DEVELOPED)) is None
+    assert other_code_problem(platform, record) == why.problems[0], "who approves it is told so"
+    assert other_code_problem(platform, platform.ledger.run(DEVELOPED)) is None
     assert why.problems[0].what == (
         f"run '{RUN}' was planned with code {plan}, and this is "
         f"{code_identity().content_hash[:12]} (git {newer[:12]}); {plan.product}"
@@ -286,6 +287,8 @@ def test_who_approves_a_plan_of_other_code_is_told_that_it_is_not_computed_here(
     write(code, COMPUTE, OTHER)
     commit(code, "second")
     another_process()
+    before = CliRunner().invoke(cli, ["runbook", "third"], catch_exceptions=False)
+    assert ("no launch here" in before.output) is not development, "before they decide"
     done = CliRunner().invoke(cli, ["approve", "third", "--by", "grace"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     said = " ".join(done.stderr.split())

@@ -11,7 +11,7 @@ import click
 
 from backfill_assets.cli.base import F, json_option, opened_instance, opened_platform, say, show, tell
 from backfill_assets.cli.cost_view import takes
-from manifests.errors import InputRefused, Problem, Refused
+from manifests.errors import InputRefused, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from backfill_assets.installation import Platform
-    from resources.ledger.facade import RunRecord
 
 
 def decision_options(command: F) -> F:
@@ -79,6 +78,7 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
     from backfill_assets.cli.console import entries
     from backfill_assets.defs.decision_jobs import announce_break_glass
     from backfill_assets.defs.launch import announce_approval
+    from backfill_assets.planning.planned_code import no_launch_here
     from backfill_assets.publication.dry_runs import dry_run_in_words
     from backfill_assets.publication.modes import stages_of
     from resources.ledger.facade import operator
@@ -104,27 +104,8 @@ def approve(run_id: str, by: str | None, comment: str, plan_hash: str | None, br
         tell(f"  {name}: {said}")
     if rests_on:
         tell(f"  dry run: {rests_on}")
-    if other_code := _other_code(platform, record):
-        tell(f"NOTE: no launch here would compute it: {other_code}", err=True)
-
-
-def _other_code(platform: Platform, record: RunRecord) -> str:
-    """Return why the code that is installed here would not compute an approved run; it may well be launched from elsewhere.
-
-    Empty where it would, and where the files cannot be read just now: the decision is on record, and a launch says so.
-    """
-    from backfill_assets.staging.executor import other_code_problem
-    from manifests.model import Mode
-
-    if record.plan.mode is Mode.RECONCILIATION:
-        return ""
-    try:
-        problem = other_code_problem(platform, record)
-    except OSError:
-        return ""
-    except Refused as refusal:  # Python would execute something else than the sources
-        problem = refusal.problems[0]
-    return "" if problem is None else f"{problem.what}; {problem.fix}"
+    if other_code := no_launch_here(platform, record):
+        tell(f"NOTE: {other_code}", err=True)
 
 
 @click.command()

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from backfill_assets.installation import Platform
+from backfill_assets.planning.planned_code import no_launch_here
 from manifests.chunks import CHUNK_GATE
 from manifests.lifecycle import ENDED, AttemptState
 from manifests.plan import Plan
@@ -127,13 +128,7 @@ class RunOnRecord:
     @cached_property
     def _other_code(self) -> str:
         """Why no launch would be taken by the code that is installed now; empty if it would."""
-        planned, installed = self._plan.code, self._platform.code_of(self._plan.target)
-        if self._record.manifest.development or planned.is_same(installed):
-            return ""
-        return (
-            f"it was planned with code {planned}, and installed is {installed}: "
-            "a launch is refused; check that code out, or plan the change again under a new run id"
-        )
+        return no_launch_here(self._platform, self._record)
 
 
 def instant_text(instant: datetime) -> str:

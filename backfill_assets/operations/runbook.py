@@ -160,7 +160,7 @@ class _Book(RunOnRecord):
         if self._state is RunState.PLANNED:
             by = ("--by NAME", "--reason WHY", f"--plan-hash {self._record.plan_hash}")
             facts.append(f"no decision yet; the approver cannot be {self._record.requested_by}")
-            facts += self._on_dry_run
+            facts += [*self._on_dry_run, *([self._other_code] if self._other_code else [])]
             return StepState.NOW, facts, [self._command("approve", *by), self._command("reject", *by)]
         return (StepState.DONE, [*facts, *self._on_dry_run], []) if facts else self._later("not decided")
 

@@ -17,6 +17,7 @@ from backfill_assets import faults
 from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.planned_code import other_code_problem
 from backfill_assets.planning.schemas import schema_problems
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import pacing, stopping
@@ -198,22 +199,6 @@ def _require_same_code(platform: Platform, record: RunRecord) -> None:
         )
     if other is not None:
         raise TransitionRefused(other)
-
-
-def other_code_problem(platform: Platform, record: RunRecord) -> Problem | None:
-    """Return that a run was planned with other code than there is here, which does not compute it then.
-
-    Raises:
-        EnvironmentRefused: if Python would execute something else than the sources.
-    """
-    planned, running = record.plan.code, platform.code_of(record.target)
-    if record.manifest.development or planned.is_same(running):
-        return None
-    return Problem(
-        f"run '{record.run_id}' was planned with code {planned}, and this is {running}",
-        "a run is computed by the code that its approved plan names",
-        "check out that code, or plan the change again under a new run id",
-    )
 
 
 def stage_chunks(
