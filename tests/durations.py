@@ -1,8 +1,8 @@
 """How long each test took when all of them were last recorded: what runs first, and what each target of make leaves out.
 
 `make durations` writes `durations.json`: the seconds of each module, how many of them its fixtures took and, of each test that takes
-longer than one case of a quick one, the seconds with all its cases. Put here how it is written and read; which cases are left
-out is `exhaustive`'s.
+longer than one case of a quick one, the seconds with all its cases. What is recorded of modules that did not run stays. Put here how
+it is written and read; which cases are left out is `exhaustive`'s.
 """
 
 from __future__ import annotations
@@ -135,4 +135,5 @@ class Recorder:
             }
             for module, seconds in sorted(self._modules.items())
         }
-        FILE.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        kept = {module: found for module, found in recorded().items() if (FILE.parent / module).is_file()}
+        FILE.write_text(json.dumps(dict(sorted((kept | written).items())), indent=1) + "\n", encoding="utf-8")
