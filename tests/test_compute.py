@@ -33,6 +33,7 @@ from backfill_assets.staging import compute
 from backfill_assets.staging.compute import compute_batch, require_arrived, staged_files
 from backfill_assets.staging.folders import number_of, number_of_chunk
 from backfill_assets.staging.rows import _clustered, slots_of
+from backfill_assets.worker.chunk_finishing import finishing
 from benchmarks.small_table import TARGET
 from manifests.chunks import Chunk, Chunking, aligned, following
 from manifests.errors import EnvironmentRefused, TransformRefused
@@ -43,6 +44,7 @@ from manifests.staged_file import StagedFile
 from resources.lakehouse.facade import local_path
 from resources.lakehouse.storage import place_of
 from resources.spark.mode_settings import OPEN_FILES
+from resources.spark.workers import SparkWorkers
 
 DAY = date(2012, 1, 1)
 
@@ -95,6 +97,14 @@ def test_each_chunk_is_written_from_the_partition_of_its_slot_also_where_others_
     target = replace(TARGET, day_column="day", chunking=Chunking.DAY, key=("day",))
     placed = _clustered(rows, target, context).select("day", F.spark_partition_id().alias("slot")).distinct().collect()
     assert {row["day"]: row["slot"] for row in placed} == dict(zip(days, context.slots, strict=True))
+
+
+def test_chunks_without_rows_leave_the_workers_nothing_to_do(world: World) -> None:
+    """A table whose files the workers write again, for its lists or UUIDs, may have a batch without a file."""
+    work = finishing(iceberg_schema(CASE_SLA_DAILY.model).model_dump_json(), CASE_SLA_DAILY.key)
+    assert world.platform.workers.do(Mode.BACKFILL, work, []) == []
+    workers = SparkWorkers(world.platform.spark, lambda: world.platform.lakehouse.access)
+    assert workers.spread(Mode.BACKFILL, []).collect() == []
 
 
 class Rows:

@@ -36,11 +36,13 @@ class SparkWorkers:
     def do(
         self, mode: Mode, work: ChunkWork[Task, Result], tasks: Sequence[Weighed[Task]], at_once: int = 0
     ) -> list[Result]:
-        """Have the workers do the tasks; what comes back is a result a chunk, and never its rows.
+        """Have the workers do the tasks; what comes back is a result a chunk, and never its rows. Without tasks Spark is not asked.
 
         Raises:
             EnvironmentRefused: if Spark's server has gone, or the code of its workers is another one.
         """
+        if not tasks:  # chunks without rows have no files
+            return []
         function = partial(in_worker, work, self._access())
         try:
             done = self.spread(mode, tasks, at_once).mapInArrow(function, "result string").collect()
@@ -58,7 +60,7 @@ class SparkWorkers:
         slots = balanced([weight for _, weight in tasks], most)
         return spark.createDataFrame(
             [(slot, task_text(task)) for slot, (task, _) in zip(slots, tasks, strict=True)], "slot int, task string"
-        ).repartitionById(max(slots) + 1, F.col("slot"))
+        ).repartitionById(max(slots, default=0) + 1, F.col("slot"))
 
 
 def balanced(sizes: Sequence[int], slots: int) -> list[int]:
