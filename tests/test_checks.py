@@ -16,7 +16,7 @@ from small_worlds import copy_of
 
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
-from backfill_assets.defs.staging import asset_key
+from backfill_assets.defs.staging import asset_key, partitions_of, range_tags, staging_job_name
 from backfill_assets.installation import Platform
 from backfill_assets.staging import executor
 from benchmarks import small_table
@@ -171,3 +171,89 @@ def test_what_no_gate_has_judged_is_neither_green_nor_an_error(platform: Platfor
         "recomputed_chunks_are_equal": "WARN: not judged: not every chunk has passed its rules",
     }
     assert why == ["2020-02 to 2020-03: chunk_rules has not passed: 2020-02: unique key: 50; 2020-03: unique key: 54"]
+
+
+def newest(platform: Platform, check: str) -> dict[str | None, str]:
+    """Return what Dagster's pages show of a check by partition: its newest execution there, whichever run or act it is of."""
+    with instance_at(platform.settings) as instance:
+        found: dict[str | None, str] = {}
+        log = instance.event_log_storage
+        for record in log.get_asset_check_execution_history(dg.AssetCheckKey(KEY, check), limit=200):
+            if record.partition in found:
+                continue
+            told = None if record.event is None else record.event.dagster_event
+            if told is None or record.status.value == "PLANNED":
+                run = instance.get_run_by_id(record.run_id)
+                assert run is not None
+                found[record.partition] = FAILED if run.status is dg.DagsterRunStatus.FAILURE else SKIPPED
+                continue
+            data = told.asset_check_evaluation_data
+            found[record.partition] = PASSED if data.passed else f"{data.severity.value}: {data.description}"
+    return found
+
+
+def test_a_launch_that_is_refused_leaves_checks_and_chunks_as_they_were(platform: Platform) -> None:
+    assert launched(platform, "good")[0] == "SUCCESS"
+    record = platform.ledger.run("good")
+    before = {one: newest(platform, one) for one in ("chunk_rules", "all_chunks_staged", "rows_within_expected")}
+    assert set(before["chunk_rules"].values()) == {PASSED}
+    with instance_at(platform.settings) as instance:
+        why: list[str] = []
+        beyond = ("2020-01", "2020-03")  # which the plan begins after
+        tags = range_tags("good", *beyond)
+        job = definitions.build_definitions(platform).resolve_job_def(
+            staging_job_name(platform.products.target(record.target))
+        )
+        with dg.partition_loading_context(dynamic_partitions_store=instance):
+            assert not job.execute_in_process(instance=instance, tags=tags, raise_on_error=False).success
+        assert not run_chunks(platform, instance, record, ["2020-02"], failed=why.append)
+        partitions = instance.get_materialized_partitions(KEY)
+        statuses = instance.get_status_by_partition(KEY, list(partitions), job_partitions(platform))
+    assert len(why) == 1
+    after = newest(platform, "chunk_rules")
+    assert {one: after[one] for one in before["chunk_rules"]} == before["chunk_rules"]
+    (never,) = set(after) - set(before["chunk_rules"])
+    assert (never, after[never]) == (
+        "good|2020-01",
+        "WARN: not judged: nothing of this chunk is computed for the run",
+    )
+    for check in ("all_chunks_staged", "rows_within_expected"):
+        assert set(newest(platform, check).values()) == {PASSED}
+    assert {str(one): str(status) for one, status in (statuses or {}).items()} == dict.fromkeys(
+        before["chunk_rules"], "AssetPartitionStatus.MATERIALIZED"
+    )
+
+
+def job_partitions(platform: Platform) -> dg.PartitionsDefinition[str]:
+    return partitions_of(platform.products.target(small_table.READINGS))
+
+
+def test_whoever_executes_checks_by_themselves_is_told_again_what_gates_have_found(platform: Platform) -> None:
+    graph = definitions.build_definitions(platform).resolve_asset_graph()
+    checks = [one.name for one in graph.asset_check_keys if one.asset_key == KEY]
+    assert executed(platform) == (True, dict.fromkeys(checks, SKIPPED)), "no run has come so far"
+    launched(platform, "bad", safety={"maxRowsExpected": 5})
+    ended, shown = executed(platform)
+    assert not ended, "a gate that blocks has not passed"
+    assert shown == {
+        "all_chunks_staged": PASSED,
+        "recomputed_chunks_are_equal": PASSED,
+        "chunk_rules": PASSED,
+        "figures_are_those_expected": PASSED,
+        "old_data_policy": PASSED,
+        "rows_within_expected": "ERROR: 52 rows written, limit 5",
+    }
+    assert set(newest(platform, "chunk_rules")) == {None, "bad|2020-02", "bad|2020-03"}
+
+
+def executed(platform: Platform) -> tuple[bool, dict[str, str]]:
+    """Execute all checks as the page of an asset's checks does, and return what they show."""
+    with instance_at(platform.settings) as instance:
+        made = definitions.build_definitions(platform)
+        selection = dg.AssetSelection.checks_for_assets(KEY)
+        job = dg.define_asset_job("checks_alone", selection=selection)
+        graph = dg.Definitions.merge(made, dg.Definitions(jobs=[job]))
+        result = graph.resolve_job_def("checks_alone").execute_in_process(instance=instance, raise_on_error=False)
+        (run,) = instance.get_runs(limit=1)
+        keys = [one for one in graph.resolve_asset_graph().asset_check_keys if one.asset_key == KEY]
+        return result.success, {one.name: _shown(instance, one, run) for one in keys}

@@ -30,7 +30,7 @@ from backfill_assets.cli.command import cli
 from backfill_assets.cli.publication import published
 from backfill_assets.cli.status import told_in_words
 from backfill_assets.cli.terminal import Table, make_console
-from backfill_assets.defs.checks import _rows_table as check_rows
+from backfill_assets.defs.evaluations import _rows_table as check_rows
 from backfill_assets.evidence.diff_records import RunDiff
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.planning.resolve import preview

@@ -11,9 +11,11 @@ from html import escape, unescape
 from pathlib import Path
 from typing import Any, cast
 
+import dagster as dg
 import pandera.polars as pa
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from worlds import SPARK
@@ -23,10 +25,13 @@ from backfill_assets import decisions
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.report import report
 from backfill_assets.cli import explain_view
+from backfill_assets.cli.command import cli
 from backfill_assets.cli.terminal import make_console
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.tallies import ChunkRows
 from backfill_assets.declarations.target import Finding
+from backfill_assets.defs.launch import initialise_instance, instance_at
+from backfill_assets.defs.staging import asset_key
 from backfill_assets.gates import exception_table
 from backfill_assets.gates.judging import rows_by_chunk
 from backfill_assets.ingestion.table_loads import load_file
@@ -333,8 +338,20 @@ def test_a_change_that_asks_leaves_its_run_waiting_for_an_owner_who_may_accept_i
     with pytest.raises(TransitionRefused, match=r"'eve' is no owner of silver\.daily"):
         decisions.accept_change(metering, "asked", CHANGE, by="eve", reason=why)
     assert metering.ledger.run("asked").state is RunState.STAGED
-    decisions.accept_change(metering, "asked", CHANGE, by=OWNER, reason=why)
+    initialise_instance(metering.settings)
+    monkeypatch.setenv("BACKFILL_HOME", str(metering.settings.home))
+    said = ["--gate", CHANGE, "--by", OWNER, "--reason", why]
+    done = CliRunner().invoke(cli, ["accept-change", "asked", *said], catch_exceptions=False)
+    assert (done.exit_code, done.stderr) == (0, ""), "Dagster was told"
     assert metering.ledger.run("asked").state is RunState.VALIDATED
+    with instance_at(metering.settings) as instance:
+        check = dg.AssetCheckKey(asset_key(METERED.name), CHANGE)
+        (newest,) = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
+    assert newest.status.value == "SUCCEEDED"
+    assert newest.event is not None
+    told = newest.event.get_dagster_event().asset_check_evaluation_data
+    assert told.description is not None
+    assert told.description.startswith(f"accepted by {OWNER}")
     assert publish(metering, "asked").new
 
 

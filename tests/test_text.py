@@ -12,8 +12,8 @@ import pytest
 from markdown_it import MarkdownIt
 from support import planned
 
-from backfill_assets.defs.checks import verdict_metadata
 from backfill_assets.defs.diff_events import metadata
+from backfill_assets.defs.evaluations import verdict_metadata
 from backfill_assets.operations.run_on_record import StepState
 from backfill_assets.operations.runbook import Step, markdown
 from backfill_assets.review.markdown import block, escaped, table

@@ -145,15 +145,19 @@ def review(run_id: str, by: str | None, comment: str, plan_hash: str | None) -> 
 def accept_change(run_id: str, gate: str, by: str | None, reason: str, plan_hash: str | None) -> None:
     """Accept, as an owner, an unusual change that RUN_ID waits with; on record with the numbers, and void if they change."""
     from backfill_assets import decisions
+    from backfill_assets.defs.launch import tell_dagster
     from resources.ledger.facade import operator
 
     with opened_platform() as platform:
         by = by or operator()
         record = decisions.accept_change(platform, run_id, gate, by=by, reason=reason, plan_hash=plan_hash)
         waiting = [verdict.gate for verdict in decisions.asking(platform, run_id)]
+        untold = tell_dagster(platform, record.target, judged=run_id)
     tell(f"{run_id}: {gate} accepted by {by} (plan {record.plan_hash[:12]}); the run is {record.state}")
     if waiting:
         tell(f"  still waits for an owner: {', '.join(waiting)}")
+    if untold:
+        tell(untold, err=True)
 
 
 @click.command()

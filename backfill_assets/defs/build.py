@@ -18,6 +18,7 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs.changes import changes_sensor
 from backfill_assets.defs.checks import gate_checks
 from backfill_assets.defs.decision_jobs import DECISION_JOBS
+from backfill_assets.defs.evaluations import as_it_stands
 from backfill_assets.defs.inputs import input_asset, observe_inputs
 from backfill_assets.defs.landing_sensor import landing_sensor, receiving_job
 from backfill_assets.defs.live_triggers import live_schedule, live_sensor
@@ -40,7 +41,11 @@ def _of_target(target: TargetTable, group: str, targets: Collection[str]) -> dg.
     job, staging, live = publish_job(target), staging_job(target), target.live
     reconciling = reconciliation_job(target)
     return dg.Definitions(
-        assets=[staging_asset(target, group, targets), publish_asset(target, group), reconciled_asset(target, group)],
+        assets=[
+            staging_asset(target, group, targets, standing=as_it_stands),
+            publish_asset(target, group),
+            reconciled_asset(target, group),
+        ],
         asset_checks=[gate_checks(target)],
         jobs=[staging, job, reconciling],
         sensors=[

@@ -4,7 +4,7 @@ One check a target judges chunks and is partitioned like it; the run-level gates
 report once a run is complete. The judging is `gates.judging`'s.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +14,14 @@ from dagster import AssetCheckExecutionContext
 from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE, TargetTable
 from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
-from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
+from backfill_assets.defs.evaluations import (
+    as_evaluation,
+    chunk_evaluations,
+    chunks_as_they_stand,
+    in_all,
+    result_of,
+    told_again,
+)
 from backfill_assets.defs.event_storage import stored_together
 from backfill_assets.defs.launched_by import launched
 from backfill_assets.defs.spark_by_mode import SparkByMode
@@ -23,16 +30,13 @@ from backfill_assets.defs.staging import (
     in_plain_words,
     launched_by_dagster,
     one_run,
-    partition_key,
     partitions_of,
     tie,
 )
 from backfill_assets.execution import Execution
-from backfill_assets.gates.exception_words import worded
 from backfill_assets.installation import Platform
 from backfill_assets.review.diff import diff_summary
 from backfill_assets.review.kept_diffs import for_decision
-from backfill_assets.review.markdown import block, code, escaped, table
 from backfill_assets.staging.progress import Progress
 from manifests.chunks import CHUNK_GATE
 from manifests.data_terms import OLD_DATA_GATE
@@ -42,7 +46,7 @@ from manifests.merge_policy import MERGE_DECISIONS_GATE
 from manifests.model import Mode
 from manifests.stages import Step
 from manifests.timeliness import FUTURE_GATE, OnFuture
-from resources.ledger.facade import RunRecord, Verdict
+from resources.ledger.facade import RunRecord
 
 _PLATFORM_GATES = {
     ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
@@ -97,6 +101,9 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         context: AssetCheckExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode
     ) -> Iterator[Any]:
         op_context = context.op_execution_context
+        if not (op_context.has_partition_key or op_context.has_partition_key_range):
+            yield from _of_no_launch(context, platform, target)
+            return
         with in_plain_words(), launched(op_context):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
@@ -110,7 +117,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         }
         selected = {check.name for check in context.selected_asset_check_keys}
         if CHUNK_GATE in selected:
-            evaluations = list(_chunk_evaluations(op_context, key, run_id, chunk_verdicts))
+            evaluations = list(chunk_evaluations(op_context.instance, key, run_id, chunk_verdicts))
             with stored_together(op_context.instance, op_context.run_id):
                 yield from evaluations
             yield _without_evaluation(op_context, CHUNK_GATE)
@@ -121,7 +128,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
         run_verdicts = platform.ledger.verdicts(run_id, of_chunks=False)
-        accepted = platform.ledger.accepted_gates(run_id)
+        accepted = platform.ledger.accepted_changes(run_id)
         for verdict in platform.ledger.verdicts_not_passed(run_id):
             if not verdict.asks:
                 where = f" of {verdict.chunk}" if verdict.chunk else ""
@@ -129,7 +136,7 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         record = platform.ledger.run(run_id)
         if record.state is RunState.FAILED:
             context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
-        results = [_result(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
+        results = [result_of(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
         yield from results
         fails = any(not one.passed for one in chunk_verdicts.values()) or any(
             not one.passed and one.severity is dg.AssetCheckSeverity.ERROR for one in results
@@ -141,18 +148,32 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
     return gates
 
 
-def _result(key: dg.AssetKey, verdict: Verdict, accepted: Container[str], run_id: str) -> dg.AssetCheckResult:
-    """Return what Dagster is told of the verdict of a run-level gate."""
-    asks = verdict.asks and not verdict.passed and verdict.gate not in accepted
-    return dg.AssetCheckResult(
-        passed=verdict.passed or verdict.gate in accepted,
-        # it waits for an owner, which is no failure of the launch
-        severity=dg.AssetCheckSeverity.WARN if asks else dg.AssetCheckSeverity.ERROR,
-        check_name=verdict.gate,
-        asset_key=key,
-        description=f"asks for an owner: {verdict.summary}" if asks else verdict.summary,
-        metadata=verdict_metadata(verdict, run_id),
+def _of_no_launch(context: AssetCheckExecutionContext, platform: Platform, target: TargetTable) -> Iterator[Any]:
+    """Yield what Dagster is told where somebody executes checks by themselves: what the gates found last. Nothing is judged."""
+    op_context, selected = context.op_execution_context, {check.name for check in context.selected_asset_check_keys}
+    with in_plain_words():
+        run_id, results = told_again(platform, target)
+        chunks = [one.chunk for one in platform.ledger.standing_chunks(run_id)] if run_id else []
+        standing = list(chunks_as_they_stand(platform, op_context.instance, target, run_id, chunks))
+    context.log.info(
+        "nothing is judged: gates judge what a launch of chunks has computed. %s",
+        f"What they found of '{run_id}', which they judged last, is told again" if run_id else "None has judged yet",
     )
+    if not run_id:
+        yield from (_without_evaluation(op_context, gate) for gate in sorted(selected))
+        return
+    if CHUNK_GATE in selected:
+        with stored_together(op_context.instance, op_context.run_id):
+            yield from standing
+            yield in_all(asset_key(target.name), run_id, standing)
+    told = [one for one in results if one.check_name in selected]
+    yield from map(as_evaluation, told)
+    fails = any(not one.passed and one.severity is dg.AssetCheckSeverity.ERROR for one in told)
+    for gate in sorted(selected - {CHUNK_GATE} - {one.check_name for one in told}):
+        found = _unjudged(op_context, asset_key(target.name), platform.ledger.run(run_id), gate, fails=fails)
+        if isinstance(found, dg.AssetCheckResult):
+            yield as_evaluation(found)
+    yield from (_without_evaluation(op_context, gate) for gate in sorted(selected))
 
 
 def _unjudged(
@@ -185,81 +206,3 @@ def _without_evaluation(context: dg.OpExecutionContext, gate: str) -> dg.Output[
     """Return what says that a check's step has done its work, and evaluates nothing (more)."""
     outputs = [output.name for output in context.op_def.output_defs]
     return dg.Output(None, output_name=next(name for name in outputs if name.endswith(f"_{gate}")))
-
-
-def _chunk_evaluations(
-    context: Any, key: dg.AssetKey, run_id: str, verdicts: dict[str, Verdict]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    targets = _materializations(context.instance, key, [partition_key(run_id, chunk) for chunk in verdicts])
-    for chunk, verdict in sorted(verdicts.items()):
-        partition = partition_key(run_id, chunk)
-        yield dg.AssetCheckEvaluation(
-            asset_key=key,
-            check_name=CHUNK_GATE,
-            passed=verdict.passed,
-            partition=partition,
-            blocking=True,
-            description=verdict.summary,
-            metadata=verdict_metadata(verdict),
-            target_materialization_data=targets.get(partition),
-        )
-
-
-def _materializations(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
-) -> dict[str, AssetCheckEvaluationTargetMaterializationData]:
-    found: dict[str, AssetCheckEvaluationTargetMaterializationData] = {}
-    cursor = None
-    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions))
-    while len(found) < len(partitions):
-        page = instance.fetch_materializations(records_filter, limit=1000, cursor=cursor)
-        for record in page.records:
-            if record.partition_key is not None:  # newest first
-                found.setdefault(
-                    record.partition_key,
-                    AssetCheckEvaluationTargetMaterializationData(
-                        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
-                    ),
-                )
-        if not page.has_more:
-            break
-        cursor = page.cursor
-    return found
-
-
-def verdict_metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
-    """Return what Dagster shows of a verdict: numbers, failing slices, rows that disagree, and where all of them are."""
-    details = dict(verdict.details)
-    shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
-    if slices := details.pop("slices", []):
-        shown["failing slices"] = dg.MarkdownMetadataValue(_rows_table(slices))
-    if kept := details.pop("exceptions", None):
-        cut = f" of {kept['disagree']:,}, cut" if kept["cut"] else ""
-        text = f"{kept['rows']:,} row(s){cut} in {code(kept['table'])}: {code(kept['command'])}\n\n"
-        text += "\n".join(block(str(kept["query"]).splitlines(), "sql"))
-        shown["exceptions"] = dg.MarkdownMetadataValue(text)
-    for name in ("rows", "digest"):
-        if name in details and not isinstance(details[name], dict):
-            shown[name] = details.pop(name)
-    violations = details.pop("violations", [])
-    if violations:
-        shown["violations"] = dg.MarkdownMetadataValue(_violations_table(violations))
-    sample = details.pop("sample", [])
-    if sample:
-        shown["rows that disagree"] = dg.MarkdownMetadataValue(_rows_table(sample))
-    return shown | {name: value for name, value in details.items() if value is not None}
-
-
-def _violations_table(violations: Sequence[dict[str, Any]]) -> str:
-    parts = []
-    for violation in violations:
-        parts.append(f"**{escaped(violation['rule'])}**: {violation['count']:,} row(s)")
-        if violation["sample"]:
-            parts.append(_rows_table(violation["sample"]))
-    return "\n\n".join(parts)
-
-
-def _rows_table(rows: Sequence[dict[str, Any]]) -> str:
-    rows = [worded(row) for row in rows]
-    columns = list(rows[0])
-    return table(columns, ([row.get(column, "") for column in columns] for row in rows))

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from backfill_assets import decisions
 from backfill_assets.defs.changes import tell_changes, tolerant
+from backfill_assets.defs.evaluations import tell_run_again
 from backfill_assets.defs.launched_by import launched
 from backfill_assets.defs.staging import (
     BREAK_GLASS_TAG,
@@ -201,6 +202,7 @@ def accept(context: OpExecutionContext, platform: dg.ResourceParam[Platform], co
         record = decisions.accept_change(
             platform, config.run_id, config.gate, by=config.by, reason=config.comment, plan_hash=config.plan_hash
         )
+    tell_run_again(platform, context.instance, platform.products.target(record.target), record.run_id)
     context.log.info("%s: %s accepted by %s; the run is %s", config.run_id, config.gate, config.by, record.state)
 
 

@@ -20,6 +20,7 @@ from backfill_assets.declarations.products import Products
 from backfill_assets.defs.build import build_definitions
 from backfill_assets.defs.changes import tell_changes
 from backfill_assets.defs.dagster_private import CapturedLogContext, DagsterAssetCheckFailedError
+from backfill_assets.defs.evaluations import tell_run_again
 from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launched_by import RUN_TAG
 from backfill_assets.defs.publish import publish_job
@@ -299,14 +300,17 @@ def run_publication(
     return result.success
 
 
-def tell_dagster(platform: Platform, target: str) -> str:
+def tell_dagster(platform: Platform, target: str, *, judged: str = "") -> str:
     """Tell Dagster the changes of a target that it does not know of; return why it could not be told, or nothing.
 
-    What readers see has changed already, whatever Dagster's storage says: the sensor or the doctor tells it later.
+    What readers see has changed already, whatever Dagster's storage says: the sensor or the doctor tells it later. Of the run
+    `judged` it is told anew how its gates stand.
     """
     try:
         with instance_at(platform.settings) as instance:
             tell_changes(platform, instance, target)
+            if judged:
+                tell_run_again(platform, instance, platform.products.target(target), judged)
     except Refused as refusal:
         why = refusal.problems[0].what
     except Exception as error:  # noqa: BLE001 - a storage that breaks down while it is told may raise anything

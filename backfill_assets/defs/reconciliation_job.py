@@ -11,8 +11,8 @@ import dagster as dg
 from dagster import AssetExecutionContext
 
 from backfill_assets.declarations.target import TargetTable
-from backfill_assets.defs.checks import verdict_metadata
 from backfill_assets.defs.dagster_private import UnresolvedAssetJobDefinition
+from backfill_assets.defs.evaluations import verdict_metadata
 from backfill_assets.defs.launched_by import RUN_TAG, launched
 from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import asset_key, launched_by_dagster

@@ -4,7 +4,7 @@ Put here how the asset looks to Dagster and what it reports. What is done is `ex
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -53,7 +53,7 @@ from manifests.model import Mode
 from manifests.stages import Step
 from resources.files import space
 from resources.lakehouse.type_words import type_words
-from resources.ledger.facade import AttemptRecord, ChunkRecord, RunRecord, chunks_of
+from resources.ledger.facade import STAGED, AttemptRecord, ChunkRecord, RunRecord, chunks_of
 from resources.ledger.instants import CLOCK_TOLERANCE
 from resources.logs import also_to
 from resources.processes import this_process
@@ -67,6 +67,8 @@ REFUSAL = "refusal"
 PROCESS_TAG = "backfill/process"
 """Tag of a Dagster run with the process that works for it; see `resources.processes`."""
 
+Standing = Callable[[Platform, dg.DagsterInstance, TargetTable, str, Sequence[str]], Iterable[dg.AssetCheckEvaluation]]
+"""How the gates of chunks of a run stand, and those of its target, as Dagster is told."""
 
 _BEGINS = {
     Chunking.YEAR: "0 0 1 1 *",
@@ -327,6 +329,45 @@ def _of_chunk(run_id: str, chunk: ChunkRecord, attempt: AttemptRecord | None) ->
     return told
 
 
+def _of_staged(platform: Platform, run_id: str, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what is told of each of some chunks that is staged."""
+    staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id, keys) if chunk.state in STAGED}
+    attempts = {one.attempt: one for one in platform.ledger.attempts(run_id, {one.attempt for one in staged.values()})}
+    return {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in keys if key in staged}
+
+
+def _materialised(
+    context: AssetExecutionContext, target: TargetTable, run_id: str, metadata: Mapping[str, dict[str, Any]]
+) -> None:
+    """Report chunks one by one."""
+    for key, told in metadata.items():
+        context.log_event(
+            dg.AssetMaterialization(asset_key(target.name), partition=partition_key(run_id, key), metadata=told)
+        )
+
+
+@contextmanager
+def _as_it_stands(
+    context: AssetExecutionContext,
+    platform: Platform,
+    target: TargetTable,
+    run_id: str,
+    keys: Sequence[str],
+    standing: Standing,
+) -> Iterator[None]:
+    """Have Dagster show chunks and checks as they were where the body refuses the launch: it would call all of them failed."""
+    try:
+        yield
+    except Refused:
+        try:
+            _materialised(context, target, run_id, _of_staged(platform, run_id, keys))
+            for one in standing(platform, context.instance, target, run_id, keys):
+                context.log_event(one)
+        except Exception as error:  # noqa: BLE001 - why the launch is refused is said whatever Dagster's storage raises
+            context.log.warning("Dagster could not be told how chunks and checks stand: %s", error)
+        raise
+
+
 def _declared(target: TargetTable) -> dict[str, Any]:
     """Return what Dagster shows of a target's declaration."""
     return {
@@ -364,7 +405,9 @@ def _deps(target: TargetTable, targets: Collection[str]) -> list[dg.AssetDep]:
     return [dg.AssetDep(asset_key(f"{name}_published" if name in targets else name)) for name in target.every_read]
 
 
-def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()) -> dg.AssetsDefinition:
+def staging_asset(
+    target: TargetTable, group: str, targets: Collection[str] = (), *, standing: Standing
+) -> dg.AssetsDefinition:
     """Make the partitioned asset of a target; `targets` are the names of all there are, any of which may be a source of it."""
 
     @dg.asset(
@@ -392,7 +435,8 @@ def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()
             stopped = platform.ledger.stops.held(run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
             if not done:
-                require_computable(platform, run_id, keys, target=target)
+                with _as_it_stands(context, platform, target, run_id, keys, standing):
+                    require_computable(platform, run_id, keys, target=target)
         with (
             in_plain_words(),
             launched(context),
@@ -408,18 +452,10 @@ def staging_asset(target: TargetTable, group: str, targets: Collection[str] = ()
         if outcome.skipped:
             context.log.info("already staged, not computed again: %s", ", ".join(outcome.skipped))
         good = [key for key in keys if key not in outcome.failed]
-        staged = {chunk.chunk: chunk for chunk in platform.ledger.chunks(run_id, good)}
-        numbers = {chunk.attempt for chunk in staged.values()}
-        attempts = {one.attempt: one for one in platform.ledger.attempts(run_id, numbers)}
-        metadata = {key: _of_chunk(run_id, staged[key], attempts.get(staged[key].attempt)) for key in good}
+        metadata = _of_staged(platform, run_id, good)
         if outcome.failed:
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
-            for key in good:
-                context.log_event(
-                    dg.AssetMaterialization(
-                        asset_key(target.name), partition=partition_key(run_id, key), metadata=metadata[key]
-                    )
-                )
+            _materialised(context, target, run_id, metadata)
             raise _failure(outcome.failed, len(keys), len(good))
         add_asset_metadata(context, {partition_key(run_id, key): metadata[key] for key in good})
 

@@ -22,7 +22,7 @@ from resources.ledger.chunks import by_the_statement
 from resources.ledger.locks import lock_run
 from resources.ledger.part import Part
 from resources.ledger.runs import locked_run, move_run
-from resources.ledger.tables import chunks, verdicts
+from resources.ledger.tables import chunks, runs, verdicts
 
 RAISED = "raised"
 """In the details of a verdict: the error of a gate that could not judge."""
@@ -132,6 +132,13 @@ class Verdicts(Part):
         query = sa.select(verdicts).where(verdicts.c.run_id == run_id)
         with self.engine.connect() as connection:
             return _newest(connection, query if of_chunks else query.where(verdicts.c.chunk == ""))
+
+    def last_judged(self, target: str) -> str | None:
+        """Return the run of a target whose run-level gates have come to a verdict last."""
+        joined = verdicts.join(runs, runs.c.run_id == verdicts.c.run_id)
+        query = sa.select(verdicts.c.run_id).select_from(joined).where(runs.c.target == target, verdicts.c.chunk == "")
+        with self.engine.connect() as connection:
+            return connection.execute(query.order_by(verdicts.c.id.desc()).limit(1)).scalar()
 
     def verdicts_of_chunks(self, run_id: str, keys: Collection[str]) -> list[Verdict]:
         """Return the newest verdict of each gate on chunks of a run."""
