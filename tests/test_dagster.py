@@ -29,7 +29,7 @@ from backfill_assets.defs.inputs import observations
 from backfill_assets.defs.launch import report_inputs, run_chunks, run_publication
 from backfill_assets.defs.lost_runs import end_lost_runs
 from backfill_assets.defs.publish import publication_requests
-from backfill_assets.defs.run_queue import AT_ONCE, LIVE_FIRST
+from backfill_assets.defs.run_queue import AT_ONCE, LIVE_FIRST, PUBLICATION
 from backfill_assets.defs.staging import (
     PROCESS_TAG,
     asset_key,
@@ -192,13 +192,16 @@ def test_live_waits_in_the_queue_for_no_backfill_and_one_backfill_for_the_other(
             assert begun() == []
             ask("live", LIVE_FIRST)
             assert begun() == ["live"]
+            ask("publication", PUBLICATION)
+            ask("another publication", PUBLICATION)
+            assert begun() == ["publication"]
             for run_id, name in runs.items():
-                if name in {"backfill", "live"}:
+                if name in {"backfill", "live", "publication"}:
                     run = instance.get_run_by_id(run_id)
                     assert run is not None
                     instance.report_run_canceled(run)
             ask("live again", LIVE_FIRST)
-            assert begun() == ["live again", "another backfill"]
+            assert begun() == ["live again", "another backfill", "another publication"]
         finally:
             for run_id in runs:
                 instance.delete_run(run_id)

@@ -17,7 +17,7 @@ from backfill_assets.defs import changes, diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import RUN_KEY_TAG, UnresolvedAssetJobDefinition
 from backfill_assets.defs.launched_by import RUN_TAG, launched
-from backfill_assets.defs.run_queue import LIVE_FIRST
+from backfill_assets.defs.run_queue import LIVE_FIRST, PUBLICATION
 from backfill_assets.defs.spark_by_mode import SparkByMode
 from backfill_assets.defs.staging import (
     asset_key,
@@ -260,7 +260,7 @@ def _wanted(platform: Platform, target: TargetTable) -> Iterator[tuple[RunRecord
             request = dg.RunRequest(
                 run_key=f"{record.run_id}:{number}" + (f":{met}" if met else ""),
                 partition_key=record.run_id,
-                tags={RUN_TAG: record.run_id} | (LIVE_FIRST if record.plan.mode is Mode.LIVE else {}),
+                tags={RUN_TAG: record.run_id} | (LIVE_FIRST if record.plan.mode is Mode.LIVE else PUBLICATION),
             )
             yield record, request, room
 
