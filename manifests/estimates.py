@@ -7,7 +7,7 @@ Put here what is counted from metadata alone. Which days a run reads is `manifes
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import accumulate
@@ -25,6 +25,15 @@ class Estimate:
     files: int
     rows: int
     bytes: int
+
+
+def of_sample(whole: Estimate, each: Mapping[tuple[date, date], Estimate]) -> Estimate:
+    """Return what some chunks of a range read, by what each of their days reads; neighbours share days, and are no more than the range."""
+    return Estimate(
+        min(whole.files, sum(one.files for one in each.values())),
+        min(whole.rows, sum(one.rows for one in each.values())),
+        min(whole.bytes, sum(one.bytes for one in each.values())),
+    )
 
 
 class FileIndex:

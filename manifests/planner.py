@@ -8,7 +8,7 @@ Put here the steps in their order, and what becomes of a plan's fields. What the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from manifests.code_identity import CodeIdentity, code_problems
 from manifests.data_terms import OLD_DATA_GATE, DataTerms, SourceFacts, WantedRead, data_terms
 from manifests.draft_figures import DraftFigures
 from manifests.errors import PlanRefused, Problem
-from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex
+from manifests.estimates import ZONE_MARGIN, Estimate, FileIndex, of_sample
 from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.expected_problems import expected_problems
 from manifests.facts import BaseState, ReferenceState, SourceState, TargetContract
@@ -101,6 +101,8 @@ def make_plan(
     problems = _problems_of_target(given)
     scope = _scope(given)
     chunks, sample_problems = _chunks(given, scope)
+    if manifest.sample is not None and not contract.reads_look_back:
+        scope = replace(scope, reads=of_sample(scope.reads, {(one.start, one.end): one.reads for one in chunks}))
     problems += [*source_range_problems(manifest, scope.inputs, source), *given.pinned_references[1], *sample_problems]
     problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
     problems += [*row_limit_problems(manifest, source.table, scope.reads), *_policy_problems(given)]

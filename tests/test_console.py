@@ -355,7 +355,9 @@ def test_a_plan_shows_the_figures_that_are_expected_and_whether_its_transform_wa
         expected = Expected.model_validate({"whole": {"rows": 1_900, "sums": {"watts": "2.50"}}, "chunks": chunks})
         screen = Console(width=250, record=True, file=io.StringIO())
         screen.print(console.plan(planned, "PLANNED", stages_of(platform.products, planned), None, expected))
-        asked = replace(planned, output_checked=True)
+        full = [replace(one, reads=replace(one.reads, rows=1)) for one in planned.chunks]
+        empty = replace(full[-1], reads=replace(full[-1].reads, rows=0))
+        asked = replace(planned, output_checked=True, chunks=(*full[:-1], empty))
         screen.print(console.plan(asked, "PLANNED", stages_of(platform.products, planned)))
         closed(platform)
     shown = screen.export_text()
@@ -367,6 +369,7 @@ def test_a_plan_shows_the_figures_that_are_expected_and_whether_its_transform_wa
     assert "not checked: `backfill plan --check-transform`" in first
     assert "in types that fit: checked when planned" in second
     assert second.count("expected figures") == 0
+    assert f"for 1 of {len(full)} chunks: {empty.key}" in second, "the source has no file with its days"
 
 
 def test_help_fits_a_terminal_of_80_columns() -> None:

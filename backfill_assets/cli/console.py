@@ -155,6 +155,7 @@ def plan(
             + ("" if planned.chunking is Chunking.WHOLE else f" ({planned.warm_up_days} days of warm-up)"),
         ),
         ("to read", f"{planned.reads.rows:,} rows, {planned.reads.bytes / 1e6:,.1f} MB, {planned.reads.files:,} files"),
+        *_without_rows(planned),
         *_look_back(planned),
         *((f"source {one.table}", one.describe()) for one in planned.sources),
         *planned.of_logs(),
@@ -179,6 +180,14 @@ def plan(
         ("plan hash", planned.hash),
     ]
     return Group(facts(pairs, f"plan of {planned.run_id}"), Text(), _stages(program))
+
+
+def _without_rows(planned: Plan) -> list[tuple[str, object]]:
+    """Say for which chunks the source has no file: a gap that nobody meant, or days that only a wrong clock has reached."""
+    found = [chunk.key for chunk in planned.chunks if not chunk.reads.rows]
+    if not found or planned.compaction is not None:
+        return []
+    return [("nothing to read", f"for {len(found):,} of {len(planned.chunks):,} chunks: {in_words(found)}")]
 
 
 def _look_back(planned: Plan) -> list[tuple[str, object]]:

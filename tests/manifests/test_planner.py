@@ -508,6 +508,22 @@ def test_a_sample_with_gaps_is_not_said_to_be_one_spark_job(chunks: tuple[str, .
     assert ComputeBatch(1, chunks).describe() == said
 
 
+def test_a_sample_reads_and_is_limited_by_its_own_chunks() -> None:
+    source = a_source([SourceFile(1_000, 10_000, day, day) for day in (date(2012, one, 15) for one in range(1, 13))])
+
+    def planned(*sample: str, looks_back: bool = False) -> Plan:
+        terms = {"sample": {"chunks": list(sample)}, "mode": "DRY_RUN", "safety": {"maxRowsExpected": 2_500}}
+        manifest = a_manifest(target=publishing("2012-01-01", "2012-12-31"), **(terms if sample else {}))
+        return a_plan(manifest, source=source, contract=a_contract(reads_look_back=looks_back, warm_up_days=0))
+
+    assert planned().reads.rows == 12_000
+    reads = planned("2012-03", "2012-09").reads
+    assert (reads.rows, reads.files) == (2_000, 2)
+    for refused in (lambda: planned("2012-03", "2012-06", "2012-09"), lambda: planned("2012-03", looks_back=True)):
+        with pytest.raises(PlanRefused, match="the run would read"):
+            refused()
+
+
 @unhurried
 @given(st.integers(1, 60), st.integers(1, 70))
 def test_batches_of_any_size_hold_every_chunk_once_and_in_order(days: int, size: int) -> None:
