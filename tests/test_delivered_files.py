@@ -6,6 +6,7 @@ Put here what libraries that read CSV and Parquet let pass in silence. Files are
 from __future__ import annotations
 
 import json
+import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,9 +22,12 @@ from hypothesis import strategies as st
 
 import backfill_assets as ba
 from backfill_assets import delivered_files
+from backfill_assets.declarations.schema import iceberg_schema
 from backfill_assets.ingestion import file_formats
 from backfill_assets.ingestion.input_files import REASON, RECORD, ROW, InputFile
+from backfill_assets.ingestion.typed_values import as_declared
 from backfill_assets.products.enforcement import loading
+from backfill_assets.worker.columns import table_of
 from manifests.errors import InputRefused
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -52,6 +56,22 @@ class Lists(pandera.DataFrameModel):
     instants: pl.List(pl.Datetime("us", "UTC")) = pandera.Field(nullable=True)  # type: ignore[valid-type]
     words: pl.List(pl.String) = pandera.Field(nullable=True)  # type: ignore[valid-type]
     nested: pl.List(pl.List(pl.Int32)) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+class Clocks(pandera.DataFrameModel):
+    name: str
+    clock: pl.Time = pandera.Field(nullable=True)
+    clocks: pl.List(pl.Time) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    opening: pl.Struct({"at": pl.Time, "note": pl.String}) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    by_day: pl.Map(pl.String, pl.List(pl.Time)) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    by_clock: pl.Map(pl.Time, pl.Int32) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    stay: pl.Struct({"since": pl.Datetime("us", "UTC")}) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+class Singles(pandera.DataFrameModel):
+    name: str
+    score: pl.Float32 = pandera.Field(nullable=True)
+    size: pl.Float64 = pandera.Field(nullable=True)
 
 
 def a_csv(folder: Path, content: str | bytes) -> Path:
@@ -441,6 +461,66 @@ def test_an_instant_of_any_unit_and_zone_is_that_instant_and_what_no_run_reaches
         passed, rejected = read(a_parquet(tmp_path, name=list("abcd"), at=at))
         assert passed == [{"name": "a", "at": datetime(1970, 1, 1, tzinfo=UTC)}, {"name": "d"}]
         assert rejected == {1: "at: not timestamptz", 2: "at: not timestamptz"}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "good", "bad"),
+    [
+        ("clock", pa.time64("ns"), 1_000, 1),
+        ("clocks", pa.list_(pa.time64("ns")), [1_000, None], [1_000, 1_001]),
+        ("opening", pa.struct({"at": pa.time64("ns"), "note": pa.string()}), {"at": 1_000, "note": "a"}, {"at": 1}),
+        ("opening", pa.struct({"at": pa.time64("us"), "note": pa.string()}), {"note": "a"}, {"note": "a\0"}),
+        ("by_day", pa.map_(pa.string(), pa.list_(pa.time64("ns"))), [("a", [1_000]), ("b", None)], [("a", [1_000, 1])]),
+        ("by_clock", pa.map_(pa.time64("ns"), pa.int32()), [(1_000, 1)], [(1_000, 1), (1_001, 2)]),
+        ("stay", pa.struct({"since": pa.timestamp("us", "UTC")}), {"since": 1}, {"since": 2**62}),
+    ],
+)
+def test_a_value_inside_or_a_time_of_day_that_its_table_cannot_hold_is_rejected_with_its_row(
+    tmp_path: Path, column: str, kind: pa.DataType, good: Any, bad: Any
+) -> None:
+    file = a_parquet(tmp_path, name=["a", "b", "c"], **{column: pa.array([good, bad, None], kind)})
+    (checked,) = InputFile(file, Clocks).batches()
+    assert checked.passed["name"].to_list() == ["a", "c"]
+    (reason,) = checked.rejected[REASON]
+    assert reason.startswith(f"{column}: not ")
+    table_of(checked.passed.drop(ROW), iceberg_schema(Clocks))  # as a load writes it
+
+
+@pytest.mark.parametrize(
+    "text", ["16777217", "123456789", "-16777217", "0016777217", "+16777217", "16777217.0", "1e39"]
+)
+def test_an_integer_that_no_float_can_be_is_rejected_also_of_the_short_ones(tmp_path: Path, text: str) -> None:
+    assert read(a_csv(tmp_path, f"name,score\na,{text}\n"), Singles) == ([], {0: "score: not float"})
+
+
+@pytest.mark.parametrize(
+    "text", ["9007199254740993", "9007199254740993.00", "-00000000000000000000000000009007199254740993"]
+)
+def test_an_integer_that_no_double_can_be_is_rejected_however_it_is_written(tmp_path: Path, text: str) -> None:
+    assert read(a_csv(tmp_path, f"name,size\na,{text}\n"), Singles) == ([], {0: "size: not double"})
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("16777216", 2.0**24),
+        ("-33554432.0", -(2.0**25)),
+        ("+0000000000000000000005", 5.0),
+        ("0.1", 0.10000000149011612),
+    ],
+)
+def test_a_number_that_a_float_can_be_or_the_fraction_next_to_it_is_that_float(
+    tmp_path: Path, text: str, score: float
+) -> None:
+    assert read(a_csv(tmp_path, f"name,score\na,{text}\n"), Singles) == ([{"name": "a", "score": score}], {})
+
+
+@given(st.integers(-(10**30), 10**30) | st.integers(-(2**26), 2**26))
+def test_an_integer_of_a_csv_is_exact_or_rejected_in_a_column_of_floats(number: int) -> None:
+    text = pl.DataFrame({"text": [str(number)]})
+    for kind, size in ((pl.Float32(), "f"), (pl.Float64(), "d")):
+        (held,) = text.select(as_declared(pl.col("text"), pl.String(), kind))["text"]
+        assert held == (number if struct.unpack(size, struct.pack(size, number))[0] == number else None)
 
 
 # --- honest writers -------------------------------------------------------------------------------------------------------

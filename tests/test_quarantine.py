@@ -543,6 +543,54 @@ def test_rows_of_a_typed_file_come_in_as_they_would_have(opens: Opens, tmp_path:
     }
 
 
+class Scores(pandera.DataFrameModel):
+    number: pl.Int64 = pandera.Field(ge=0)
+    score: pl.Float32 = pandera.Field(nullable=True)
+    wide: pl.Float64 = pandera.Field(nullable=True)
+    scores: pl.List(pl.Float32) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+class AnyScores(Scores):
+    number: pl.Int64 = pandera.Field()
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"), [(pl.Float64, [0.1, 16777217.0, 1e300]), (pl.Int64, [16777217, 123456789])]
+)
+def test_a_release_refuses_the_numbers_that_the_load_has_refused(
+    opens: Opens, tmp_path: Path, kind: Any, refused: list[float]
+) -> None:
+    file = tmp_path / "scores.parquet"
+    scores = [4, *refused, *([None] * len(refused))]
+    lists = [[8], *([None] * len(refused)), *([one] for one in refused)]
+    schema = {"number": pl.Int64, "score": kind, "scores": pl.List(kind)}
+    pl.DataFrame({"number": range(len(scores)), "score": scores, "scores": lists}, schema=schema).write_parquet(file)
+    platform = opens(Scores)
+    at_load = load_file(platform, READINGS, file).by_reason
+    assert at_load == {"score: not float": len(refused), "scores: not list<float>": len(refused)}
+    done = release_all(platform)
+    assert done.rows == 0
+    assert sorted(rule for _, rule in done.waiting) == sorted(
+        rule for rule, times in at_load.items() for _ in range(times)
+    )
+
+
+def test_a_float_that_is_released_is_the_one_that_came_also_in_a_column_of_doubles(
+    opens: Opens, tmp_path: Path
+) -> None:
+    file = tmp_path / "scores.parquet"
+    floats = pl.Series([0.1, 1e-7, 3.4e38, 16777216.0, float("nan"), None], dtype=pl.Float32)
+    frame = pl.DataFrame({"number": pl.int_range(-6, 0, eager=True), "score": floats, "wide": floats})
+    pl.concat([frame, frame.head(1).with_columns(number=pl.lit(1, pl.Int64))]).write_parquet(file)
+    load_file(opens(Scores), READINGS, file)
+    platform = opens(AnyScores)
+    done = release_all(platform)
+    assert (done.rows, list(done.waiting)) == (6, [])
+    found = platform.lakehouse.table(READINGS).scan().to_arrow().sort_by("number").slice(0, 6)
+    for name in ("score", "wide"):
+        assert repr(found[name].to_pylist()) == repr(floats.cast(pl.Float64).to_list())
+
+
 @pytest.mark.parametrize(
     ("chunking", "keys", "expected"),
     [

@@ -280,6 +280,8 @@ def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
         return pl.coalesce(within_reach(values, kind).cast(pl.String), number)
     if isinstance(kind, pl.Time):  # a cast leaves out what is less than a second
         return values.dt.to_string("iso")
+    if kind.is_float():  # the digits of a double say a float as well, and its own are those of another double
+        values = values.cast(pl.Float64)
     return values.cast(pl.String, strict=False)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.checking.imports import python_words
-from backfill_assets.declarations.column_types import instance_of
 from backfill_assets.declarations.feeds import (
     DeliveryIndex,
     FileFacts,
@@ -29,7 +28,7 @@ from backfill_assets.declarations.product import InputTable
 from backfill_assets.declarations.schema import dtypes
 from backfill_assets.extraction.delimited_files import UnreadableFileError, read_records
 from backfill_assets.ingestion.input_files import ROW, broken_rules, without_uniqueness
-from backfill_assets.ingestion.translated_values import OTHER_TYPE, odd_value, wrong_type
+from backfill_assets.ingestion.translated_values import InexactValue, TranslatedColumns
 
 _GROUP = 20_000
 """Rows that are held against the model at once."""
@@ -91,16 +90,17 @@ def judged_files(files: Iterable[FileToJudge], feed: FileFeed, table: InputTable
     """
     group: list[_Translation] = []
     rows = 0
+    columns = TranslatedColumns(table.model)
     for file in files:
-        group.append(_translated(file, feed, table))
+        group.append(_translated(file, feed, table, columns))
         rows += len(group[-1].made)
         if rows >= _GROUP:
-            yield from _held_against_model(group, feed, table)
+            yield from _held_against_model(group, feed, table, columns)
             group, rows = [], 0
-    yield from _held_against_model(group, feed, table)
+    yield from _held_against_model(group, feed, table, columns)
 
 
-def _translated(file: FileToJudge, feed: FileFeed, table: InputTable) -> _Translation:
+def _translated(file: FileToJudge, feed: FileFeed, table: InputTable, columns: TranslatedColumns) -> _Translation:
     judged = JudgedFile(file)
     records: Sequence[RawRecord] = ()
     if not file.facts.is_withdrawn:
@@ -124,25 +124,18 @@ def _translated(file: FileToJudge, feed: FileFeed, table: InputTable) -> _Transl
     by_number = {record.row: record for record in records}
     judged.refused = translated.refused
     judged.rejected += [(one, by_number[one.row].fields if one.row in by_number else {}) for one in translated.rejected]
-    return _without(_Translation(judged, translated.rows, by_number), odd_value, _types(table))
+    return _exact(_Translation(judged, translated.rows, by_number), columns)
 
 
-def _types(table: InputTable) -> Mapping[str, pl.DataType]:
-    return {name: instance_of(kind) for name, kind in dtypes(table.model).items()}
-
-
-def _without(
-    one: _Translation, asked: Callable[[str, Any, Any], tuple[str, str] | None], types: Mapping[str, Any]
-) -> _Translation:
-    """Reject the rows of a file that have a value which breaks a rule."""
+def _exact(one: _Translation, columns: TranslatedColumns) -> _Translation:
+    """Reject the rows of a file with a value that its column would hold as another one."""
     left = []
     for number, row in one.made:
-        found = next((odd for name in row if (odd := asked(name, row[name], types[name])) is not None), None)
-        if found is None:
-            left.append((number, row))
-        else:
+        try:
+            left.append((number, columns.exact_row(row)))
+        except InexactValue as value:
             came = one.records[number].fields if number in one.records else {}
-            one.judged.rejected.append((RejectedRecord(number, *found), came))
+            one.judged.rejected.append((RejectedRecord(number, value.rule, value.detail), came))
     one.made = left
     return one
 
@@ -162,11 +155,13 @@ def _checked(translated: Any, feed: FileFeed, table: InputTable) -> Translated:
     return translated
 
 
-def _held_against_model(group: list[_Translation], feed: FileFeed, table: InputTable) -> Iterator[JudgedFile]:
+def _held_against_model(
+    group: list[_Translation], feed: FileFeed, table: InputTable, columns: TranslatedColumns
+) -> Iterator[JudgedFile]:
     """Make rows of what translators have made, and reject those that the model refuses."""
     if not group:
         return
-    whole = _whole_frame(group, feed, table).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64))
+    whole = _frame(group, feed, columns).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64))
     schema = without_uniqueness(table.model.to_schema())
     nulls = [
         pl.when(pl.col(name).is_null()).then(pl.lit(f"{name}: null"))
@@ -177,7 +172,7 @@ def _held_against_model(group: list[_Translation], feed: FileFeed, table: InputT
     broken, about_all = broken_rules(schema, whole.join(null, on=ROW, how="anti"))
     if about_all and len(group) > 1:  # of which file, is not said
         for one in group:
-            yield from _held_against_model([one], feed, table)
+            yield from _held_against_model([one], feed, table, columns)
         return
     rules = dict(null.iter_rows()) | dict(broken.iter_rows())
     first = 0
@@ -206,34 +201,15 @@ def _split(
     return judged
 
 
-def _whole_frame(group: list[_Translation], feed: FileFeed, table: InputTable) -> pl.DataFrame:
-    """Return the rows of files together; one whose values are none of their columns is refused, and has none."""
-    try:
-        return _frame(group, feed, table)
-    except OTHER_TYPE:
-        pass  # of which file, is asked of each
-    for one in group:
-        try:
-            _frame([one], feed, table)
-        except OTHER_TYPE:
-            _without(one, wrong_type, _types(table))
-    return _frame(group, feed, table)
-
-
-def _frame(group: list[_Translation], feed: FileFeed, table: InputTable) -> pl.DataFrame:
+def _frame(group: list[_Translation], feed: FileFeed, columns: TranslatedColumns) -> pl.DataFrame:
+    """Return the rows of files together."""
     filled: dict[str, list[Any]] = {name: [] for name in feed.filled_in}
     for one in group:
         facts, number = one.judged.file.facts, len(one.made)
         values = (facts.business_date, facts.published_at, one.judged.file.file_id)
         for name, value in zip(feed.filled_in, values, strict=True):
             filled[name] += [value] * number
-    rows = [row for one in group for _, row in one.made]
-    return pl.DataFrame(
-        [
-            pl.Series(name, filled[name] if name in filled else [row.get(name) for row in rows], kind, strict=True)
-            for name, kind in dtypes(table.model).items()
-        ]
-    )
+    return columns.frame([row for one in group for _, row in one.made], filled)
 
 
 def record_as_text(fields: Mapping[str, Any]) -> str:

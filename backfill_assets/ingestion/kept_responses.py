@@ -21,7 +21,6 @@ from pandera.errors import SchemaErrors
 
 from backfill_assets.declarations.apis import ApiFeed, RecordRejected, ResponseFacts
 from backfill_assets.declarations.checking.imports import python_words
-from backfill_assets.declarations.column_types import instance_of
 from backfill_assets.declarations.deliveries import Counted
 from backfill_assets.declarations.quarantine import FirstRow, Quarantine
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
@@ -31,7 +30,7 @@ from backfill_assets.extraction.conversation import LINES
 from backfill_assets.extraction.indexes import Entry
 from backfill_assets.extraction.records import contents_of, digest_of, text_of
 from backfill_assets.extraction.refusals import MalformedAnswer
-from backfill_assets.ingestion.translated_values import OTHER_TYPE, odd_value, plain, wrong_type
+from backfill_assets.ingestion.translated_values import InexactValue, TranslatedColumns, plain
 from backfill_assets.ingestion.versions import LOADED, Change, Found
 from backfill_assets.worker.columns import table_of
 from manifests.canonical import sha256_of
@@ -39,7 +38,6 @@ from manifests.errors import InputRefused, Problem
 from resources.ledger.extractions import ExtractionRecord, ResponseRecord
 
 _BATCH = 20_000
-"""What Polars raises of a value that is not of the type that it is to have."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +130,8 @@ class KeptDelivery:
                 yield table_of(pl.DataFrame(shown, schema=dict(dtypes(Quarantine))), schema)
 
     @cached_property
-    def _types(self) -> dict[str, pl.DataType]:
-        return {name: instance_of(kind) for name, kind in dtypes(self.model).items()}
+    def _columns(self) -> TranslatedColumns:
+        return TranslatedColumns(self.model)
 
     @cached_property
     def _schema(self) -> pa.DataFrameSchema:
@@ -206,29 +204,17 @@ class KeptDelivery:
             row = self._translated(chosen)
             if isinstance(row, RecordRejected):
                 rejected.append((chosen, plain(row.reason), plain(row.detail)))
-            elif (wrong := self._odd_value(row)) is not None:
-                rejected.append((chosen, *wrong))
-            else:
-                translated.append((chosen, row))
-        frame = self._frame([row for _, row in translated])
-        if frame is None:  # a value of another type: each is looked at
-            wrong_types = [self._wrong_type(row) for _, row in translated]
-            rejected += [(one, *wrong) for (one, _), wrong in zip(translated, wrong_types, strict=True) if wrong]
-            translated = [one for one, wrong in zip(translated, wrong_types, strict=True) if wrong is None]
-            frame = self._frame([row for _, row in translated])
-            assert frame is not None
+                continue
+            try:
+                translated.append((chosen, self._exact(row)))
+            except InexactValue as value:
+                rejected.append((chosen, value.rule, value.detail))
+        frame = self._columns.frame([row for _, row in translated])
         broken = self._broken(frame)
         rejected += [(translated[number][0], rule, "") for number, rule in broken.items()]
         left = pl.Series([number not in broken for number in range(frame.height)], dtype=pl.Boolean)
         rejected.sort(key=lambda one: (one[0].facts.extraction, one[0].facts.response, one[0].facts.position))
         return _Judged(frame.filter(left), rejected)
-
-    def _frame(self, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame | None:
-        """Return rows as a frame of the declared types; None where a value is of another."""
-        try:
-            return pl.DataFrame(rows, schema=self._types, strict=True)
-        except OTHER_TYPE:
-            return None
 
     def _translated(self, chosen: _Chosen) -> dict[str, Any] | RecordRejected:
         if chosen.problem:
@@ -246,7 +232,7 @@ class KeptDelivery:
         values = dict(row)
         if self.feed.deleted_column:
             values[self.feed.deleted_column] = chosen.facts.is_deleted
-        if other := sorted(set(map(str, values)) ^ set(self._types)):
+        if other := sorted(set(map(str, values)) ^ set(self._columns.types)):
             raise self._wrong_translator(
                 f"its row lacks, or has beside the table's columns: {', '.join(other)}", chosen
             )
@@ -262,22 +248,15 @@ class KeptDelivery:
             )
         )
 
-    def _odd_value(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the rule that a value breaks which a frame would take for another one; None where none does."""
+    def _exact(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row as a frame is given it; `InexactValue` of the first value that is missing, or would become another one."""
         columns = self._schema.columns
-        for name, kind in self._types.items():
+        found = {}
+        for name in self._columns.types:
             if row[name] is None and not columns[name].nullable:
-                return f"{name}: null", ""
-            if (odd := odd_value(name, row[name], kind)) is not None:
-                return odd
-        return None
-
-    def _wrong_type(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the rule that a value of another type breaks; None where all have the declared ones."""
-        return next(
-            (found for name, kind in self._types.items() if (found := wrong_type(name, row[name], kind)) is not None),
-            None,
-        )
+                raise InexactValue(f"{name}: null", "")
+            found[name] = self._columns.exact(name, row[name])
+        return found
 
     def _broken(self, rows: pl.DataFrame) -> dict[int, str]:
         """Return the first rule of the model that each row breaks, by the row's number."""

@@ -36,8 +36,10 @@ class RawRecords(InputFile):
         self._groups: dict[tuple[bool, tuple[str, ...], tuple[str, ...]], list[tuple[int, dict[str, Any]]]] = {}
         for number, row in enumerate(rows):
             values = self._values(number, row)
-            if values is not None:
-                from_text = row.source_file.lower().endswith(".csv")
+            from_text = row.source_file.lower().endswith(".csv")
+            if values is not None and not from_text and row.rule in self._of_floats(values):
+                self.unreadable[number] = row.rule
+            elif values is not None:
                 numbers = () if from_text else self._numbers(values)
                 self._groups.setdefault((from_text, tuple(values), numbers), []).append((number, values))
 
@@ -81,6 +83,13 @@ class RawRecords(InputFile):
         is_right = _are_lists_of_text(value, _depth(kind)) if isinstance(kind, pl.List) else isinstance(value, str)
         return None if is_right else f"not {self._names[name]}"
 
+    def _of_floats(self, values: Mapping[str, Any]) -> set[str]:
+        """Return what is said of values that a column of floating point cannot hold.
+
+        A typed value that was refused for that stays so: read from its text, the float next to it would come in.
+        """
+        return {f"{name}: not {self._names[name]}" for name in values if is_floating(_innermost(self._types[name]))}
+
     def _numbers(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the columns of floating point with a number that is none: no text of a file says one, and a typed value may be one."""
         return tuple(name for name, value in values.items() if is_floating(self._types[name]) and value in _NO_NUMBERS)
@@ -101,6 +110,10 @@ class RawRecords(InputFile):
 
 def _as_text(kind: pl.DataType) -> pl.DataType:
     return pl.List(_as_text(instance_of(kind.inner))) if isinstance(kind, pl.List) else pl.String()
+
+
+def _innermost(kind: pl.DataType) -> pl.DataType:
+    return _innermost(instance_of(kind.inner)) if isinstance(kind, pl.List) else kind
 
 
 def _depth(kind: pl.DataType) -> int:

@@ -1,65 +1,286 @@
 """Values that a product's translator gives for columns, held against the types of these columns: nothing is rounded or guessed.
 
-Put here what a frame would take for another value without saying so. Which rules of a table's model a row breaks is asked by whoever
-makes rows of what was translated.
+Put here which Python values are values of which type, and how rows of them become a frame. Which rules of a table's model a row breaks
+is asked by whoever makes rows of what was translated; text that is to be read as a type is `typed_values`'.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
+from struct import pack, unpack
 from typing import Any
 
+import pandera.polars as pa
 import polars as pl
 
+from backfill_assets.declarations.column_types import inner_types, instance_of
+from backfill_assets.declarations.raised_by_products import ANY_ERROR
+from backfill_assets.declarations.schema import dtypes, uuids
 from backfill_assets.extraction.records import is_text
 from manifests.fields import EARLIEST, LATEST
 
 _NUL = "\0"
 _DETAIL_LENGTH = 200
-OTHER_TYPE = (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What Polars raises of a value of another type."""
+_UUID_BYTES = 16
+_BITS = {pl.Int32: 31, pl.Int64: 63}
+_ENTRY = {"key", "value"}
+
+Reader = Callable[[Any], Any]
+"""Returns what a frame is given for a value that is not None; `InexactValue` where the column cannot hold the value itself."""
 
 
-def odd_value(name: str, value: Any, kind: pl.DataType) -> tuple[str, str] | None:
-    """Return the rule that a value breaks which a frame would take for another one, and the value in words; None if it breaks none."""
-    if value is None:
-        return None
-    if isinstance(value, str) and _NUL in value:
-        return f"{name}: has a NUL character", ""
-    if isinstance(value, str) and isinstance(kind, pl.String) and not is_text(value):
-        return f"{name}: has half of a character", plain(f"{name} is {value}")
-    if isinstance(value, date) and not _is_within_reach(value):
-        return f"{name}: not {kind}", plain(f"{name} is {value}, which no run reaches")
-    if isinstance(value, datetime) and isinstance(kind, pl.Datetime):
-        if (value.tzinfo is None) == (kind.time_zone is None):
+class InexactValue(Exception):  # noqa: N818 - a value of a row, and no failure
+    """A value that its column cannot hold as it is: the rule that it breaks, and the value in words."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        """Keep both for the quarantine, each as text that every record can hold."""
+        super().__init__(rule)
+        self.rule, self.detail = plain(rule), plain(detail)
+
+
+class _Lost(Exception):  # noqa: N818 - told as `InexactValue`, with the column
+    """What is said of a value instead of `not` its type, and after the value."""
+
+    def __init__(self, rule: str = "", why: str = "", *, shown: bool = True) -> None:
+        super().__init__(rule)
+        self.rule, self.why, self.shown = rule, why, shown
+
+
+class TranslatedColumns:
+    """The columns of a model, each with what reads a translator's values for it."""
+
+    def __init__(self, model: type[pa.DataFrameModel]) -> None:
+        """Look up the types of a model."""
+        self.types = {name: instance_of(kind) for name, kind in dtypes(model).items()}
+        of_uuids = uuids(model)
+        self._words = {name: "uuid" if name in of_uuids else str(kind) for name, kind in self.types.items()}
+        self._readers = {name: _uuid if name in of_uuids else _reader(kind) for name, kind in self.types.items()}
+
+    def exact(self, name: str, value: Any) -> Any:
+        """Return what a frame is given for a value of a column: the same value, as the one Python type that stands for its column's.
+
+        Raises:
+            InexactValue: if the column would hold another value.
+        """
+        if value is None:
             return None
-        return f"{name}: {'no' if value.tzinfo is None else 'an'} offset from UTC", plain(f"{name} is {value}")
-    is_other = isinstance(value, bool) != isinstance(kind, pl.Boolean)
-    is_other |= isinstance(value, datetime) and isinstance(kind, pl.Date)
-    if isinstance(kind, pl.Decimal) and not is_other:
-        is_other = not isinstance(value, (Decimal, int)) or not fits(Decimal(value), kind)
-    return (f"{name}: not {kind}", plain(f"{name} is {value!r}")) if is_other else None
+        try:
+            return self._readers[name](value)
+        except _Lost as lost:
+            said = f"{name} is {_shown(value)}{lost.why}" if lost.shown else ""
+            raise InexactValue(f"{name}: {lost.rule or f'not {self._words[name]}'}", said) from None
+
+    def exact_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a row as `exact` does.
+
+        Raises:
+            InexactValue: of the first value that its column would hold as another one.
+        """
+        return {name: self.exact(name, value) for name, value in row.items()}
+
+    def frame(
+        self, rows: Sequence[Mapping[str, Any]], filled: Mapping[str, Sequence[Any]] | None = None
+    ) -> pl.DataFrame:
+        """Return rows of exact values as a frame; a column that a row lacks is NULL, those in `filled` have these values instead."""
+        filled = filled or {}
+        return pl.DataFrame(
+            [
+                pl.Series(name, filled[name] if name in filled else [row.get(name) for row in rows], kind, strict=True)
+                for name, kind in self.types.items()
+            ]
+        )
 
 
-def _is_within_reach(value: date) -> bool:
-    """Whether a day or an instant is one that runs reach, in UTC; by its offset it may be in no year at all."""
-    if not isinstance(value, datetime):
-        return EARLIEST <= value <= LATEST
+def _reader(kind: pl.DataType) -> Reader:
+    base = kind.base_type()
+    if isinstance(kind, pl.List):
+        return partial(_list, _reader(inner_types(kind)[0]))
+    if isinstance(kind, pl.Map):
+        key, value = map(_reader, inner_types(kind))
+        return partial(_map, key, value)
+    if isinstance(kind, pl.Struct):
+        return partial(_struct, {field.name: _reader(instance_of(field.dtype)) for field in kind.fields})
+    if base in _BITS:
+        return partial(_integer, 1 << _BITS[base])
+    if isinstance(kind, pl.Decimal):
+        return partial(_decimal, kind)
+    if isinstance(kind, pl.Datetime):
+        return _instant if kind.time_zone else _local_timestamp
+    readers: dict[Any, Reader] = {
+        pl.String: _text,
+        pl.Boolean: _boolean,
+        pl.Float32: partial(_float, is_single=True),
+        pl.Float64: _float,
+        pl.Date: _day,
+        pl.Time: _time,
+        pl.Binary: _bytes,
+    }
+    return readers[base]
+
+
+def _as_python(value: Any) -> Any:
+    """Return a number of numpy's as Python's; anything else as it is."""
+    is_scalar = getattr(getattr(value, "dtype", None), "kind", "") in {"i", "u", "f", "b"} and not getattr(
+        value, "ndim", 1
+    )
+    return value.item() if is_scalar else value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Lost
+    if _NUL in value:
+        raise _Lost("has a NUL character", shown=False)
+    if not is_text(value):
+        raise _Lost("has half of a character")
+    return value[:]  # of a class derived from text, the text
+
+
+def _boolean(value: Any) -> bool:
+    value = _as_python(value)
+    if not isinstance(value, bool):
+        raise _no_value(value)
+    return value
+
+
+def _integer(limit: int, value: Any) -> int:
+    value = _as_python(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
+        raise _no_value(value)
+    return int(value)
+
+
+def _float(value: Any, *, is_single: bool = False) -> float:
+    value = _as_python(value)
+    if not isinstance(value, (int, float, Decimal)) or isinstance(value, bool):
+        raise _no_value(value)
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise _Lost
     try:
-        day = (value if value.tzinfo is None else value.astimezone(UTC)).date()
+        number = float(value)
+        held = unpack("f", pack("f", number))[0] if is_single else number
     except OverflowError:
-        return False
-    return EARLIEST <= day <= LATEST
+        raise _Lost from None
+    if held != value and value == value:  # noqa: PLR0124 - NaN is a value
+        raise _Lost
+    return float(held)
 
 
-def wrong_type(name: str, value: Any, kind: pl.DataType) -> tuple[str, str] | None:
-    """Return the rule that a value of another type than its column breaks, and the value in words; None if it has that type."""
+def _decimal(kind: pl.Decimal, value: Any) -> Decimal:
+    value = _as_python(value)
+    if not isinstance(value, (int, Decimal)) or isinstance(value, bool):
+        raise _no_value(value)
+    number = Decimal(value)
+    if not fits(number, kind):
+        raise _Lost
+    return number or Decimal(0)  # of a zero, the exponent says nothing
+
+
+def _day(value: Any) -> date:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise _no_value(value)
+    if not EARLIEST <= value <= LATEST:
+        raise _Lost(why=", which no run reaches")
+    return value
+
+
+def _instant(value: Any) -> datetime:
+    found = _to_the_microsecond(value)
+    if found.tzinfo is None:
+        raise _Lost("no offset from UTC")
     try:
-        pl.Series([value], dtype=kind, strict=True)
-    except OTHER_TYPE:
-        return f"{name}: not {kind}", plain(f"{name} is {value!r}")
-    return None
+        instant = found.astimezone(UTC)
+    except OverflowError:  # by its offset it is in no year at all
+        raise _Lost(why=", which no run reaches") from None
+    _day_is_reached(instant)
+    return instant
+
+
+def _local_timestamp(value: Any) -> datetime:
+    found = _to_the_microsecond(value)
+    if found.tzinfo is not None:
+        raise _Lost("an offset from UTC")
+    _day_is_reached(found)
+    return found
+
+
+def _to_the_microsecond(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise _no_value(value)
+    # those of pandas have nanoseconds, and one that is none
+    if getattr(value, "nanosecond", 0) or value != value:  # noqa: PLR0124
+        raise _Lost
+    return value if type(value) is datetime else datetime.combine(value.date(), value.timetz())
+
+
+def _day_is_reached(value: datetime) -> None:
+    if not EARLIEST <= value.date() <= LATEST:
+        raise _Lost(why=", which no run reaches")
+
+
+def _time(value: Any) -> time:
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise _no_value(value)
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise _no_value(value)
+    return bytes(value)
+
+
+def _uuid(value: Any) -> bytes:
+    if len(_bytes(value)) != _UUID_BYTES:
+        raise _Lost
+    return bytes(value)
+
+
+def _no_value(value: Any) -> _Lost:
+    """Return what is said of a value of another Python type."""
+    return _Lost("has a NUL character", shown=False) if isinstance(value, str) and _NUL in value else _Lost()
+
+
+def _list(element: Reader, value: Any) -> list[Any]:
+    if isinstance(value, pl.Series):
+        value = value.to_list()
+    if not isinstance(value, (list, tuple)):
+        raise _no_value(value)
+    return [None if one is None else element(one) for one in value]
+
+
+def _struct(fields: Mapping[str, Reader], value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not value.keys() <= fields.keys():
+        raise _no_value(value)
+    found = {name: value.get(name) for name in fields}
+    return {name: None if one is None else fields[name](one) for name, one in found.items()}
+
+
+def _map(key: Reader, value: Reader, given: Any) -> dict[Any, Any]:
+    """Return the entries of a map, given as one or as what Polars writes of one: a list of keys and values."""
+    if isinstance(given, Mapping):
+        entries = list(given.items())
+    elif isinstance(given, (list, tuple)) and all(isinstance(one, Mapping) and one.keys() == _ENTRY for one in given):
+        entries = [(one["key"], one["value"]) for one in given]
+    else:
+        raise _no_value(given)
+    if any(name is None for name, _ in entries):
+        raise _Lost
+    found = {key(name): None if one is None else value(one) for name, one in entries}
+    if len(found) != len(entries):  # a key is there twice
+        raise _Lost
+    return found
+
+
+def _shown(value: Any) -> str:
+    """Return a value in words; by its type, where it has none."""
+    try:
+        return str(value) if isinstance(value, (str, date)) else repr(value)
+    except ANY_ERROR:
+        return f"an object of the type {type(value).__name__}"
 
 
 def fits(value: Decimal, kind: pl.Decimal) -> bool:

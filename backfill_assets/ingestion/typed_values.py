@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow as arrow
 
-from backfill_assets.declarations.column_types import instance_of
+from backfill_assets.declarations.column_types import inner_types, instance_of
 from backfill_assets.delivered_files import is_no_text
 from backfill_assets.worker.nested import repeats_keys
 from manifests.fields import EARLIEST, LATEST
@@ -22,8 +22,8 @@ _INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?(Z|[+-]\d{2
 _LOCAL = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
 _TIME = r"^\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
 _WHOLE = r"^[+-]?\d+$"
-_INTEGER = r"^[+-]?\d{16,38}$"
-"""So many digits may be more than a float has, and no more than an integer of Polars'."""
+_DIGITS = {pl.Float32: 8, pl.Float64: 16}
+"""So many digits of an integer may be more than a float has; more than 38 are more than an integer of Polars' has."""
 _NOT_ZERO = r"^[+-]?[0.]*[1-9]"
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -110,7 +110,7 @@ def as_declared(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> p
     if isinstance(found, pl.Null):
         return column.cast(declared)
     if isinstance(declared, pl.Struct | pl.Map):
-        return pl.when(~repeats_keys(column, declared)).then(column)
+        return pl.when(~repeats_keys(column, declared) & ~_loses_inside(column, declared)).then(column)
     if isinstance(declared, pl.List):
         return _typed_lists(column, instance_of(found.inner), instance_of(declared.inner))  # type: ignore[attr-defined]
     converted = _converted(column, found, declared)
@@ -144,7 +144,27 @@ def _typed_lists(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> 
     return pl.when(~lost).then(column.list.eval(typed))
 
 
+def _loses_inside(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """Return whether one of the values inside a struct or a map would not be the same."""
+    inner = inner_types(kind)
+    if isinstance(kind, pl.Struct):
+        fields = zip(kind.fields, inner, strict=True)
+        lost = pl.any_horizontal(
+            pl.lit(value=False), *(_is_lost(values.struct.field(field.name), of) for field, of in fields)
+        )
+    else:
+        entry = pl.Struct({"key": inner[0], "value": inner[1]})
+        lost = values.cast(pl.List(entry)).list.eval(_loses_inside(pl.element(), entry)).list.any()
+    return lost.fill_null(value=False)
+
+
+def _is_lost(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    return values.is_not_null() & as_declared(values, kind, kind).is_null()
+
+
 def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl.Expr:
+    if isinstance(declared, pl.Time) and isinstance(found, pl.Time):  # Polars has nanoseconds, a table microseconds
+        return pl.when(column.dt.nanosecond() % 1_000 == 0).then(column)
     if found == declared:
         return column
     if isinstance(found, pl.String) and not isinstance(declared, pl.String):
@@ -154,8 +174,6 @@ def _converted(column: pl.Expr, found: pl.DataType, declared: pl.DataType) -> pl
         unit = found.time_unit  # type: ignore[attr-defined]
         converted = column.dt.cast_time_unit("us")
         return pl.when(converted.dt.cast_time_unit(unit) == column).then(converted)
-    if isinstance(declared, pl.Time):  # Polars has nanoseconds, a table microseconds
-        return pl.when(column.dt.nanosecond() % 1_000 == 0).then(column)
     if isinstance(declared, pl.Datetime):
         # by instant: another zone is another way to write it
         column = within_reach(column, found)
@@ -195,7 +213,8 @@ def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
     if isinstance(declared, pl.Float32 | pl.Float64):
         number = text.cast(declared, strict=False)
         # a decimal fraction is the float next to it; an integer, a number too large or one too small has to be the same
-        whole = pl.when(text.str.contains(_INTEGER)).then(text.str.strip_prefix("+"))
+        integer = rf"^\+?(-?)0*([1-9]\d{{{_DIGITS[declared.base_type()] - 1},37}})(\.0*)?$"
+        whole = pl.when(text.str.contains(integer)).then(text.str.replace(integer, "${1}${2}"))
         changed = number.is_infinite() | ((number == 0) & text.str.contains(_NOT_ZERO))
         rounded = whole.is_not_null() & (
             whole.cast(pl.Int128, strict=False) != number.cast(pl.Int128, strict=False)

@@ -231,7 +231,7 @@ class Cases:
 
 @dataclass(frozen=True)
 class RawRow:
-    """A quarantined row as it came: `record` is JSON text."""
+    """A quarantined row as it came, and the rule that it broke then: `record` is JSON text."""
 
     case_id: str
     row_id: str
@@ -239,6 +239,7 @@ class RawRow:
     source_file: str
     source_row: int
     record: str
+    rule: str
 
 
 def cases_of(platform: Platform, table: InputTable, before: Cases | None = None) -> Cases:
@@ -276,7 +277,7 @@ def raw_rows(platform: Platform, table: InputTable, cases: Collection[str]) -> l
     found = []
     for frame in _frames(platform, table, _loaded(platform, table, platform.lakehouse.loads(table.name))):
         chosen = frame.filter(pl.col("case_id").is_in(wanted)).sort("ingested_at", "source_row", maintain_order=True)
-        names = ("case_id", "row_id", "load_id", "source_file", "source_row", "record")
+        names = ("case_id", "row_id", "load_id", "source_file", "source_row", "record", "reason")
         found += [RawRow(*row) for row in chosen.select(names).iter_rows()]
     return found
 
