@@ -370,6 +370,20 @@ def test_what_waits_for_a_launch_is_named_with_its_gaps_and_gates_are_in_order(p
     assert gates == ["2020-01", "2020-03", "2020-04"]
 
 
+def test_how_long_an_attempt_computed_is_not_known_where_only_its_dead_process_was_found(platform: Platform) -> None:
+    planned(platform, "killed")
+    ledger = platform.ledger
+    ledger.start_attempt("killed", ["2020-02"], edition=ledger.edition("killed"), actor="ada", location="file:///x")
+    with mock.patch("resources.ledger.attempts.has_ended", lambda _: True):  # the next launch notices
+        ledger.fail_attempts_of_dead_processes("killed")
+    executor.stage_chunks(platform, "killed", ["2020-03"])
+    shown = page(platform, "/backfill/killed").partition("<h2>Attempts</h2>")[2]
+    found = re.findall(rf"<td>\d<td>(\w+)<td>1<td>{TIME.pattern}<td>([^<]*)<td><td>([^<]*)", shown)
+    assert found[0] == ("failed", "not known", "its process ended")
+    assert found[1][0] == "staged"
+    assert re.fullmatch(r"\d+\.\d s", found[1][1])
+
+
 @pytest.mark.parametrize(
     ("act", "headline"),
     [

@@ -164,7 +164,7 @@ def _attempts(attempts: Sequence[AttemptRecord]) -> list[str]:
             escape(str(one.state).lower()),
             str(len(chunks_of(one))),
             time_html(one.started_at),
-            f"{(one.ended_at - one.started_at).total_seconds():.1f} s" if one.ended_at else "",
+            _took(one),
             f"<a href='/runs/{escape(one.dagster_run_id)}'>{escape(one.dagster_run_id[:8])}</a>"
             if one.dagster_run_id
             else "",
@@ -174,6 +174,12 @@ def _attempts(attempts: Sequence[AttemptRecord]) -> list[str]:
     ]
     head = ("attempt", "state", "chunks", "started", "took", "Dagster run", "error")
     return ["<h2>Attempts</h2>", table_html(head, rows)]
+
+
+def _took(attempt: AttemptRecord) -> str:
+    if attempt.ended_at is None:
+        return ""
+    return "not known" if attempt.seconds is None else f"{attempt.seconds:.1f} s"
 
 
 def _in_dagster(record: RunRecord) -> list[str]:
