@@ -35,6 +35,7 @@ from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.replace_files import ReplaceFiles
 from backfill_assets.publication.requirements import ATTEMPTS
+from backfill_assets.review.diff import diff_run
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
 from backfill_assets.ui.next_step import next_step
@@ -160,7 +161,7 @@ def test_a_published_run_shows_what_it_changed_by_chunk_and_leads_to_the_whole_d
     decisions.publish(platform, "compared", by="ops")
     with small_table.here():
         keep_diff(platform, "compared")
-    shown = page(platform, "/backfill/compared").partition("What changed")[2]
+    shown = page(platform, "/backfill/compared").partition("<h2 id=diff>What changed<")[2]
     href = re.findall(r"<a href='(/backfill/compared/evidence/records/diff[^']*)'>the whole diff</a>", shown)[0]
     whole = json.loads(answered(platform, unquote(unescape(href)))[1])
     assert whole["run_id"] == "compared"
@@ -194,6 +195,18 @@ def test_a_recorded_diff_that_cannot_be_read_is_said_on_the_page(platform: Platf
     assert "cannot be read" in shown
     (href,) = re.findall(r"href='(/backfill/told/evidence/records/a[^']*)'", shown)
     assert answered(platform, unquote(unescape(href)))[0] == 200
+
+
+def test_a_diff_of_what_nobody_has_published_is_of_what_it_would_change(platform: Platform) -> None:
+    planned(platform, "would")
+    small_table.staged(platform, "would")
+    with small_table.here():
+        diff_run(platform, "would")
+    shown = page(platform, "/backfill/would")
+    assert "<h2 id=diff>What it would change</h2>" in shown
+    assert "What changed" not in shown
+    decisions.cancel(platform, "would", by="grace")
+    assert "<h2 id=diff>What it would have changed</h2>" in page(platform, "/backfill/would")
 
 
 def test_a_file_whose_name_is_no_text_takes_no_page_away(platform: Platform) -> None:

@@ -69,7 +69,7 @@ def _run_parts(
         told = f"{passed} of {len(chunks)} chunks have passed their rules"
         parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", gates]
     parts += rows_that_disagree(in_order)
-    parts += recorded_diff_parts(ledger, evidence, run_id, files)
+    parts += recorded_diff_parts(ledger, evidence, record, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
     parts += _attempts(ledger.attempts(run_id))
     parts += topic_parts(ledger.topics.of_run(run_id))
