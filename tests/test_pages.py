@@ -294,6 +294,26 @@ def test_a_validated_run_says_who_publishes_it(
     decisions.cancel(platform, run_id, by="grace")
 
 
+def next_of(shown: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", shown.partition("<b>Next:</b>")[2].partition("</p>")[0])).strip()
+
+
+def test_an_owner_is_told_how_to_accept_a_change_and_how_to_decline_it(platform: Platform) -> None:
+    planned(platform, "asks")
+    record, chunks = platform.ledger.run("asks"), platform.ledger.chunks("asks")
+    found = [Verdict(gate, False, "2020-02 changes by 29%", {}) for gate in ("little_changed", "sums_stay")]
+    with (
+        mock.patch.object(type(platform.ledger.launches), "waits", return_value=None),
+        mock.patch.object(type(platform.ledger), "asking", return_value=found),
+    ):
+        said = next_of(next_step(platform.ledger, replace(record, state=RunState.STAGED), chunks, found, ()))
+    for gate in ("little_changed", "sums_stay"):
+        assert f"backfill accept-change asks --gate {gate} --by NAME --reason TEXT" in said
+    assert "the job accept_change in Dagster" in said
+    assert "backfill cancel asks --by NAME" in said
+    assert "reject" not in said
+
+
 def test_a_run_that_the_sensor_has_given_up_says_so(platform: Platform) -> None:
     planned(platform, "given-up")
     small_table.staged(platform, "given-up")

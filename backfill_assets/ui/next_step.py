@@ -80,10 +80,7 @@ def _unlaunched(ledger: Ledger, record: RunRecord, verdicts: Sequence[Verdict]) 
     elif record.state is RunState.VALIDATED:
         what = _when_validated(ledger, record)
     elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
-        gates = " and ".join(escape(one.gate) for one in asking)
-        what = (
-            f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
-        )
+        what = _when_asking(record, [escape(one.gate) for one in asking])
     elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
         again = f"<code>backfill run {escape(record.run_id)}</code>"
         what = f"a gate could not judge; if the cause was outside it, launch again ({again}): nothing is computed again, and "
@@ -124,6 +121,16 @@ def _dry_run_first(ledger: Ledger, record: RunRecord) -> str:
     if own is None:
         return f", after a dry run: <code>backfill plan --dry-run-of {escape(record.run_id)}</code> makes one"
     return f", after a dry run: <a href='{run_path(own.run_id)}'>{escape(own.run_id)}</a> is {escape(own.state)}"
+
+
+def _when_asking(record: RunRecord, gates: Sequence[str]) -> str:
+    """Say how an owner takes what gates have found, or declines it."""
+    run_id = escape(record.run_id)
+    accept = " and ".join(
+        f"<code>backfill accept-change {run_id} --gate {gate} --by NAME --reason TEXT</code>" for gate in gates
+    )
+    what = f"an owner of the table accepts what {' and '.join(gates)} found: {accept}, or the job accept_change in Dagster. "
+    return f"{what}To decline, cancel it: <code>backfill cancel {run_id} --by NAME</code>"
 
 
 def _when_validated(ledger: Ledger, record: RunRecord) -> str:
