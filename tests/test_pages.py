@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html import escape, unescape
+from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote
@@ -18,6 +19,8 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
 
 from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report
@@ -25,7 +28,7 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launched_by import RUN_TAG, USER_TAG
-from backfill_assets.defs.starting import Starting, starting
+from backfill_assets.defs.starting import Starting, is_switched_off, publication_sensor, starting
 from backfill_assets.evidence.refusals import in_words, refusals_of, refused
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
@@ -60,16 +63,19 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         small_table.closed(platform)
 
 
-def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str:
-    """Return what a page answers; `starts` says what Dagster was asked to do."""
+def page(platform: Platform, path: str, starts: Callable[[], Any] = dict, off: Collection[str] = ()) -> str:
+    """Return what a page answers; `starts` says what Dagster was asked to do, `off` which sensors were stopped there."""
     path, _, query = path.partition("?")
-    status, body = answered(platform, path, starts, query)
+    status, body = answered(platform, path, starts, query, off)
     assert status == 200
     return body.decode()
 
 
-def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict, query: str = "") -> tuple[object, bytes]:
-    app = make_pages(platform.ledger, platform.evidence, None, starts, partial(stages_of, platform.products))
+def answered(
+    platform: Platform, path: str, starts: Callable[[], Any] = dict, query: str = "", off: Collection[str] = ()
+) -> tuple[object, bytes]:
+    stages = partial(stages_of, platform.products)
+    app = make_pages(platform.ledger, platform.evidence, None, starts, stages, switched_off=off.__contains__)
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -298,6 +304,80 @@ def next_of(shown: str) -> str:
     return unescape(re.sub(r"<[^>]+>", "", shown.partition("<b>Next:</b>")[2].partition("</p>")[0])).strip()
 
 
+def test_a_validated_run_whose_sensor_somebody_has_stopped_says_how_it_is_published(platform: Platform) -> None:
+    planned(platform, "unasked")
+    small_table.staged(platform, "unasked")
+    sensor = "publish_silver_readings_when_validated"
+    said = next_of(page(platform, "/backfill/unasked", off={sensor}))
+    assert said.startswith(
+        "somebody publishes it (backfill publish unasked, or the job publish_run in Dagster), or starts"
+    )
+    assert f"{sensor} is stopped in Dagster" in said
+    assert "within seconds" not in said
+    assert "within seconds" in next_of(page(platform, "/backfill/unasked", off={"publish_other_when_validated"}))
+    decisions.cancel(platform, "unasked", by="grace")
+
+
+def test_a_sensor_is_switched_off_once_somebody_has_stopped_it_in_dagster(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finding, "find_products", serves(*platform.products))
+    name = publication_sensor(small_table.READINGS)
+    assert name in {one.name for one in definitions.build_definitions(platform).sensors or ()}
+    place = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("backfill_assets"), "__repository__")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert not is_switched_off(instance, name), "it runs where nobody has stopped it"
+        for number, (status, off) in enumerate([("DECLARED_IN_CODE", False), ("STOPPED", True), ("RUNNING", False)]):
+            state = InstigatorState(place.get_instigator_origin(name), InstigatorType.SENSOR, InstigatorStatus(status))
+            (instance.update_instigator_state if number else instance.add_instigator_state)(state)
+            assert is_switched_off(instance, name) is off
+            assert not is_switched_off(instance, f"{name}_of_another")
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_publication_that_waits_in_dagsters_queue_is_waited_for_and_asked_of_nobody(
+    platform: Platform, by_hand: bool
+) -> None:
+    run_id = f"queued-{'by-hand' if by_hand else 'by-itself'}"
+    planned(platform, run_id, **({"safety": {"requiresManualPublish": True}} if by_hand else {}))
+    small_table.staged(platform, run_id)
+    asked = Starting(run_id, datetime.now(UTC), "olga", "waits in Dagster's queue", "/runs/q", publishes=True)
+    said = next_of(page(platform, f"/backfill/{run_id}", lambda: {run_id: [asked]}))
+    assert said.startswith("its publication, which Dagster was asked for, shows it to readers when its turn comes")
+    assert "somebody publishes" not in said
+    assert "within seconds" not in said
+    decisions.cancel(platform, run_id, by="grace")
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "goes_on"),
+    [
+        (timedelta(minutes=-5), {}, False),
+        (timedelta(minutes=5), {}, True),
+        (timedelta(seconds=5), {}, False),  # the clocks of two machines may be further apart
+        (timedelta(minutes=-5), {"knows": 10**9}, True),  # the server has seen the stop
+        (timedelta(minutes=5), {"knows": 0}, False),  # the server has not
+        (timedelta(minutes=5), {"decided": False}, False),  # no sensor ends a stop
+    ],
+)
+def test_a_stop_ends_what_was_launched_before_it_and_the_page_says_how_the_run_goes_on(
+    platform: Platform, asked: timedelta, more: dict[str, Any], goes_on: bool
+) -> None:
+    if platform.ledger.find("ended") is None:
+        planned(platform, "ended")
+        platform.ledger.stops.stop("ended", by="ada", through="backfill stop")
+    stop = platform.ledger.stops.held("ended")
+    assert stop is not None
+    launch = Starting("ended", stop.at + asked, "olga", "waits in Dagster's queue", "/runs/q", **more)
+    shown = page(platform, "/backfill/ended", lambda: {"ended": [launch]})
+    assert "<b>Stopped</b> by ada" in shown
+    assert ("computes its chunks and has them gated" in next_of(shown)) is goes_on
+    assert ("backfill resume ended" in next_of(shown)) is not goes_on
+    later = replace(launch, at=stop.at + timedelta(hours=1), decided=True, knows=None)
+    both = page(platform, "/backfill/ended", lambda: {"ended": [launch, later]})
+    assert "computes its chunks" in next_of(both)
+
+
 def test_an_owner_is_told_how_to_accept_a_change_and_how_to_decline_it(platform: Platform) -> None:
     planned(platform, "asks")
     record, chunks = platform.ledger.run("asks"), platform.ledger.chunks("asks")
@@ -407,7 +487,7 @@ def test_how_long_an_attempt_computed_is_not_known_where_only_its_dead_process_w
     planned(platform, "killed")
     ledger = platform.ledger
     ledger.start_attempt("killed", ["2020-02"], edition=ledger.edition("killed"), actor="ada", location="file:///x")
-    with mock.patch("resources.ledger.attempts.has_ended", lambda _: True):  # the next launch notices
+    with mock.patch("resources.ledger.attempts.has_ended", return_value=True):  # the next launch notices
         ledger.fail_attempts_of_dead_processes("killed")
     executor.stage_chunks(platform, "killed", ["2020-03"])
     shown = page(platform, "/backfill/killed").partition("<h2>Attempts</h2>")[2]

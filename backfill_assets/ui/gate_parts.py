@@ -89,9 +89,7 @@ def _said(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def recorded_diff_parts(
-    ledger: Ledger, evidence: EvidenceStore, record: RunRecord, files: Sequence[str]
-) -> list[str]:
+def recorded_diff_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, files: Sequence[str]) -> list[str]:
     """Return the newest recorded diff of a run that a link vouches for: counts by chunk and by column, and its file."""
     numbers = {name: number for name in files if (number := _diff_number(name))}
     if not numbers:
@@ -111,9 +109,7 @@ def recorded_diff_parts(
         chunks = [[_said(row[name]) for name in _DIFF_OF_CHUNK] for row in found["chunks"]]
         columns = [[_said(row[name]) for name in _DIFF_OF_COLUMN] for row in found["columns"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
-        return [
-            f"<h2 id=diff>{heading}</h2><p class=bad>{evidence_link(run_id, newest, newest)} cannot be read.</p>"
-        ]
+        return [f"<h2 id=diff>{heading}</h2><p class=bad>{evidence_link(run_id, newest, newest)} cannot be read.</p>"]
     return [
         f"<h2 id=diff>{heading}</h2><p>{evidence_link(run_id, newest, 'the whole diff')}</p>",
         table_html(_DIFF_OF_CHUNK, [map(escape, row) for row in chunks]),

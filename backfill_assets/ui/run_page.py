@@ -37,9 +37,10 @@ def run_page(
     record: RunRecord,
     starting: Sequence[Starting],
     stages_of: Callable[[Plan], Sequence[Stage]] | None,
+    switched_off: Callable[[str], bool] = lambda _: False,
 ) -> Response:
     """Return the page of a run."""
-    parts = _run_parts(ledger, evidence, record, starting, stages_of)
+    parts = _run_parts(ledger, evidence, record, starting, stages_of, switched_off)
     return page(record.run_id, parts, again=is_under_way(ledger, record, starting))
 
 
@@ -49,6 +50,7 @@ def _run_parts(
     record: RunRecord,
     starting: Sequence[Starting],
     stages_of: Callable[[Plan], Sequence[Stage]] | None,
+    switched_off: Callable[[str], bool],
 ) -> list[str]:
     record = ledger.with_plan(record)
     run_id = record.run_id
@@ -57,7 +59,7 @@ def _run_parts(
     parts = [
         *_head(record, files),
         *map(launched_html, starting),
-        next_step(ledger, record, chunks, verdicts, starting),
+        next_step(ledger, record, chunks, verdicts, starting, switched_off),
         *_plan_parts(record, stages_of, costs_of(ledger, record), ledger.approval_of(record)),
         "<h2>Who and when</h2>",
         table_html(("what", "by", "at", "why"), _who(ledger, record, refusals_of(ledger, evidence, run_id))),
