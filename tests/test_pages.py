@@ -497,6 +497,92 @@ def test_how_long_an_attempt_computed_is_not_known_where_only_its_dead_process_w
     assert re.fullmatch(r"\d+\.\d s", found[1][1])
 
 
+def who_of(shown: str) -> list[tuple[str, str, str]]:
+    rows = re.findall(
+        rf"<tr><td>([^<]*)<td>([^<]*)<td>{TIME.pattern}<td>([^<]*)",
+        shown.partition("Who and when")[2].partition("<h2")[0],
+    )
+    return [tuple(map(unescape, one)) for one in rows]
+
+
+def test_a_cancelled_run_says_who_ended_it_and_why(platform: Platform) -> None:
+    planned(platform, "given-away")
+    decisions.cancel(platform, "given-away", by="grace", comment="the source is to be corrected")
+    shown = page(platform, "/backfill/given-away")
+    assert "<b>Why it is CANCELLED:</b> the source is to be corrected<" in shown
+    assert who_of(shown)[-1] == ("cancelled", "grace", "the source is to be corrected")
+    assert "new run id" in next_of(shown)
+
+
+def test_a_rejection_by_a_person_is_among_the_decisions_once(platform: Platform) -> None:
+    planned(platform, "declined")
+    decisions.reject(platform, "declined", by="grace", comment="these meters were right")
+    shown = page(platform, "/backfill/declined")
+    assert [one for one in who_of(shown) if "reject" in one[0]] == [
+        ("decided: rejected", "grace", "these meters were right")
+    ]
+    assert next_of(shown).startswith("nothing: it is over")
+
+
+def test_a_run_that_others_were_before_says_whose_change_and_that_it_is_planned_again(platform: Platform) -> None:
+    for run_id in ("quicker", "late"):
+        planned(platform, run_id)
+        small_table.staged(platform, run_id)
+    publication.publish(platform, "quicker")
+    with pytest.raises(PublicationRefused):
+        publication.publish(platform, "late")
+    shown = page(platform, "/backfill/late")
+    assert next_of(shown) == (
+        "its chunks were changed, since it was planned, by quicker: plan the change again, under a new run id, on the table "
+        "as it is now."
+    )
+    (end,) = [one for one in who_of(shown) if one[0] == "rejected"]
+    assert "2 chunk(s) of silver.readings have changed since 'late' was planned" in end[2]
+
+
+def test_what_readers_see_or_have_seen_says_how_it_is_undone_and_brought_back(platform: Platform) -> None:
+    planned(platform, "first-one")
+    small_table.staged(platform, "first-one")
+    publication.publish(platform, "first-one")
+    said = next_of(page(platform, "/backfill/first-one"))
+    assert said.startswith("nothing: readers see it.")
+    assert "backfill rollback first-one --by NAME, or the job roll_back_run in Dagster, undoes it" in said
+    undoing.rollback(platform, "first-one")
+    said = next_of(page(platform, "/backfill/first-one"))
+    assert "backfill reinstate first-one --by NAME, or the job reinstate_run in Dagster, brings it back" in said
+    planned(platform, "second-one")
+    small_table.staged(platform, "second-one")
+    publication.publish(platform, "second-one")
+    assert "reinstated once second-one is rolled back" in next_of(page(platform, "/backfill/first-one"))
+    undoing.rollback(platform, "second-one")
+    undoing.reinstate(platform, "first-one")
+    small_table.planned(
+        platform, small_table.manifest("part-of-it", "REPLACE_PARTITIONS", ("2020-02-01", "2020-02-29"))
+    )
+    small_table.staged(platform, "part-of-it")
+    publication.publish(platform, "part-of-it")
+    assert "roll back part-of-it first" in next_of(page(platform, "/backfill/first-one"))
+    small_table.planned(platform, small_table.manifest("the-rest", "REPLACE_PARTITIONS", small_table.SCOPE))
+    small_table.staged(platform, "the-rest")
+    publication.publish(platform, "the-rest")
+    assert platform.ledger.run("first-one").state is RunState.SUPERSEDED
+    assert "rolling back the-rest" in next_of(page(platform, "/backfill/first-one"))
+
+
+def test_a_version_that_is_accepted_later_says_that_readers_of_main_do_not_see_it(platform: Platform) -> None:
+    later = {"version": "v2", "acceptance": "LATER"}
+    small_table.planned(platform, small_table.manifest("beside", "VERSIONED", small_table.SCOPE, **later))
+    small_table.staged(platform, "beside")
+    publication.publish(platform, "beside")
+    said = next_of(page(platform, "/backfill/beside"))
+    assert said.startswith(
+        "readers of main do not see it until somebody accepts its version v2: backfill accept beside"
+    )
+    assert "backfill rollback beside" in said
+    accepting.accept(platform, "beside")
+    assert next_of(page(platform, "/backfill/beside")).startswith("nothing: readers see it.")
+
+
 @pytest.mark.parametrize(
     ("act", "headline"),
     [

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.starting import Starting, publication_sensor
 from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for_commit
+from backfill_assets.ui.afterwards import afterwards
 from backfill_assets.ui.html_parts import time_html
 from manifests.chunks import in_words
 from manifests.dry_run_samples import dry_run_id
@@ -99,7 +100,7 @@ def _unlaunched(
     switched_off: Callable[[str], bool],
 ) -> str:
     """Say what comes next for a run that waits for no launch."""
-    what = _NEXT.get(record.state, "") + _dry_run_first(ledger, record)
+    what = _NEXT.get(record.state, "") + _dry_run_first(ledger, record) + afterwards(ledger, record)
     if (paced := ledger.admissions.waiting(record.run_id).get(record.run_id)) is not None:
         what = f"its next batch begins when its limits let it: {escape(str(paced))}"
     elif record.state is RunState.VALIDATED:

@@ -17,13 +17,14 @@ from backfill_assets.defs.starting import Starting
 from backfill_assets.evidence.refusals import in_words, refusals_of
 from backfill_assets.evidence.run_costs import Costs, costs_of
 from backfill_assets.review.wording import failed_chunks, of_kind
+from backfill_assets.ui.afterwards import ended_by
 from backfill_assets.ui.evidence_files import REPORT, files_of
 from backfill_assets.ui.gate_parts import gates_table, recorded_diff_parts, rows_that_disagree
 from backfill_assets.ui.html_parts import asset_address, evidence_link, page, state_html, table_html, time_html
 from backfill_assets.ui.next_step import is_under_way, launched_html, next_step
 from backfill_assets.ui.topic_parts import topic_parts
 from manifests.errors import Refused
-from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.lifecycle import COMPUTABLE, ENDED, RunState
 from manifests.model import Mode
 from manifests.plan import Plan
 from manifests.stages import Stage
@@ -94,7 +95,7 @@ def _head(record: RunRecord, files: Sequence[str]) -> list[str]:
         f"<p>In Dagster: {' · '.join(_in_dagster(record))}</p>",
         f"<p>{escape(record.manifest.reason)}</p>",
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
-        if why and record.state in {RunState.FAILED, RunState.REJECTED}
+        if why and record.state in {RunState.FAILED, *ENDED}
         else "",
     ]
 
@@ -219,6 +220,8 @@ def _who(ledger: Ledger, record: RunRecord, refusals: Mapping[int, str]) -> list
         if entry.has_landed:
             said = f"{entry.action} done: snapshot {entry.snapshot_id}"
             rows.append((entry.landed_at, said, entry.actor, ""))
+    if (end := ended_by(ledger, record)) is not None:
+        rows.append((end.at, end.to_state.lower(), end.actor, end.reason))
     rows.sort(key=lambda row: row[0])
     return [(escape(what), escape(by), time_html(at), escape(why)) for at, what, by, why in rows]
 
