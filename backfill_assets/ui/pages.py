@@ -66,12 +66,9 @@ def make_pages(
         run_id = request.path_params["run_id"]
 
         def make() -> Response:
-            record = _found(ledger, run_id)
-            return (
-                _unknown(run_id)
-                if record is None
-                else run_page(ledger, evidence, record, starting().get(run_id, ()), stages_of, switched_off)
-            )
+            if (record := _found(ledger, run_id)) is None:
+                return _unknown(run_id)
+            return run_page(ledger, evidence, record, starting().get(run_id, ()), stages_of, switched_off)
 
         return await _in_thread(make)
 
