@@ -37,7 +37,7 @@ from backfill_assets.staging import breaker_checks, executor, pacing, stopping, 
 from backfill_assets.staging.compute import scans_of
 from benchmarks import kills, small_table
 from benchmarks.small_table import closed, declared, manifest_data, planned, staged
-from manifests.costs import Prices, in_usd
+from manifests.costs import Prices, in_time, in_usd
 from manifests.errors import PlanRefused, PublicationDeferred, RunStopped
 from manifests.lifecycle import RunState
 from manifests.model import Mode
@@ -700,6 +700,29 @@ def test_what_a_run_costs_on_screens_is_what_pauses_it_with_what_was_tried_again
         assert left.why.endswith(f": ${in_usd(found.usd)} are spent")
         (cost,) = (one for one in LedgerCollector(dear, days=30, most=10).collect() if one.name == "backfill_cost_usd")
         assert [one.value for one in cost.samples] == [found.usd]
+
+
+def test_what_a_part_of_a_run_has_taken_is_held_against_no_estimate_of_all_of_it(platform: Platform) -> None:
+    with priced(platform, usd_per_gb_read=1_000_000.0) as dear:
+        planned(dear, contract("before"))
+        launched(dear, "before")
+        record = planned(dear, contract())
+        costs = record.plan.costs
+        assert costs is not None
+        assert costs.seconds
+        keys = [one.key for one in record.plan.chunks]
+
+        def said() -> str:
+            return str(costs_of(dear.ledger, dear.ledger.run(RUN)))
+
+        executor.stage_chunks(dear, RUN, keys[:2])
+        part = said()
+        assert "% of the estimate" not in part
+        assert f" of computing (of about {in_time(costs.seconds)} estimated for all)" in part
+        assert f" MB read (of about {costs.rows:,} rows estimated for all)" in part
+        executor.stage_chunks(dear, RUN, keys)
+        assert "for all" not in said()
+        assert "% of the estimate" in said()
 
 
 @pytest.mark.parametrize(

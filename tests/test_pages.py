@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html import escape, unescape
+from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote
@@ -18,6 +19,8 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
 
 from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report
@@ -25,7 +28,7 @@ from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launched_by import RUN_TAG, USER_TAG
-from backfill_assets.defs.starting import Starting, starting
+from backfill_assets.defs.starting import Starting, is_switched_off, publication_sensor, starting
 from backfill_assets.evidence.refusals import in_words, refusals_of, refused
 from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
@@ -35,6 +38,7 @@ from backfill_assets.publication import publisher as publication
 from backfill_assets.publication.modes import stages_of
 from backfill_assets.publication.replace_files import ReplaceFiles
 from backfill_assets.publication.requirements import ATTEMPTS
+from backfill_assets.review.diff import diff_run
 from backfill_assets.review.kept_diffs import keep_diff
 from backfill_assets.staging import executor
 from backfill_assets.ui.next_step import next_step
@@ -59,16 +63,19 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         small_table.closed(platform)
 
 
-def page(platform: Platform, path: str, starts: Callable[[], Any] = dict) -> str:
-    """Return what a page answers; `starts` says what Dagster was asked to do."""
+def page(platform: Platform, path: str, starts: Callable[[], Any] = dict, off: Collection[str] = ()) -> str:
+    """Return what a page answers; `starts` says what Dagster was asked to do, `off` which sensors were stopped there."""
     path, _, query = path.partition("?")
-    status, body = answered(platform, path, starts, query)
+    status, body = answered(platform, path, starts, query, off)
     assert status == 200
     return body.decode()
 
 
-def answered(platform: Platform, path: str, starts: Callable[[], Any] = dict, query: str = "") -> tuple[object, bytes]:
-    app = make_pages(platform.ledger, platform.evidence, None, starts, partial(stages_of, platform.products))
+def answered(
+    platform: Platform, path: str, starts: Callable[[], Any] = dict, query: str = "", off: Collection[str] = ()
+) -> tuple[object, bytes]:
+    stages = partial(stages_of, platform.products)
+    app = make_pages(platform.ledger, platform.evidence, None, starts, stages, switched_off=off.__contains__)
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -160,7 +167,7 @@ def test_a_published_run_shows_what_it_changed_by_chunk_and_leads_to_the_whole_d
     decisions.publish(platform, "compared", by="ops")
     with small_table.here():
         keep_diff(platform, "compared")
-    shown = page(platform, "/backfill/compared").partition("What changed")[2]
+    shown = page(platform, "/backfill/compared").partition("<h2 id=diff>What changed<")[2]
     href = re.findall(r"<a href='(/backfill/compared/evidence/records/diff[^']*)'>the whole diff</a>", shown)[0]
     whole = json.loads(answered(platform, unquote(unescape(href)))[1])
     assert whole["run_id"] == "compared"
@@ -194,6 +201,18 @@ def test_a_recorded_diff_that_cannot_be_read_is_said_on_the_page(platform: Platf
     assert "cannot be read" in shown
     (href,) = re.findall(r"href='(/backfill/told/evidence/records/a[^']*)'", shown)
     assert answered(platform, unquote(unescape(href)))[0] == 200
+
+
+def test_a_diff_of_what_nobody_has_published_is_of_what_it_would_change(platform: Platform) -> None:
+    planned(platform, "would")
+    small_table.staged(platform, "would")
+    with small_table.here():
+        diff_run(platform, "would")
+    shown = page(platform, "/backfill/would")
+    assert "<h2 id=diff>What it would change</h2>" in shown
+    assert "What changed" not in shown
+    decisions.cancel(platform, "would", by="grace")
+    assert "<h2 id=diff>What it would have changed</h2>" in page(platform, "/backfill/would")
 
 
 def test_a_file_whose_name_is_no_text_takes_no_page_away(platform: Platform) -> None:
@@ -279,6 +298,100 @@ def test_a_validated_run_says_who_publishes_it(
     assert said in text
     assert ("(DRY_RUN)" in text) == (run_id == "dry")
     decisions.cancel(platform, run_id, by="grace")
+
+
+def next_of(shown: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", shown.partition("<b>Next:</b>")[2].partition("</p>")[0])).strip()
+
+
+def test_a_validated_run_whose_sensor_somebody_has_stopped_says_how_it_is_published(platform: Platform) -> None:
+    planned(platform, "unasked")
+    small_table.staged(platform, "unasked")
+    sensor = "publish_silver_readings_when_validated"
+    said = next_of(page(platform, "/backfill/unasked", off={sensor}))
+    assert said.startswith(
+        "somebody publishes it (backfill publish unasked, or the job publish_run in Dagster), or starts"
+    )
+    assert f"{sensor} is stopped in Dagster" in said
+    assert "within seconds" not in said
+    assert "within seconds" in next_of(page(platform, "/backfill/unasked", off={"publish_other_when_validated"}))
+    decisions.cancel(platform, "unasked", by="grace")
+
+
+def test_a_sensor_is_switched_off_once_somebody_has_stopped_it_in_dagster(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finding, "find_products", serves(*platform.products))
+    name = publication_sensor(small_table.READINGS)
+    assert name in {one.name for one in definitions.build_definitions(platform).sensors or ()}
+    place = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("backfill_assets"), "__repository__")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert not is_switched_off(instance, name), "it runs where nobody has stopped it"
+        for number, (status, off) in enumerate([("DECLARED_IN_CODE", False), ("STOPPED", True), ("RUNNING", False)]):
+            state = InstigatorState(place.get_instigator_origin(name), InstigatorType.SENSOR, InstigatorStatus(status))
+            (instance.update_instigator_state if number else instance.add_instigator_state)(state)
+            assert is_switched_off(instance, name) is off
+            assert not is_switched_off(instance, f"{name}_of_another")
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_publication_that_waits_in_dagsters_queue_is_waited_for_and_asked_of_nobody(
+    platform: Platform, by_hand: bool
+) -> None:
+    run_id = f"queued-{'by-hand' if by_hand else 'by-itself'}"
+    planned(platform, run_id, **({"safety": {"requiresManualPublish": True}} if by_hand else {}))
+    small_table.staged(platform, run_id)
+    asked = Starting(run_id, datetime.now(UTC), "olga", "waits in Dagster's queue", "/runs/q", publishes=True)
+    said = next_of(page(platform, f"/backfill/{run_id}", lambda: {run_id: [asked]}))
+    assert said.startswith("its publication, which Dagster was asked for, shows it to readers when its turn comes")
+    assert "somebody publishes" not in said
+    assert "within seconds" not in said
+    decisions.cancel(platform, run_id, by="grace")
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "goes_on"),
+    [
+        (timedelta(minutes=-5), {}, False),
+        (timedelta(minutes=5), {}, True),
+        (timedelta(seconds=5), {}, False),  # the clocks of two machines may be further apart
+        (timedelta(minutes=-5), {"knows": 10**9}, True),  # the server has seen the stop
+        (timedelta(minutes=5), {"knows": 0}, False),  # the server has not
+        (timedelta(minutes=5), {"decided": False}, False),  # no sensor ends a stop
+    ],
+)
+def test_a_stop_ends_what_was_launched_before_it_and_the_page_says_how_the_run_goes_on(
+    platform: Platform, asked: timedelta, more: dict[str, Any], goes_on: bool
+) -> None:
+    if platform.ledger.find("ended") is None:
+        planned(platform, "ended")
+        platform.ledger.stops.stop("ended", by="ada", through="backfill stop")
+    stop = platform.ledger.stops.held("ended")
+    assert stop is not None
+    launch = Starting("ended", stop.at + asked, "olga", "waits in Dagster's queue", "/runs/q", **more)
+    shown = page(platform, "/backfill/ended", lambda: {"ended": [launch]})
+    assert "<b>Stopped</b> by ada" in shown
+    assert ("computes its chunks and has them gated" in next_of(shown)) is goes_on
+    assert ("backfill resume ended" in next_of(shown)) is not goes_on
+    later = replace(launch, at=stop.at + timedelta(hours=1), decided=True, knows=None)
+    both = page(platform, "/backfill/ended", lambda: {"ended": [launch, later]})
+    assert "computes its chunks" in next_of(both)
+
+
+def test_an_owner_is_told_how_to_accept_a_change_and_how_to_decline_it(platform: Platform) -> None:
+    planned(platform, "asks")
+    record, chunks = platform.ledger.run("asks"), platform.ledger.chunks("asks")
+    found = [Verdict(gate, False, "2020-02 changes by 29%", {}) for gate in ("little_changed", "sums_stay")]
+    with (
+        mock.patch.object(type(platform.ledger.launches), "waits", return_value=None),
+        mock.patch.object(type(platform.ledger), "asking", return_value=found),
+    ):
+        said = next_of(next_step(platform.ledger, replace(record, state=RunState.STAGED), chunks, found, ()))
+    for gate in ("little_changed", "sums_stay"):
+        assert f"backfill accept-change asks --gate {gate} --by NAME --reason TEXT" in said
+    assert "the job accept_change in Dagster" in said
+    assert "backfill cancel asks --by NAME" in said
+    assert "reject" not in said
 
 
 def test_a_run_that_the_sensor_has_given_up_says_so(platform: Platform) -> None:
@@ -368,6 +481,106 @@ def test_what_waits_for_a_launch_is_named_with_its_gaps_and_gates_are_in_order(p
     shown = page(platform, "/backfill/gaps")
     gates = re.findall(r"checkDetail=chunk_rules'>chunk_rules</a><td>([^<]*)<", shown)
     assert gates == ["2020-01", "2020-03", "2020-04"]
+
+
+def test_how_long_an_attempt_computed_is_not_known_where_only_its_dead_process_was_found(platform: Platform) -> None:
+    planned(platform, "killed")
+    ledger = platform.ledger
+    ledger.start_attempt("killed", ["2020-02"], edition=ledger.edition("killed"), actor="ada", location="file:///x")
+    with mock.patch("resources.ledger.attempts.has_ended", return_value=True):  # the next launch notices
+        ledger.fail_attempts_of_dead_processes("killed")
+    executor.stage_chunks(platform, "killed", ["2020-03"])
+    shown = page(platform, "/backfill/killed").partition("<h2>Attempts</h2>")[2]
+    found = re.findall(rf"<td>\d<td>(\w+)<td>1<td>{TIME.pattern}<td>([^<]*)<td><td>([^<]*)", shown)
+    assert found[0] == ("failed", "not known", "its process ended")
+    assert found[1][0] == "staged"
+    assert re.fullmatch(r"\d+\.\d s", found[1][1])
+
+
+def who_of(shown: str) -> list[tuple[str, str, str]]:
+    rows = re.findall(
+        rf"<tr><td>([^<]*)<td>([^<]*)<td>{TIME.pattern}<td>([^<]*)",
+        shown.partition("Who and when")[2].partition("<h2")[0],
+    )
+    return [tuple(map(unescape, one)) for one in rows]
+
+
+def test_a_cancelled_run_says_who_ended_it_and_why(platform: Platform) -> None:
+    planned(platform, "given-away")
+    decisions.cancel(platform, "given-away", by="grace", comment="the source is to be corrected")
+    shown = page(platform, "/backfill/given-away")
+    assert "<b>Why it is CANCELLED:</b> the source is to be corrected<" in shown
+    assert who_of(shown)[-1] == ("cancelled", "grace", "the source is to be corrected")
+    assert "new run id" in next_of(shown)
+
+
+def test_a_rejection_by_a_person_is_among_the_decisions_once(platform: Platform) -> None:
+    planned(platform, "declined")
+    decisions.reject(platform, "declined", by="grace", comment="these meters were right")
+    shown = page(platform, "/backfill/declined")
+    assert [one for one in who_of(shown) if "reject" in one[0]] == [
+        ("decided: rejected", "grace", "these meters were right")
+    ]
+    assert next_of(shown).startswith("nothing: it is over")
+
+
+def test_a_run_that_others_were_before_says_whose_change_and_that_it_is_planned_again(platform: Platform) -> None:
+    for run_id in ("quicker", "late"):
+        planned(platform, run_id)
+        small_table.staged(platform, run_id)
+    publication.publish(platform, "quicker")
+    with pytest.raises(PublicationRefused):
+        publication.publish(platform, "late")
+    shown = page(platform, "/backfill/late")
+    assert next_of(shown) == (
+        "its chunks were changed, since it was planned, by quicker: plan the change again, under a new run id, on the table "
+        "as it is now."
+    )
+    (end,) = [one for one in who_of(shown) if one[0] == "rejected"]
+    assert "2 chunk(s) of silver.readings have changed since 'late' was planned" in end[2]
+
+
+def test_what_readers_see_or_have_seen_says_how_it_is_undone_and_brought_back(platform: Platform) -> None:
+    planned(platform, "first-one")
+    small_table.staged(platform, "first-one")
+    publication.publish(platform, "first-one")
+    said = next_of(page(platform, "/backfill/first-one"))
+    assert said.startswith("nothing: readers see it.")
+    assert "backfill rollback first-one --by NAME, or the job roll_back_run in Dagster, undoes it" in said
+    undoing.rollback(platform, "first-one")
+    said = next_of(page(platform, "/backfill/first-one"))
+    assert "backfill reinstate first-one --by NAME, or the job reinstate_run in Dagster, brings it back" in said
+    planned(platform, "second-one")
+    small_table.staged(platform, "second-one")
+    publication.publish(platform, "second-one")
+    assert "reinstated once second-one is rolled back" in next_of(page(platform, "/backfill/first-one"))
+    undoing.rollback(platform, "second-one")
+    undoing.reinstate(platform, "first-one")
+    small_table.planned(
+        platform, small_table.manifest("part-of-it", "REPLACE_PARTITIONS", ("2020-02-01", "2020-02-29"))
+    )
+    small_table.staged(platform, "part-of-it")
+    publication.publish(platform, "part-of-it")
+    assert "roll back part-of-it first" in next_of(page(platform, "/backfill/first-one"))
+    small_table.planned(platform, small_table.manifest("the-rest", "REPLACE_PARTITIONS", small_table.SCOPE))
+    small_table.staged(platform, "the-rest")
+    publication.publish(platform, "the-rest")
+    assert platform.ledger.run("first-one").state is RunState.SUPERSEDED
+    assert "rolling back the-rest" in next_of(page(platform, "/backfill/first-one"))
+
+
+def test_a_version_that_is_accepted_later_says_that_readers_of_main_do_not_see_it(platform: Platform) -> None:
+    later = {"version": "v2", "acceptance": "LATER"}
+    small_table.planned(platform, small_table.manifest("beside", "VERSIONED", small_table.SCOPE, **later))
+    small_table.staged(platform, "beside")
+    publication.publish(platform, "beside")
+    said = next_of(page(platform, "/backfill/beside"))
+    assert said.startswith(
+        "readers of main do not see it until somebody accepts its version v2: backfill accept beside"
+    )
+    assert "backfill rollback beside" in said
+    accepting.accept(platform, "beside")
+    assert next_of(page(platform, "/backfill/beside")).startswith("nothing: readers see it.")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,12 @@ def test_a_failure_is_told_with_its_reason() -> None:
     assert said == ["failed: 1 chunk, 2010-02: ValueError: no"]
 
 
+def test_a_launch_that_waits_for_a_limit_counts_no_chunks() -> None:
+    said: list[str] = []
+    Progress(said.append)("waiting", [], "limits.pauseBetweenBatchesSeconds is 5")
+    assert said == ["waiting: limits.pauseBetweenBatchesSeconds is 5"]
+
+
 def test_nothing_is_written_where_staging_is_no_folder(tmp_path: Path) -> None:
     assert written_chunks(f"file://{tmp_path}/gone") == set()
     assert span(["2010-02", "2010-01"]) == "2010-01 to 2010-02"

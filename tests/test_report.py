@@ -284,6 +284,8 @@ def test_an_unpublished_run_says_what_it_would_change_and_has_the_head_of_the_ch
     world.validated(world.manifest("unseen", target=world.scope(*MARCH)))
     text = report(world.platform, "unseen")
     assert "Readers have seen nothing of it. Published, it would change this." in Page(text).text
+    assert "<h2>What it would change</h2>" in text
+    assert "What changed" not in text
     (shown,) = table_of(text, "chunk", "rows before", "rows after")
     assert shown["rows after"] == f"{world.platform.ledger.chunks('unseen')[0].rows:,}"
     assert table_of(text, "column", "sum before", "sum after")

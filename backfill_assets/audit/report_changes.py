@@ -65,8 +65,11 @@ def what_changed(facts: Mapping[str, Any], changes: Mapping[str, Any], recorded:
     ]
     if facts["plan"]["mode"] == Mode.RECONCILIATION:
         chunks = []
+    compares = facts["plan"]["mode"] == Mode.RECONCILIATION  # which would change nothing either
+    published = compares or any(one["action"] == "publish" for one in facts["committed"])
     columns = diff.get("columns") or _summed(changes["chunks"] if chunks else [])
     return {
+        "heading": change_heading(facts["run"]["state"], published=published),
         "lead": _lead(facts["run"], facts["plan"], facts["committed"], diff),
         "unknown": changes["unknown"],
         "diff": diff or None,
@@ -92,6 +95,13 @@ def _summed(chunks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _sum(values: Iterable[int | None]) -> int | None:
     found = list(values)
     return None if None in found else sum(one for one in found if one is not None)
+
+
+def change_heading(state: str, *, published: bool) -> str:
+    """Head what a run has changed; of one that was never published, what it would change, or, where it is over, would have."""
+    if published:
+        return "What changed"
+    return "What it would have changed" if state in {RunState.REJECTED, RunState.CANCELLED} else "What it would change"
 
 
 def _lead(

@@ -31,6 +31,7 @@ from backfill_assets.defs.staging import (
     tell_of_broken_glass,
     tie,
 )
+from backfill_assets.defs.starting import publication_sensor
 from backfill_assets.execution import execute_publication
 from backfill_assets.installation import Platform
 from backfill_assets.publication.announcements import Published
@@ -321,7 +322,7 @@ def publish_sensor(target: TargetTable, job: UnresolvedAssetJobDefinition) -> dg
     """Make the sensor that asks for the publication of validated runs."""
 
     @dg.sensor(
-        name=f"{_job_name(target)}_when_validated",
+        name=publication_sensor(target.name),
         job=job,
         minimum_interval_seconds=SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,

@@ -5,12 +5,14 @@ Put here how the two are held beside each other, for evidence, pages and figures
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from backfill_assets.installation import Platform
 from manifests.costs import RunCosts, in_time, in_usd
-from resources.ledger.facade import Ledger, RunRecord
+from manifests.lifecycle import COMPUTABLE, RunState
+from resources.ledger.facade import STAGED, Ledger, RunRecord
 from resources.ledger.measured import Taken
 
 COSTS_FILE = "costs.json"
@@ -18,10 +20,15 @@ COSTS_FILE = "costs.json"
 
 @dataclass(frozen=True)
 class Costs:
-    """What a run was estimated to take, and has taken."""
+    """What a run was estimated to take, and has taken.
+
+    `is_all` says that this is all: each chunk of the plan is staged, or the run is over. Else it is a part, and is held
+    against no estimate, which is of the whole run.
+    """
 
     estimated: RunCosts
     taken: Taken
+    is_all: bool = True
 
     @property
     def core_seconds(self) -> float | None:
@@ -36,13 +43,22 @@ class Costs:
     def __str__(self) -> str:
         """Say in words what it has taken, beside what it was estimated to."""
         then, done = self.estimated, self.taken
-        parts = [f"{in_time(done.seconds)} of computing{_beside(then.seconds, done.seconds)}"]
+        parts = [f"{in_time(done.seconds)} of computing{self._beside(then.seconds, done.seconds, in_time)}"]
         if self.core_seconds is not None:
             parts.append(f"{self.core_seconds:,.0f} core-seconds")
-        parts.append(f"{done.rows:,} rows and {done.bytes / 1e6:,.1f} MB read{_beside(then.rows, done.rows)}")
+        read = self._beside(then.rows, done.rows, "{:,.0f} rows".format)
+        parts.append(f"{done.rows:,} rows and {done.bytes / 1e6:,.1f} MB read{read}")
         if self.usd is not None:
-            parts.append(f"${in_usd(self.usd)}{_beside(then.usd, self.usd)}")
+            parts.append(f"${in_usd(self.usd)}{self._beside(then.usd, self.usd, lambda usd: f'${in_usd(usd)}')}")
         return ", ".join(parts)
+
+    def _beside(self, estimated: float | None, taken: float, in_words: Callable[[float], str]) -> str:
+        """Say by how much an estimate was missed; of a part, what all of the run was estimated to take."""
+        if not estimated:
+            return ""
+        if not self.is_all:
+            return f" (of about {in_words(estimated)} estimated for all)"
+        return f" ({(taken - estimated) / estimated:+.0%} of the estimate)" if taken != estimated else " (as estimated)"
 
 
 def costs_of(ledger: Ledger, record: RunRecord) -> Costs | None:
@@ -50,7 +66,14 @@ def costs_of(ledger: Ledger, record: RunRecord) -> Costs | None:
     if record.plan.costs is None:
         return None
     taken = ledger.taken(record.run_id)
-    return Costs(record.plan.costs, taken) if taken.seconds else None
+    return Costs(record.plan.costs, taken, _has_taken_all(ledger, record)) if taken.seconds else None
+
+
+def _has_taken_all(ledger: Ledger, record: RunRecord) -> bool:
+    """Whether a run takes no more than it has: it is over, or every chunk of its plan is staged."""
+    if record.state not in COMPUTABLE or record.state is RunState.STAGED:
+        return True
+    return all(one.state in STAGED for one in ledger.standing_chunks(record.run_id))
 
 
 def told(found: Costs) -> dict[str, Any]:
@@ -86,10 +109,3 @@ def sealed_costs(platform: Platform, record: RunRecord) -> dict[str, Any]:
 
 def _cents(usd: float | None) -> float | None:
     return None if usd is None else round(usd, 4)
-
-
-def _beside(estimated: float | None, taken: float) -> str:
-    """Say by how much an estimate was missed."""
-    if not estimated:
-        return ""
-    return f" ({(taken - estimated) / estimated:+.0%} of the estimate)" if taken != estimated else " (as estimated)"

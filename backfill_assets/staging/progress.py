@@ -64,7 +64,7 @@ class Progress:
         elif event in {"staged", "gated"}:
             self._say(f"{event} {which}, after {time.monotonic() - self._began:.1f} s")
         else:
-            self._say(f"{event}: {which}{': ' + text if text else ''}")
+            self._say(": ".join(one for one in (event, which if chunks else "", text) if one))
 
     def _watch_from_now(self, what: str, chunks: Sequence[str], prefix: str) -> None:
         self._began, self._ended = time.monotonic(), threading.Event()

@@ -11,12 +11,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from backfill_assets.audit.report_changes import change_heading
 from backfill_assets.gates.exception_words import worded
 from backfill_assets.ui.html_parts import asset_address, evidence_link, table_html, time_html
 from manifests.errors import EnvironmentRefused
+from manifests.lifecycle import WAS_PUBLISHED
 from resources.evidence.store import EvidenceStore, sha256_of_file
 from resources.files.kept_files import read_json
-from resources.ledger.facade import AcceptanceRecord, Ledger, Verdict
+from resources.ledger.facade import AcceptanceRecord, Ledger, RunRecord, Verdict
 
 _SHOWN_ROWS = 20
 _DIFF_OF_CHUNK = ("chunk", "added", "removed", "changed", "unchanged")
@@ -87,12 +89,13 @@ def _said(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def recorded_diff_parts(ledger: Ledger, evidence: EvidenceStore, run_id: str, files: Sequence[str]) -> list[str]:
+def recorded_diff_parts(ledger: Ledger, evidence: EvidenceStore, record: RunRecord, files: Sequence[str]) -> list[str]:
     """Return the newest recorded diff of a run that a link vouches for: counts by chunk and by column, and its file."""
     numbers = {name: number for name in files if (number := _diff_number(name))}
     if not numbers:
         return []
     newest = max(numbers, key=lambda name: numbers[name])
+    run_id, heading = record.run_id, change_heading(record.state, published=record.state in WAS_PUBLISHED)
     with ledger.reading() as moment:
         _, follows = moment.first_of(run_id)
     try:
@@ -100,17 +103,15 @@ def recorded_diff_parts(ledger: Ledger, evidence: EvidenceStore, run_id: str, fi
         vouched = [name for name in numbers if (Path(name).stem, sha256_of_file(folder / name)) in linked]
         if not vouched:
             what = f"no link of the chain vouches for {evidence_link(run_id, newest, newest)}: see <code>backfill verify</code>"
-            return [f"<h2 id=diff>What changed</h2><p class=bad>{what}.</p>"]
+            return [f"<h2 id=diff>{heading}</h2><p class=bad>{what}.</p>"]
         newest = max(vouched, key=lambda name: numbers[name])
         found = read_json(folder / newest)
         chunks = [[_said(row[name]) for name in _DIFF_OF_CHUNK] for row in found["chunks"]]
         columns = [[_said(row[name]) for name in _DIFF_OF_COLUMN] for row in found["columns"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError, EnvironmentRefused):
-        return [
-            f"<h2 id=diff>What changed</h2><p class=bad>{evidence_link(run_id, newest, newest)} cannot be read.</p>"
-        ]
+        return [f"<h2 id=diff>{heading}</h2><p class=bad>{evidence_link(run_id, newest, newest)} cannot be read.</p>"]
     return [
-        f"<h2 id=diff>What changed</h2><p>{evidence_link(run_id, newest, 'the whole diff')}</p>",
+        f"<h2 id=diff>{heading}</h2><p>{evidence_link(run_id, newest, 'the whole diff')}</p>",
         table_html(_DIFF_OF_CHUNK, [map(escape, row) for row in chunks]),
         table_html(_DIFF_OF_COLUMN, [map(escape, row) for row in columns]),
     ]

@@ -5,18 +5,22 @@ Put here what a state, a launch or a stop asks of people. What has happened is `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from urllib.parse import quote
 
 from backfill_assets.defs.addresses import run_path
-from backfill_assets.defs.starting import Starting
+from backfill_assets.defs.starting import Starting, publication_sensor
 from backfill_assets.publication.requirements import ATTEMPTS, tried, waits_for_commit
+from backfill_assets.ui.afterwards import afterwards
 from backfill_assets.ui.html_parts import time_html
 from manifests.chunks import in_words
 from manifests.dry_run_samples import dry_run_id
+from manifests.errors import RunStopped
 from manifests.lifecycle import RunState
 from resources.ledger.facade import RAISED, ChunkRecord, Ledger, RunRecord, Verdict
-from resources.ledger.stops import Stop
+from resources.ledger.instants import CLOCK_TOLERANCE
+from resources.ledger.stops import Stop, refuse_earlier
 
 _NEXT = {
     RunState.DRAFT: "plan it: <code>backfill plan</code>",
@@ -50,40 +54,59 @@ def next_step(
     chunks: Sequence[ChunkRecord],
     verdicts: Sequence[Verdict],
     starting: Sequence[Starting],
+    switched_off: Callable[[str], bool] = lambda _: False,
 ) -> str:
-    """Say what comes next: a launch where one is waited for and none is on its way, else what the state says."""
+    """Say what comes next: a launch where one is waited for and none is on its way, else what the state says.
+
+    `switched_off` says of a sensor that somebody has stopped it in Dagster.
+    """
     waiting = ledger.launches.waits(record, chunks=chunks)
-    launched = any(not one.publishes for one in starting)
-    if launched and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
-        stop = None if waiting is None else waiting.stop
-        stopped = "" if stop is None else _stopped(stop)
-        after = "" if stop is None else "; what was asked for before the stop does not end it"
-        if stop is not None and stop.is_pause:
-            return stopped + _resumed_by_whom(record)
-        return f"{stopped}<p><b>Next:</b> the launch in Dagster computes its chunks and has them gated{after}.</p>"
-    if waiting is None:
-        what = _unlaunched(ledger, record, verdicts)
-        return f"<p><b>Next:</b> {what}.</p>" if what else ""
-    stopped = "" if waiting.stop is None else _stopped(waiting.stop)
-    if waiting.stop is not None and waiting.stop.is_pause:
+    stop = None if waiting is None else waiting.stop
+    stopped = "" if stop is None else _stopped(stop)
+    if stop is not None and stop.is_pause:
         return stopped + _resumed_by_whom(record)
+    launched = [one for one in starting if not one.publishes]
+    goes_on = [one for one in launched if stop is None or _ends(stop, one)]
+    if goes_on and (waiting is not None or record.state in {RunState.APPROVED, RunState.FAILED}):
+        ends = "" if stop is None else " was asked for after the stop, which it ends: it"
+        return f"{stopped}<p><b>Next:</b> the launch in Dagster{ends} computes its chunks and has them gated.</p>"
+    if waiting is None:
+        what = _unlaunched(ledger, record, verdicts, starting, switched_off)
+        return f"<p><b>Next:</b> {what}.</p>" if what else ""
     what = f"its chunks {in_words(waiting.chunks)}" if waiting.chunks else "its chunks"
-    command = f"<code>backfill {'run' if waiting.stop is None else 'resume'} {escape(record.run_id)}</code>"
+    command = f"<code>backfill {'run' if stop is None else 'resume'} {escape(record.run_id)}</code>"
+    if launched:
+        ended = "the launch in Dagster was, as far as is known, not asked for after the stop, and ends with it"
+        return f"{stopped}<p><b>Next:</b> {ended}: launch {what} in Dagster again, or {command}.</p>"
     return f"{stopped}<p><b>Next:</b> it waits for a launch: launch {what} in Dagster, or {command}.</p>"
 
 
-def _unlaunched(ledger: Ledger, record: RunRecord, verdicts: Sequence[Verdict]) -> str:
+def _ends(stop: Stop, launch: Starting) -> bool:
+    """Whether a stop ends with a launch, and not the launch with the stop: as it is decided once the launch begins."""
+    if not launch.decided:
+        return False
+    try:
+        refuse_earlier(stop, launch.at, CLOCK_TOLERANCE, launch.knows)
+    except RunStopped:
+        return False
+    return True
+
+
+def _unlaunched(
+    ledger: Ledger,
+    record: RunRecord,
+    verdicts: Sequence[Verdict],
+    starting: Sequence[Starting],
+    switched_off: Callable[[str], bool],
+) -> str:
     """Say what comes next for a run that waits for no launch."""
-    what = _NEXT.get(record.state, "") + _dry_run_first(ledger, record)
+    what = _NEXT.get(record.state, "") + _dry_run_first(ledger, record) + afterwards(ledger, record)
     if (paced := ledger.admissions.waiting(record.run_id).get(record.run_id)) is not None:
         what = f"its next batch begins when its limits let it: {escape(str(paced))}"
     elif record.state is RunState.VALIDATED:
-        what = _when_validated(ledger, record)
+        what = _when_validated(ledger, record, starting, switched_off)
     elif record.state is RunState.STAGED and (asking := ledger.asking(record.run_id)):
-        gates = " and ".join(escape(one.gate) for one in asking)
-        what = (
-            f"an owner of the table accepts what {gates} found: <code>backfill accept-change</code>, or it is rejected"
-        )
+        what = _when_asking(record, [escape(one.gate) for one in asking])
     elif record.state is RunState.FAILED and any(one.details.get(RAISED) for one in verdicts if not one.chunk):
         again = f"<code>backfill run {escape(record.run_id)}</code>"
         what = f"a gate could not judge; if the cause was outside it, launch again ({again}): nothing is computed again, and "
@@ -126,15 +149,36 @@ def _dry_run_first(ledger: Ledger, record: RunRecord) -> str:
     return f", after a dry run: <a href='{run_path(own.run_id)}'>{escape(own.run_id)}</a> is {escape(own.state)}"
 
 
-def _when_validated(ledger: Ledger, record: RunRecord) -> str:
+def _when_asking(record: RunRecord, gates: Sequence[str]) -> str:
+    """Say how an owner takes what gates have found, or declines it."""
+    run_id = escape(record.run_id)
+    accept = " and ".join(
+        f"<code>backfill accept-change {run_id} --gate {gate} --by NAME --reason TEXT</code>" for gate in gates
+    )
+    what = f"an owner of the table accepts what {' and '.join(gates)} found: {accept}, or the job accept_change in Dagster. "
+    return f"{what}To decline, cancel it: <code>backfill cancel {run_id} --by NAME</code>"
+
+
+def _when_validated(
+    ledger: Ledger, record: RunRecord, starting: Sequence[Starting], switched_off: Callable[[str], bool]
+) -> str:
     """Say what becomes of a run that has passed its gates."""
     if not record.manifest.execution_mode.publishes:
         return f"nothing: its mode is {record.mode}, and it is never published; what it has found is below"
+    if any(one.publishes for one in starting):
+        held = "a freeze, a stop, a limit or another change of its days"
+        return f"its publication, which Dagster was asked for, shows it to readers when its turn comes, unless {held} is in the way"
     by_hand = f"<code>backfill publish {escape(record.run_id)}</code>"
     if tried(ledger, record.run_id) >= ATTEMPTS:
         return f"its publication was asked for {ATTEMPTS} times and failed: see the runs of Dagster, and then {by_hand}"
+    by_person = f"{by_hand}, or the job publish_run in Dagster"
+    sensor = publication_sensor(record.target)
+    is_off = not record.plan.manual_publish and switched_off(sensor)
     if why := waits_for_commit(ledger, record):
-        return f"{escape(why)}; {by_hand if record.plan.manual_publish else 'the sensor'} publishes it then"
+        return f"{escape(why)}; {by_hand if record.plan.manual_publish or is_off else 'the sensor'} publishes it then"
     if record.plan.manual_publish:
-        return f"somebody publishes it: {by_hand}, or the job publish_run in Dagster"
+        return f"somebody publishes it: {by_person}"
+    if is_off:
+        link = f"<a href='/locations/backfill_assets/sensors/{quote(sensor)}'>{escape(sensor)}</a>"
+        return f"somebody publishes it ({by_person}), or starts its sensor again: {link} is stopped in Dagster, and publishes nothing"
     return "the sensor publishes it within seconds, unless a freeze, a stop or another change of its days holds it"

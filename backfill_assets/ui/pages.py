@@ -38,6 +38,10 @@ def _nothing_starts() -> Mapping[str, Sequence[Starting]]:
     return {}
 
 
+def _runs_where_declared(_sensor: str) -> bool:
+    return False
+
+
 def make_pages(
     ledger: Ledger,
     evidence: EvidenceStore,
@@ -45,13 +49,14 @@ def make_pages(
     starting: Callable[[], Mapping[str, Sequence[Starting]]] = _nothing_starts,
     stages_of: Callable[[Plan], Sequence[Stage]] | None = None,
     opened: Opened | None = None,
+    switched_off: Callable[[str], bool] = _runs_where_declared,
 ) -> Starlette:
     """Make the application of the pages; its paths are absolute.
 
     A report is made anew by `report_of`, whatever lies beside the bundle; without it, it is served as it lies there.
     `starting` says what Dagster was asked to do for runs and has not ended (`starting.starting`). `stages_of` returns what a
     plan is executed by; without it, a run's page shows no stages. `opened` opens the installation, whose tables have the
-    quarantined rows; without it, there are no pages of those.
+    quarantined rows; without it, there are no pages of those. `switched_off` says of a sensor that somebody has stopped it in Dagster.
     """
 
     async def index(request: Request) -> Response:
@@ -61,12 +66,9 @@ def make_pages(
         run_id = request.path_params["run_id"]
 
         def make() -> Response:
-            record = _found(ledger, run_id)
-            return (
-                _unknown(run_id)
-                if record is None
-                else run_page(ledger, evidence, record, starting().get(run_id, ()), stages_of)
-            )
+            if (record := _found(ledger, run_id)) is None:
+                return _unknown(run_id)
+            return run_page(ledger, evidence, record, starting().get(run_id, ()), stages_of, switched_off)
 
         return await _in_thread(make)
 

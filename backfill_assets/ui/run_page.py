@@ -17,13 +17,14 @@ from backfill_assets.defs.starting import Starting
 from backfill_assets.evidence.refusals import in_words, refusals_of
 from backfill_assets.evidence.run_costs import Costs, costs_of
 from backfill_assets.review.wording import failed_chunks, of_kind
+from backfill_assets.ui.afterwards import ended_by
 from backfill_assets.ui.evidence_files import REPORT, files_of
 from backfill_assets.ui.gate_parts import gates_table, recorded_diff_parts, rows_that_disagree
 from backfill_assets.ui.html_parts import asset_address, evidence_link, page, state_html, table_html, time_html
 from backfill_assets.ui.next_step import is_under_way, launched_html, next_step
 from backfill_assets.ui.topic_parts import topic_parts
 from manifests.errors import Refused
-from manifests.lifecycle import COMPUTABLE, RunState
+from manifests.lifecycle import COMPUTABLE, ENDED, RunState
 from manifests.model import Mode
 from manifests.plan import Plan
 from manifests.stages import Stage
@@ -37,9 +38,10 @@ def run_page(
     record: RunRecord,
     starting: Sequence[Starting],
     stages_of: Callable[[Plan], Sequence[Stage]] | None,
+    switched_off: Callable[[str], bool] = lambda _: False,
 ) -> Response:
     """Return the page of a run."""
-    parts = _run_parts(ledger, evidence, record, starting, stages_of)
+    parts = _run_parts(ledger, evidence, record, starting, stages_of, switched_off)
     return page(record.run_id, parts, again=is_under_way(ledger, record, starting))
 
 
@@ -49,6 +51,7 @@ def _run_parts(
     record: RunRecord,
     starting: Sequence[Starting],
     stages_of: Callable[[Plan], Sequence[Stage]] | None,
+    switched_off: Callable[[str], bool],
 ) -> list[str]:
     record = ledger.with_plan(record)
     run_id = record.run_id
@@ -57,7 +60,7 @@ def _run_parts(
     parts = [
         *_head(record, files),
         *map(launched_html, starting),
-        next_step(ledger, record, chunks, verdicts, starting),
+        next_step(ledger, record, chunks, verdicts, starting, switched_off),
         *_plan_parts(record, stages_of, costs_of(ledger, record), ledger.approval_of(record)),
         "<h2>Who and when</h2>",
         table_html(("what", "by", "at", "why"), _who(ledger, record, refusals_of(ledger, evidence, run_id))),
@@ -69,7 +72,7 @@ def _run_parts(
         told = f"{passed} of {len(chunks)} chunks have passed their rules"
         parts += [f"<h2 id=gates>Gates</h2><p>{told}.</p>", gates]
     parts += rows_that_disagree(in_order)
-    parts += recorded_diff_parts(ledger, evidence, run_id, files)
+    parts += recorded_diff_parts(ledger, evidence, record, files)
     parts += ["<h2>Chunks</h2>", "<div class=grid>", *(_chunk(chunk.chunk, chunk.state) for chunk in chunks), "</div>"]
     parts += _attempts(ledger.attempts(run_id))
     parts += topic_parts(ledger.topics.of_run(run_id))
@@ -92,7 +95,7 @@ def _head(record: RunRecord, files: Sequence[str]) -> list[str]:
         f"<p>In Dagster: {' · '.join(_in_dagster(record))}</p>",
         f"<p>{escape(record.manifest.reason)}</p>",
         f"<p class=why><b>Why it is {escape(record.state)}:</b> {escape(why)}</p>"
-        if why and record.state in {RunState.FAILED, RunState.REJECTED}
+        if why and record.state in {RunState.FAILED, *ENDED}
         else "",
     ]
 
@@ -164,7 +167,7 @@ def _attempts(attempts: Sequence[AttemptRecord]) -> list[str]:
             escape(str(one.state).lower()),
             str(len(chunks_of(one))),
             time_html(one.started_at),
-            f"{(one.ended_at - one.started_at).total_seconds():.1f} s" if one.ended_at else "",
+            _took(one),
             f"<a href='/runs/{escape(one.dagster_run_id)}'>{escape(one.dagster_run_id[:8])}</a>"
             if one.dagster_run_id
             else "",
@@ -174,6 +177,12 @@ def _attempts(attempts: Sequence[AttemptRecord]) -> list[str]:
     ]
     head = ("attempt", "state", "chunks", "started", "took", "Dagster run", "error")
     return ["<h2>Attempts</h2>", table_html(head, rows)]
+
+
+def _took(attempt: AttemptRecord) -> str:
+    if attempt.ended_at is None:
+        return ""
+    return "not known" if attempt.seconds is None else f"{attempt.seconds:.1f} s"
 
 
 def _in_dagster(record: RunRecord) -> list[str]:
@@ -211,6 +220,8 @@ def _who(ledger: Ledger, record: RunRecord, refusals: Mapping[int, str]) -> list
         if entry.has_landed:
             said = f"{entry.action} done: snapshot {entry.snapshot_id}"
             rows.append((entry.landed_at, said, entry.actor, ""))
+    if (end := ended_by(ledger, record)) is not None:
+        rows.append((end.at, end.to_state.lower(), end.actor, end.reason))
     rows.sort(key=lambda row: row[0])
     return [(escape(what), escape(by), time_html(at), escape(why)) for at, what, by, why in rows]
 

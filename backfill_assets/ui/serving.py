@@ -50,7 +50,7 @@ from backfill_assets.defs.dagster_private import (
 )
 from backfill_assets.defs.launch import instance_at
 from backfill_assets.defs.launched_by import RUN_TAG, STAMPED_TAGS, STOP_TAG, USER_TAG, run_of, worked_for
-from backfill_assets.defs.starting import starting
+from backfill_assets.defs.starting import is_switched_off, starting
 from backfill_assets.ui.guard import ASKED_KEY, USER_KEY, App, Asked, Door, Guard, Receive, Role, Scope, Send
 from backfill_assets.ui.mutations import FORBIDDEN_MUTATIONS
 from backfill_assets.ui.orphans import STOP_SECONDS, Adopted, die_with_parent, ends_what_it_started
@@ -328,6 +328,7 @@ def serve(settings: Settings, listeners: Sequence[Listener], *, daemon: bool, sa
             partial(starting, instance),
             partial(_stages_of, settings),
             partial(_opened, settings),
+            partial(is_switched_off, instance),
         )
         socket_folder(settings).mkdir(mode=0o750, parents=True, exist_ok=True)
         note = noted_in(socket_folder(settings) / "mutations.jsonl")

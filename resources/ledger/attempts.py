@@ -27,7 +27,7 @@ from resources.ledger.admissions import Asked, admit, end_admissions, require_pl
 from resources.ledger.amendments import OBSOLETE, require_same_plan
 from resources.ledger.cells import parsed
 from resources.ledger.chunks import STAGED, DerivedFiles, open_ones
-from resources.ledger.measured import LOST, UNSEEN
+from resources.ledger.measured import LOST, UNSEEN, was_found_lost
 from resources.ledger.part import Part, Stored
 from resources.ledger.runs import RunRecord, locked_run, move_run, run_of
 from resources.ledger.tables import attempts, chunks
@@ -68,6 +68,13 @@ class AttemptRecord(Stored):
     def is_running(self) -> bool:
         """Whether it has not ended, as far as the ledger knows."""
         return self.state is AttemptState.RUNNING
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long it has computed; None while it does, and where its process was found gone: then nobody knows."""
+        if self.ended_at is None or was_found_lost(self.state, self.error):
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
 
     @classmethod
     def of(cls, row: sa.Row[Any]) -> Self:

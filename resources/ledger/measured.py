@@ -203,7 +203,12 @@ def is_lost(row: sa.Row[Any]) -> bool:
     """Whether the process of an attempt was, or is, no more when nobody had put its end on record."""
     if row.state == AttemptState.RUNNING:
         return has_ended(row)
-    return row.state != AttemptState.STAGED and str(row.error).startswith(_ALSO_LOST)
+    return was_found_lost(row.state, str(row.error))
+
+
+def was_found_lost(state: str, error: str) -> bool:
+    """Whether an attempt's end was put on record by others, who only found its process gone, or could not see it."""
+    return state != AttemptState.STAGED and error.startswith(_ALSO_LOST)
 
 
 def _counts(row: sa.Row[Any]) -> dict[str, int]:

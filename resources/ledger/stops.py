@@ -164,7 +164,7 @@ class Stops(Part):
                 for found in reversed(holding):
                     if found.is_pause:
                         raise refusal(found)
-                    _refuse_earlier(found, asked_at, tolerance, knows)
+                    refuse_earlier(found, asked_at, tolerance, knows)
                 open_ones = stops.update().where(stops.c.run_id == run_id, stops.c.resumed_at.is_(None))
                 connection.execute(open_ones.values(resumed_at=instants.now(connection), resumed_by=by))
             at = asked_at or instants.now(connection)
@@ -283,7 +283,12 @@ def refusal(found: Stop) -> RunStopped:
     )
 
 
-def _refuse_earlier(found: Stop, asked_at: datetime | None, tolerance: timedelta, knows: int | None) -> None:
+def refuse_earlier(found: Stop, asked_at: datetime | None, tolerance: timedelta, knows: int | None) -> None:
+    """Refuse a launch that was asked for before a stop that holds, or of which nobody can say that it was not; see `Stops.launched`.
+
+    Raises:
+        RunStopped: saying who stopped the run and when.
+    """
     if asked_at is None or (knows is not None and found.id <= knows):
         return
     terminated = found.through.startswith(TERMINATE)
