@@ -23,6 +23,7 @@ from backfill_assets.ingestion.judged_files import FileToJudge, JudgedFile, judg
 from backfill_assets.installation import Platform
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
+from manifests.fields import EARLIEST, LATEST
 from resources.ledger.facade import operator
 from resources.ledger.imports import LOADED, ImportRecord, ImportStatus
 
@@ -195,6 +196,8 @@ def facts_of(opened: OpenedFeed, entry: ImportRecord) -> FileFacts:
 
 def _judgement(opened: OpenedFeed, judged: JudgedFile) -> Decision | None:
     """Return what becomes of a file for its own sake; None if it may be a version of its date."""
+    if wrong := _out_of_reach(judged.file.facts):
+        return Decision(ImportStatus.REJECTED, wrong)
     if judged.unreadable:
         return Decision(ImportStatus.REJECTED, judged.unreadable)
     if judged.refused:
@@ -210,6 +213,14 @@ def _judgement(opened: OpenedFeed, judged: JudgedFile) -> Decision | None:
         ImportStatus.QUARANTINED,
         f"{rejected:,} of {judged.total:,} records break rules, and {limit:.1%} may (limits.rejected_share): {rules}",
     )
+
+
+def _out_of_reach(facts: FileFacts) -> str:
+    """Say what of a file's dates a run could never be asked about, as of values of rows; empty if nothing is."""
+    for what, day in (("is about", facts.business_date), ("was published on", facts.published_at.date())):
+        if not EARLIEST <= day <= LATEST:
+            return f"it {what} {day.isoformat()}, and a day lies between {EARLIEST} and {LATEST}"
+    return ""
 
 
 def _entry(
