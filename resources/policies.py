@@ -100,13 +100,13 @@ def _require_one_line(path: Path, number: int, cells: Sequence[str], width: int)
     )
 
 
-def erased_keys(rows: Iterable[Mapping[str, Any]], erasure: Erasure, today: date, *, where: str) -> frozenset[str]:
-    """Return the subjects that are erased by `today`, from rows of a table or a file.
+def erased_since(rows: Iterable[Mapping[str, Any]], erasure: Erasure, today: date, *, where: str) -> dict[str, date]:
+    """Return the subjects that are erased by `today`, each with the first day it is listed with, from rows of a table or a file.
 
     Raises:
         EnvironmentRefused: if a row has no subject, or no day.
     """
-    keys = set()
+    found: dict[str, date] = {}
     for number, row in enumerate(rows, start=1):
         key, day = row.get(erasure.key_column), _day(row.get(erasure.date_column))
         if key is None or not str(key).strip() or day is None:
@@ -118,8 +118,9 @@ def erased_keys(rows: Iterable[Mapping[str, Any]], erasure: Erasure, today: date
                 )
             )
         if day <= today:
-            keys.add(str(key).strip())
-    return frozenset(keys)
+            subject = str(key).strip()
+            found[subject] = min(day, found.get(subject, day))
+    return found
 
 
 def hashes_of(keys: Iterable[str]) -> frozenset[str]:

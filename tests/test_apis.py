@@ -165,6 +165,48 @@ def test_what_is_missed_corrected_and_deleted_is_found_listed_and_loaded(platfor
     assert held(platform) == served(shop)
 
 
+@pytest.mark.parametrize(
+    "unusable", [None, "yesterday", "2024-03-01T12:00:00"], ids=["none", "no instant", "no offset"]
+)
+def test_a_record_that_the_server_has_is_not_deleted_because_its_version_is_unusable(
+    platform: Platform, shop: Shop, unusable: str | None
+) -> None:
+    asked(platform, snapshot=True)
+    loaded(platform)
+    shop.orders[7] |= {"updated_at": unusable}
+    del shop.orders[5]
+    found = reconciled(platform, FEED, asked(platform, snapshot=True, reconciles=True))
+    assert found.counts == {"deleted": 1, "equal": 118, "unusable": 1}
+    assert (found.keys, found.keyless) == ({"deleted": ["5"], "unusable": ["7"]}, 0)
+    loaded(platform)
+    assert [number for number, row in newest(platform).items() if row["is_deleted"]] == [5]
+    again = reconciled(platform, FEED, asked(platform, snapshot=True, reconciles=True))
+    assert again.counts == {"equal": 118, "unusable": 1}
+
+
+@pytest.mark.parametrize("key", [None, True, "", "\ud800", "7" * 501])
+def test_while_a_record_has_no_usable_key_nothing_is_concluded_to_be_deleted(
+    platform: Platform, shop: Shop, key: Any
+) -> None:
+    asked(platform, snapshot=True)
+    loaded(platform)
+    whole = shop.orders[7]
+    shop.orders[7] = whole | {"id": key}
+    del shop.orders[5]
+    for _ in range(2):  # more than what is quarantined
+        shop.change("insert")
+    for options in ({}, EVERYTHING, {"snapshot": True}):
+        found = reconciled(platform, FEED, asked(platform, **options, reconciles=True))
+        assert found.counts == {"equal": 118, "new": 2, "unusable": 1}
+        assert (found.keys, found.keyless) == ({"new": ["121", "122"]}, 1)
+    (done,) = load_extractions(platform, FEED, only=found.extraction)
+    assert (done.keyless, done.loaded.counted.events, done.loaded.counted.quarantined) == (1, 2, 1)
+    assert not [one for one in rows(platform) if one["is_deleted"]]
+    shop.orders[7] = whole
+    load_extractions(platform, FEED, only=asked(platform, snapshot=True, reconciles=True).id)
+    assert held(platform) == served(shop)
+
+
 def test_a_range_judges_its_numbers_only_and_a_time_no_deletions(platform: Platform, shop: Shop) -> None:
     asked(platform, snapshot=True)
     loaded(platform)
@@ -454,6 +496,13 @@ def test_the_command_extracts_lists_loads_and_reconciles(
     assert json.loads(said("load", "shop", "--json"))[0]["changes"] == {"deleted": 1, "equal": 119}
     assert "shop: nothing to load" in said("load", "shop")
     assert "BySnapshotExport" in said("extractions", "shop")
+    whole = shop.orders.pop(8)
+    shop.orders[7] |= {"id": None}
+    not_concluded = "  deletions are not concluded: 1 record has no usable key, and may be any that is missing\n"
+    assert not_concluded in said("extract", "shop", "--snapshot", "--reconcile")
+    monkeypatch.setenv("BACKFILL_QUARANTINE_LIMIT", "1")
+    assert not_concluded in said("load", "shop")
+    shop.orders |= {7: whole | {"id": 7}, 8: whole}
     for number in shop.orders:
         shop.orders[number]["updated_at"] = "2024-03-01T12:00:00Z"
     shop.plan = lambda _path, _number: "silent"

@@ -6,16 +6,21 @@ Every test publishes rows of `ann`, forgets her, and tries to show her again. Th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import date
 from typing import Any
 from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 from pyiceberg.table.refs import MAIN_BRANCH
 from support import put_in_force
 from table_model import File, Row, Run
-from table_world import MONTHS, SOURCE, Installation, day_of, only_this_table
+from table_world import DAYS, MONTHS, SOURCE, Installation, day_of, only_this_table
 
 from backfill_assets import faults
+from backfill_assets.audit.explain import explain
+from backfill_assets.cli.command import cli
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication import accepting, requirements, undoing
@@ -92,6 +97,25 @@ def names_of(it: Installation) -> set[str]:
 
 def state(it: Installation, run_id: str) -> RunState:
     return it.platform.ledger.run(run_id).state
+
+
+def test_a_row_of_somebody_erased_is_explained_to_nobody(it: Installation, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("backfill_assets.cli.differences.opened_platform", lambda: nullcontext(it.platform))
+    published(it, "first", MODES["replace"], "ann", "bob", value=4711)
+    key, other = (f"name={name},day={day_of(MONTH, 3)}" for name in ("ann", "bob"))
+    assert (explain(it.platform, DAYS, [key]).row or {})["value"] == 4711
+    forget(it, "ann")
+    found = explain(it.platform, DAYS, [key])
+    assert (found.row, found.versions, found.producer, found.source, found.corrections) == (None, [], None, None, [])
+    assert (found.erased_since, found.chunk) == (date(2020, 1, 1), MONTH)
+    assert (explain(it.platform, DAYS, [other]).row or {})["value"] == 4711
+    said = CliRunner().invoke(cli, ["explain", DAYS, "--key", key], catch_exceptions=False).stdout
+    words = " ".join(said.split())
+    assert "it is not shown, whether there is such a row or not" in words
+    assert "the policy has its subject erased since 2020-01-01: nothing that was ever said of it is shown" in words
+    assert "4711" not in said
+    published(it, "second", MODES["replace"], "bob", value=4712)
+    assert explain(it.platform, DAYS, [key]).versions == []  # nor what it was, once its row is gone
 
 
 @pytest.mark.parametrize("way", MODES)

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from pyiceberg.expressions import AlwaysTrue
+from support import put_in_force
 from worlds import FEW_GATES, KEY, TARGET, VALUES, World, make_world
 
 from backfill_assets.audit import explain as explain_module
@@ -127,6 +128,36 @@ def test_source_rows_are_told_from_those_nearest_to_the_day_of_the_row_on(world:
     assert abs((instants[0].date() - day).days) <= 1 < abs((instants[-1].date() - day).days)
     in_order = explain_module._rows(table, AlwaysTrue(), snapshot, "event_at", None)
     assert [row["event_at"] for row in in_order] == sorted(instants)
+
+
+def test_source_rows_of_erased_subjects_and_of_protected_columns_are_not_shown(
+    world: World, sides: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    _, row = changed_row(sides)
+    before = explain(world.platform, TARGET, [text_of(row)]).source
+    assert before is not None
+    subject = before.rows[0]["event_id"]
+    (world.home / "erased.csv").write_text(f"subject,erased_on\n{subject},2010-01-01\n")
+    shipped = {"name": "four eyes", "rules": [{}]}
+    try:
+        erasure = {"column": "event_id", "file": "erased.csv"}
+        put_in_force(world.platform, {"name": "t", "sources": [{"table": "bronze.case_events", "erasure": erasure}]})
+        found = explain(world.platform, TARGET, [text_of(row)])
+        assert found.source is not None
+        assert found.row is not None
+        assert (found.source.erased, found.source.total, found.source.earlier) == (1, before.total - 1, before.earlier)
+        assert subject not in str(found)
+        assert before.look_back == found.source.look_back
+        columns = {"event_id": {"classification": "health"}}
+        said = {"classifications": {"health": {"modes": ["LIVE"]}}}
+        said |= {"name": "t", "sources": [{"table": "bronze.case_events", "columns": columns}]}
+        put_in_force(world.platform, said)
+        source = explain(world.platform, TARGET, [text_of(row)]).source
+        assert source is not None
+        assert (source.rows, source.look_back) == ([], [])
+        assert source.missing.startswith("the policy protects columns of bronze.case_events")
+    finally:
+        put_in_force(world.platform, shipped)
 
 
 def test_how_the_shown_source_rows_are_chosen_is_said() -> None:

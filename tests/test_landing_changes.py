@@ -13,8 +13,10 @@ from random import Random
 
 import pytest
 from change_world import CHANGES, Accounts, delivery, make_accounts
+from click.testing import CliRunner
 
 from backfill_assets import faults
+from backfill_assets.cli.command import cli
 from backfill_assets.ingestion.landed_changes import land_changes
 from backfill_assets.ingestion.table_loads import undo_load
 from backfill_assets.products.accounts import BANK
@@ -109,6 +111,32 @@ def test_an_open_transaction_waits_and_comes_with_its_end(accounts: Accounts) ->
     second = accounts.land(messages[inside:], "second")
     assert second.open == ()
     assert accounts.table(CHANGES).height == sum(1 for m in messages if m.value and "op" in m.value) > before
+
+
+def test_a_delivery_of_which_an_open_transaction_was_not_kept_is_no_success(
+    accounts: Accounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKFILL_HOME", str(accounts.platform.settings.home))
+    monkeypatch.setenv("BACKFILL_PRODUCTS", '["backfill_assets.products.accounts:PRODUCT"]')
+    messages = tail_of(a_bank(3))
+    units = whole(messages)
+    longest = sorted(sorted(range(2, len(units)), key=lambda one: len(units[one]))[-2:])
+    begun = [messages.index(units[one][0]) + len(units[one]) // 2 for one in longest]
+
+    def said(name: str, some: list[Message], exit_code: int, *options: str) -> str:
+        done = CliRunner().invoke(cli, ["land", BANK.name, str(delivery(tmp_path / name, [some])), *options])
+        assert done.exit_code == exit_code, done.output
+        return done.stdout
+
+    assert "still open, and kept" in said("first", messages[: begun[0]], 0)
+    assert "still open, and kept" in said("first", messages[: begun[0]], 0)  # the same command again
+    assert "nothing of it was kept" not in said("first", messages[: begun[0]], 0)
+    more = messages[begun[0] : begun[0] + 1]
+    assert "nothing of it was kept" in said("more", more, 1)
+    assert json.loads(said("more", more, 1, "--json"))["is_open_kept"] is False
+    said("rest", messages[begun[0] : begun[1]], 0)
+    said("end", messages[begun[1] :], 0)
+    assert accounts.table(CHANGES).height == sum(1 for m in messages if m.value and "op" in m.value)
 
 
 def begun_anew(unit: list[Message]) -> list[Message]:

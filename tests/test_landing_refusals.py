@@ -235,7 +235,11 @@ def test_no_gap_needs_no_acceptance_and_a_reason_that_is_none_is_refused(account
 @pytest.mark.parametrize(
     ("what", "said", "unsaid"),
     [
-        ({"open": ("731 since 0/1",)}, "nothing of it was kept, since nothing new is whole", "not quarantined"),
+        (
+            {"open": ("731 since 0/1",), "is_open_kept": False},
+            "nothing of it was kept, since nothing new is whole",
+            "not quarantined",
+        ),
         ({"unreadable": {"a line is a JSON object": 1}}, "they were not quarantined, since nothing was", "once more"),
     ],
     ids=["open", "unreadable"],

@@ -122,6 +122,84 @@ def test_of_two_versions_published_at_one_time_the_one_accepted_last_counts(site
     assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 7
 
 
+def test_a_file_that_is_put_back_under_its_name_says_again_what_it_said(site: Site) -> None:
+    first, second = file_of(1, 2, 3), file_of(9, 2, 3)
+    for number, (content, reading) in enumerate([(first, 1), (second, 9), (first, 1), (second, 9)]):
+        for sightings in (1, 2, 3):  # the same once more is counted, and no decision
+            site.land(content)
+            site.receive()
+            assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == reading
+            assert [one.revision for one in site.entries] == [*range(1, number + 2)]
+            assert site.entries[-1].sightings == sightings
+    assert site.statuses() == ["ACCEPTED", "CORRECTION", "CORRECTION", "CORRECTION"]
+    assert [one.attempt for one in site.entries] == [1, 1, 2, 2]
+    undo_load(site.platform, FEED.table, site.entries[-1].load_id, by="ana", reason="it was the old one after all")
+    site.land(first)
+    site.receive()
+    assert site.entries[2].sightings == 4
+    assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 1
+
+
+def test_a_delivery_with_several_contents_of_a_name_is_counted_once_however_often_it_comes(
+    site: Site, tmp_path: Path
+) -> None:
+    for folder, reading in (("a", 1), ("b", 9)):
+        place = tmp_path / folder / path_of()
+        place.parent.mkdir(parents=True)
+        place.write_bytes(file_of(reading, 2, 3))
+    for _ in range(3):
+        site.receive(tmp_path / "a", tmp_path / "b")
+    assert site.statuses() == ["ACCEPTED", "CORRECTION"]
+    assert [one.sightings for one in site.entries] == [3, 3]
+    site.receive(tmp_path / "a")
+    assert site.statuses() == ["ACCEPTED", "CORRECTION", "CORRECTION"]
+    assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 1
+
+
+@pytest.mark.parametrize(
+    ("day", "at", "why"),
+    [
+        ("99991230", SECOND, "it is about 9999-12-30"),
+        ("90010101", SECOND, "it is about 9001-01-01"),
+        ("00010101", SECOND, "it is about 0001-01-01"),
+        ("20240101", "99991230T000000", "it was published on 9999-12-30"),
+        ("20240101", "00010101T000000", "it was published on 0001-01-01"),
+    ],
+)
+def test_a_file_with_a_date_that_no_run_could_be_asked_about_is_rejected(
+    site: Site, day: str, at: str, why: str
+) -> None:
+    for _ in range(2):
+        site.land(file_of(), path_of(day=day, at=at))
+        site.receive()
+    (entry,) = site.entries
+    assert (entry.status, entry.sightings) == ("REJECTED", 2)
+    assert entry.reason == f"{why}, and a day lies between 1000-01-01 and 9000-12-31"
+    assert site.archived("rejected") == {entry.content_hash}
+    site.land(file_of(), path_of(day="90001231"))
+    site.land(file_of(), path_of(day="10000101"))
+    site.receive()
+    assert site.statuses() == ["REJECTED", "ACCEPTED", "ACCEPTED"]
+
+
+def test_a_list_with_a_date_that_no_run_could_be_asked_about_rejects_that_file() -> None:
+    site = fresh_site(INDEXED)
+    site.land(file_of())
+    site.land(
+        _index(
+            (path_of(), "0001-01-01T07:00:00+00:00", "", "here", "20240101"),
+            (path_of(day="20240102"), "2024-01-02T07:00:00+01:00", "", "gone", "99991231"),
+        ),
+        "index-1.csv",
+    )
+    site.receive()
+    assert {one.path: one.reason.split(",")[0] for one in site.entries} == {
+        path_of(): "it was published on 0001-01-01",
+        path_of(day="20240102"): "it is about 9999-12-31",
+    }
+    assert site.statuses() == ["REJECTED", "REJECTED"]
+
+
 def test_a_feed_may_take_one_file_a_date_and_reject_others() -> None:
     site = fresh_site(with_changes(new_bytes=ba.NewBytes.REJECTED))
     site.land(file_of(1, 2, 3))
@@ -359,10 +437,11 @@ def test_the_list_of_a_delivery_says_when_files_were_published_and_which_are_who
         (b"path,when\nx,y\n", "has no column"),
         (_index((path_of(), "2024-01-02T07:00:00", "", "here", "20240101")), "without an offset"),
         (_index((path_of(), "yesterday", "", "here", "20240101")), "rows that cannot be used"),
+        (_index((path_of(), "0001-01-01T00:00:00+01:00", "", "here", "20240101")), "rows that cannot be used"),
         (b"", "cannot be read"),
         (b"path,published,sha256,what,day\n", "lists nothing"),
     ],
-    ids=["columns", "offset", "time", "empty", "nothing"],
+    ids=["columns", "offset", "time", "before all time", "empty", "nothing"],
 )
 def test_a_list_that_cannot_be_used_refuses_the_receipt_and_nothing_is_written(
     tmp_path: Path, content: bytes, said: str

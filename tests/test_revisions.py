@@ -136,6 +136,18 @@ def test_neither_expired_snapshots_nor_later_versions_change_the_answer(tmp_path
     assert answered(platform, at(-1), day(0), day(0)) == []
 
 
+@pytest.mark.parametrize("far", [date(9999, 12, 30), date.max, date(1, 1, 1)])
+def test_a_day_that_no_run_could_be_asked_about_is_told_as_others_are(tmp_path: Path, far: date) -> None:
+    platform = reports.opened(tmp_path / "home")
+    initialise(platform)
+    rows = [*report(day(0), at(0), {"north": 1}, "a", 0), *report(far, at(0), {"north": 2}, "b", 0)]
+    deliver(platform, "first", rows)
+    asked = versions_at(platform, REPORTS, at(1), None, ())
+    assert set(asked.versions) == {day(0), far}
+    assert ordered([row for frame in rows_at(platform, asked) for row in frame.iter_rows(named=True)]) == ordered(rows)
+    assert answered(platform, at(1), day(0), day(0)) == rows[:1]
+
+
 def run_cli(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
     monkeypatch.setenv("BACKFILL_HOME", str(home))
     monkeypatch.setenv("BACKFILL_SPARK", json.dumps(SPARK))
@@ -212,6 +224,12 @@ def test_a_target_says_what_a_run_would_have_said_that_knew_what_was_known_then(
         assert told(instant, 0, 3) == expected(instant, 0, 3)
     assert told(at(40), 1, 2) == expected(at(40), 1, 2)
     assert len(told(at(40), 0, 3, "region=south")) == 2
+    for number, far in enumerate((date(1, 1, 1), date.max)):
+        deliver(world.platform, f"far-{number}", report(far, at(0), {"north": 1}, "far", 0))
+    for_ever = target_at(world.platform, DAILY, at(40), None, ())
+    rows = [row for frame in for_ever.frames for row in frame.iter_rows(named=True)]
+    assert ordered(rows) == expected(at(40), 0, 3)
+    assert {day(number) for number in range(4)} <= set(for_ever.source.versions)
     assert world.states() == {}
 
 

@@ -87,7 +87,8 @@ def rows_at(platform: Platform, asked: AsOf) -> Iterator[pl.DataFrame]:
     if revisions is None or asked.snapshot_id is None or not asked.versions:
         return
     named = {one.version for one in asked.versions.values()}
-    terms = [_within(revisions, DayRange(start=min(asked.versions), end=max(asked.versions)))]
+    # a table may have days that nobody can ask about: they are told all the same
+    terms = [_within(revisions, DayRange.model_construct(start=min(asked.versions), end=max(asked.versions)))]
     terms += [In(term=revisions.version, literals=named)] if len(named) <= _MOST_NAMED else []
     terms += [EqualTo(term=name, value=_literal(value)) for name, value in asked.where.items()]
     for batch in platform.lakehouse.batches(asked.table.name, asked.snapshot_id, _all_of(terms)):

@@ -76,7 +76,9 @@ def target_at(
     run = RunContext(platform, target, preview(platform, _manifest(target, version, said.snapshot_id, known)))
     first = run.plan.input_range.start
     read = {day: one for day, one in said.versions.items() if first <= day <= known.end}
-    asked = days or DayRange.model_construct(start=min(said.versions), end=max(said.versions))
+    asked = days or DayRange.model_construct(
+        start=max(min(said.versions), known.start), end=min(max(said.versions), known.end)
+    )
     return ComputedAsOf(target, version, replace(said, versions=read), _frames(run, system_time, asked, where))
 
 

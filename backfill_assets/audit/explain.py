@@ -14,12 +14,13 @@ from typing import Any
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
-from backfill_assets.audit.key_history import Version, chunk_of, plan_of, read_scan, states_of, versions_of
+from backfill_assets.audit.key_history import State, Version, chunk_of, plan_of, read_scan, states_of, versions_of
 from backfill_assets.audit.written_in import written_in
 from backfill_assets.declarations.key_texts import parse_key
 from backfill_assets.declarations.schema import has_lineage
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
+from backfill_assets.planning.old_data import erased_by_column, erased_subjects, since_when_erased
 from backfill_assets.planning.upstream import touches_days
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read_window
@@ -30,6 +31,7 @@ from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from manifests.further_sources import UpstreamRun, touched_days
 from manifests.plan import Plan, PlannedChunk
+from manifests.policy import SourceRule
 from resources.lakehouse.facade import before, between
 from resources.ledger.facade import RunRecord
 
@@ -79,7 +81,7 @@ class SourceRows:
 
     `total` and `earlier` count all of them; at most `SHOWN_ROWS` of each are here, those nearest to the row's `day` first (of
     earlier ones to `look_back_day`), or the oldest first where no day is known, or the rows were read without their instants.
-    `missing` says why there are none.
+    `missing` says why there are none. `erased` of them have a subject who is erased by today: they are counted here alone.
     """
 
     entity: dict[str, Any]
@@ -90,6 +92,7 @@ class SourceRows:
     missing: str = ""
     day: date | None = None
     look_back_day: date | None = None
+    erased: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Explanation:
         versions: what the key said, newest first. Empty if it was never there.
         corrections: what was issued for the key, oldest first.
         notes: what has to be known to read the rest.
+        erased_since: since when the policy has the key's subject erased: nothing that was ever said of it is here. None: it has not.
     """
 
     table: str
@@ -119,6 +123,7 @@ class Explanation:
     versions: list[Version]
     corrections: list[dict[str, Any]]
     notes: list[str]
+    erased_since: date | None = None
 
 
 def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation:
@@ -132,6 +137,8 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     found = platform.lakehouse.table(target.name)
     notes: list[str] = []
     states = list(states_of(found, _where(key), notes))
+    if since := _erased_since(platform, target, key, states):
+        return _withheld(platform, target, key, since)
     versions = versions_of(platform, target, found, key, states)
     current = states[0][1] if states else []
     if len(current) > 1:
@@ -171,6 +178,22 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
         corrections=corrections,
         notes=notes,
     )
+
+
+def _erased_since(
+    platform: Platform, target: TargetTable, key: Mapping[str, Any], states: Sequence[State]
+) -> date | None:
+    """Return since when the policy has a subject of a key erased, or of any row that it ever had."""
+    erased = erased_by_column(platform, target)
+    days = [since_when_erased(erased, row) for row in (key, *(row for _, rows in states for row in rows))]
+    return min((day for day in days if day is not None), default=None)
+
+
+def _withheld(platform: Platform, target: TargetTable, key: Mapping[str, Any], since: date) -> Explanation:
+    chunk = chunk_of(target, key, None)
+    accepted = None if chunk is None else platform.ledger.accepted(target.name, [chunk]).get(chunk)
+    note = f"the policy has its subject erased since {since}: nothing that was ever said of it is shown"
+    return Explanation(target.name, shown_row(key), chunk, None, accepted, None, None, [], [], [note], since)
 
 
 def _where(key: Mapping[str, Any]) -> BooleanExpression:
@@ -283,18 +306,26 @@ def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceR
         return SourceRows(shown_row(entity), [], 0, [], 0, why)
     if target.entity not in table.schema().column_names:
         return SourceRows(shown_row(entity), [], 0, [], 0, f"{plan.source} has no column {target.entity}")
+    rule = run.platform.policy.source_rule(plan.source, target.name)
+    if rule is not None and rule.columns:
+        why = f"the policy protects columns of {plan.source}: its rows are shown to no one as they came"
+        return SourceRows(shown_row(entity), [], 0, [], 0, why)
+    erased = _erased_of(run, rule, table)
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
     mine, instant, day = _where(entity), target.source_time_column, row.get(target.day_column)
     try:
-        rows = _rows(
-            table, And(mine, between(instant, plan.at(start), plan.at(end))), plan.source_snapshot_id, instant, day
-        )
+        where = And(mine, between(instant, plan.at(start), plan.at(end)))
+        rows, gone = _without(erased, _rows(table, where, plan.source_snapshot_id, instant, day))
         earlier: list[dict[str, Any]] = []
+        gone_earlier = 0
         columns = tuple(target.look_back_columns)
         look_back_day = day if instant in columns else None  # nothing says which are nearest
         if columns:
             where = And(mine, before(instant, plan.at(start)))
-            earlier = _rows(table, where, plan.source_snapshot_id, instant, look_back_day, columns)
+            read = tuple(dict.fromkeys((*columns, *erased)))
+            found = _rows(table, where, plan.source_snapshot_id, instant, look_back_day, read)
+            earlier, gone_earlier = _without(erased, found)
+            earlier = [{name: row[name] for name in columns} for row in earlier]
     except EnvironmentRefused as refusal:  # the rest can be explained all the same
         return SourceRows(shown_row(entity), [], 0, [], 0, refusal.problems[0].what)
     return SourceRows(
@@ -305,7 +336,24 @@ def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceR
         len(earlier),
         day=day,
         look_back_day=look_back_day,
+        erased=gone + gone_earlier,
     )
+
+
+def _erased_of(run: RunContext, rule: SourceRule | None, table: Table) -> dict[str, Mapping[str, date]]:
+    """Return who is erased by today of a source, by the column that says whose a row of it is."""
+    if rule is None or rule.erasure is None or rule.erasure.column not in table.schema().column_names:
+        return {}
+    keys, _ = erased_subjects(run.platform, rule.erasure, run.platform.ledger.latest().date())
+    return {rule.erasure.column: keys}
+
+
+def _without(
+    erased: Mapping[str, Mapping[str, date]], rows: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], int]:
+    """Return rows without those of erased subjects, and how many those are."""
+    left = [row for row in rows if since_when_erased(erased, row) is None]
+    return left, len(rows) - len(left)
 
 
 def _rows(

@@ -57,6 +57,7 @@ COVERED: Mapping[str, str] = {
 NOT_COVERED = (
     "a forgery of evidence, ledger and catalog at once, where no head of the chain is kept elsewhere",
     "what other programs loaded into sources, but for its length",
+    "archive/: the bytes of received files and of servers' answers, which are held against their hashes when they are read again",
     "report.html: it is made anew from the evidence when it is asked for",
     "leases, settings, Dagster's event log, the records of gc, triggers and views in the ledger's database",
     "entries of other programs in a table's log; ages of main and of others' names; sort orders, statistics, other properties",

@@ -122,9 +122,16 @@ def _tell_extracted(record: ExtractionRecord, differs: Reconciled | None, *, has
         tell(f"  {change}: {', '.join(keys[:_KEYS])}{more}")
     if differs.withheld:
         tell("  keys are withheld, because the policy protects columns of the table")
+    _tell_keyless(differs.keyless)
     if differs.counts.get("deleted") and not has_column:
         tell("  what was deleted is not loaded: the feed declares no deleted_column")
     tell(f"  to load what differs: backfill load {record.feed}")
+
+
+def _tell_keyless(records: int) -> None:
+    if records:
+        have = "record has" if records == 1 else "records have"
+        tell(f"  deletions are not concluded: {records:,} {have} no usable key, and may be any that is missing")
 
 
 def _in_words(counts: Mapping[str, object]) -> str:
@@ -235,6 +242,7 @@ def _tell_loaded(table: str, one: ExtractionLoaded) -> None:
     )
     if one.changes:
         tell(f"  records: {_in_words(one.changes)}")
+    _tell_keyless(one.keyless)
     for reason, number in counted.by_reason.items():
         tell(f"  quarantined {reason}: {number:,}, first in {counted.first[reason].in_words(reason)}")
     tell(f"  {table}: snapshot {one.loaded.snapshot_id}")

@@ -35,6 +35,8 @@ def land_changelog(log: str, folder: Path, *, accept_gap: str | None, by: str | 
         tell_landed(done)
         if accept_gap is not None and not done.accepted:
             tell("  no gap was accepted: nothing that was landed has one before it that nobody had accepted")
+    if not done.is_open_kept:
+        raise SystemExit(1)  # whoever deletes what was landed keeps these files
 
 
 def tell_landed(done: Landed) -> None:
@@ -58,10 +60,10 @@ def tell_landed(done: Landed) -> None:
 
 def _tell_unfinished(done: Landed) -> None:
     for open_one in done.open[:_SHOWN]:
-        tell(f"  still open{', and kept' if done.is_kept else ''}: {open_one}")
+        tell(f"  still open{', and kept' if done.is_open_kept else ''}: {open_one}")
     for rule, number in done.unreadable.items():
         tell(f"  {'quarantined' if done.is_kept else 'unreadable'} {rule}: {number:,}")
-    if not done.is_kept and done.open:
+    if not done.is_open_kept:
         tell(
             "  nothing of it was kept, since nothing new is whole: deliver these files once more with those that follow"
         )

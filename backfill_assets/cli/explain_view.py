@@ -43,6 +43,8 @@ def shown(found: Explanation) -> RenderableType:
 
 
 def _headline(found: Explanation) -> Text:
+    if found.erased_since is not None:
+        return Text("it is not shown, whether there is such a row or not", "yellow")
     if found.row is not None:
         made_by = found.accepted_run if found.producer is None else found.producer.run_id
         made_by = found.row.get("run_id") or made_by
@@ -170,6 +172,8 @@ def _source(source: SourceRows, made: Producer) -> list[RenderableType]:
     if source.missing:
         return [Text(f"source rows: {source.missing}", "yellow")]
     parts: list[RenderableType] = []
+    if source.erased:
+        parts.append(Text(f"source rows: {_rows(source.erased)} of erased subjects not shown", "yellow"))
     earlier = f"{_rows(source.earlier, 'earlier ')}, of which few columns were read"
     for name, rows, total, day in (
         (f"{_rows(source.total)} in the input range", source.rows, source.total, source.day),

@@ -57,7 +57,7 @@ def read_list(name: str, content: bytes, feed: FileFeed, index: DeliveryIndex) -
     for number, row in enumerate(rows):
         try:
             path, listed = index.path.format(**row), _listed(row, feed, index)
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
             wrong.append(f"row {number:,}: {type(error).__name__}: {str(error)[:80]}")
             continue
         if files.setdefault(path, listed) != listed:

@@ -18,7 +18,17 @@ from backfill_assets.extraction.refusals import ArchiveRefused
 from backfill_assets.ingestion.deliveries import Loaded, load_delivery
 from backfill_assets.ingestion.held_tables import HeldTable, held_to_load
 from backfill_assets.ingestion.kept_responses import Kept, KeptDelivery, load_id_of
-from backfill_assets.ingestion.versions import Brought, Change, Found, State, brought, compared, merge
+from backfill_assets.ingestion.versions import (
+    Brought,
+    Change,
+    Found,
+    State,
+    brought,
+    compared,
+    concludes_deletions,
+    keyless,
+    merge,
+)
 from backfill_assets.installation import Platform
 from manifests.errors import EnvironmentRefused, InputRefused, Problem
 from resources.lakehouse.loads import Load, content_of
@@ -29,24 +39,30 @@ _OVER = frozenset({ExtractionState.COMPLETE, ExtractionState.UNSTABLE})
 
 @dataclass(frozen=True)
 class ExtractionLoaded:
-    """What the load of an extraction brought: its records by what they were to the table, and the load itself."""
+    """What the load of an extraction brought: its records by what they were to the table, and the load itself.
+
+    `keyless` records of one that reconciles keep anything from being concluded to be deleted.
+    """
 
     extraction: str
     changes: dict[str, int]
     loaded: Loaded
+    keyless: int = 0
 
 
 @dataclass(frozen=True)
 class Reconciled:
     """What a server has against what was loaded: how many records by what they are, and the keys of those that differ.
 
-    Without keys if `withheld`, because the policy protects columns of the table.
+    Without keys if `withheld`, because the policy protects columns of the table. `keyless` records have no usable key: they keep
+    anything from being concluded to be deleted.
     """
 
     extraction: str
     counts: dict[str, int]
     keys: dict[str, list[str]]
     withheld: bool = False
+    keyless: int = 0
 
 
 def load_extractions(
@@ -110,7 +126,7 @@ def _load_each(
             continue
         merge(state, brought(record, found))
         loaded.append(record.id)
-        yield ExtractionLoaded(record.id, _counts(found), done)
+        yield ExtractionLoaded(record.id, _counts(found), done, _keyless(record, found))
     if damaged:
         raise _damaged(damaged, loaded)
 
@@ -152,10 +168,10 @@ def reconciled(platform: Platform, feed: ApiFeed, record: ExtractionRecord) -> R
     keys: dict[str, list[str]] = {}
     withheld = platform.policy.protects(feed.table)
     for one in found:
-        if one.change is not Change.EQUAL and not withheld:
+        if one.change is not Change.EQUAL and one.version.entry.key and not withheld:
             keys.setdefault(one.change.value, []).append(one.version.entry.key)
     by_change = {name: sorted(several) for name, several in sorted(keys.items())}
-    return Reconciled(record.id, _counts(found), by_change, withheld)
+    return Reconciled(record.id, _counts(found), by_change, withheld, _keyless(record, found))
 
 
 def loads_of(platform: Platform, feed: ApiFeed, records: Sequence[ExtractionRecord]) -> frozenset[str]:
@@ -291,6 +307,10 @@ def _require_loadable(feed: ApiFeed, records: Sequence[ExtractionRecord], wanted
         what = f"extraction {wanted} is {found.state}" + (f": {found.reason}" if found.reason else "")
         fix = "the command that began it goes on with it"
     raise InputRefused(Problem(what, "what is loaded was read to its end, and is COMPLETE", fix))
+
+
+def _keyless(record: ExtractionRecord, found: Sequence[Found]) -> int:
+    return keyless(found) if concludes_deletions(record) else 0
 
 
 def _counts(found: Sequence[Found]) -> dict[str, int]:

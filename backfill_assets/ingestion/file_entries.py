@@ -23,6 +23,7 @@ from backfill_assets.ingestion.judged_files import FileToJudge, JudgedFile, judg
 from backfill_assets.installation import Platform
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
+from manifests.fields import EARLIEST, LATEST
 from resources.ledger.facade import operator
 from resources.ledger.imports import LOADED, ImportRecord, ImportStatus
 
@@ -62,6 +63,13 @@ class OnRecord:
         }
         self.gone = taken_back
         self.on_record = on_record
+        self._says: dict[tuple[str, datetime | None], str] = {
+            (one.path, one.published_at): one.content_hash for one in on_record if self._stands(one)
+        }
+        """By path and time of publication the hash of the bytes that came last, of those that were a version or said no other thing."""
+
+    def _stands(self, one: ImportRecord) -> bool:
+        return one.status is ImportStatus.IGNORED or (one.status in LOADED and one.load_id not in self.gone)
 
     def history(self) -> History:
         """Return the versions of each date that are in the table."""
@@ -80,14 +88,18 @@ class OnRecord:
     def sort_out(self, files: Sequence[Arrived]) -> tuple[list[Arrived], list[int]]:
         """Return the files that are to be decided upon, each once, and the entries of those that were decided upon before.
 
-        One that came several times is one file that was seen so often.
+        One that came several times is one file that was seen so often. A file that was decided upon is to be once more where other bytes
+        came since in its place, by the same path and of the same time, which do not come with it: it was put back to what it said.
         """
+        came = {(one.path, one.content_hash, one.published_at) for one in files}
         new: dict[_Key, Arrived] = {}
         seen: set[int] = set()
         for one in files:
             key = (one.path, one.content_hash, one.published_at)
             before = self.newest.get(key)
-            if before is not None and before.status in LOADED and before.load_id not in self.gone:
+            says = self._says.get((one.path, one.published_at), one.content_hash)
+            is_put_back = says != one.content_hash and (one.path, says, one.published_at) not in came
+            if before is not None and before.status in LOADED and self._stands(before) and not is_put_back:
                 seen.add(before.id)
             elif key in new:
                 new[key].times += 1
@@ -195,6 +207,8 @@ def facts_of(opened: OpenedFeed, entry: ImportRecord) -> FileFacts:
 
 def _judgement(opened: OpenedFeed, judged: JudgedFile) -> Decision | None:
     """Return what becomes of a file for its own sake; None if it may be a version of its date."""
+    if wrong := _out_of_reach(judged.file.facts):
+        return Decision(ImportStatus.REJECTED, wrong)
     if judged.unreadable:
         return Decision(ImportStatus.REJECTED, judged.unreadable)
     if judged.refused:
@@ -210,6 +224,14 @@ def _judgement(opened: OpenedFeed, judged: JudgedFile) -> Decision | None:
         ImportStatus.QUARANTINED,
         f"{rejected:,} of {judged.total:,} records break rules, and {limit:.1%} may (limits.rejected_share): {rules}",
     )
+
+
+def _out_of_reach(facts: FileFacts) -> str:
+    """Say what of a file's dates a run could never be asked about, as of values of rows; empty if nothing is."""
+    for what, day in (("is about", facts.business_date), ("was published on", facts.published_at.date())):
+        if not EARLIEST <= day <= LATEST:
+            return f"it {what} {day.isoformat()}, and a day lies between {EARLIEST} and {LATEST}"
+    return ""
 
 
 def _entry(

@@ -104,12 +104,13 @@ class Landed:
         changelog: which one; `table` what the rows went to.
         loads: one for each range, in order; none where nothing was new.
         again: how many whole transactions and snapshots were in the table already.
-        open: what is not whole yet, in words: it is kept, and comes with its end.
+        open: what is not whole yet, in words: it comes with its end.
         unreadable: how many lines were quarantined, by rule.
         left_out: messages that are no change of a declared table, by what they are.
         passed_over: positions of snapshots of a range that is landed already.
         accepted: the gaps that were accepted with this landing.
-        is_kept: whether what is open, and what is unreadable, was kept with a load; else the same files have to be delivered again.
+        is_kept: whether what is unreadable was quarantined with a load.
+        is_open_kept: whether what is open was kept, with this load or an earlier one; else the same files have to be delivered again.
     """
 
     changelog: str
@@ -122,6 +123,7 @@ class Landed:
     passed_over: tuple[int, ...] = ()
     accepted: tuple[str, ...] = ()
     is_kept: bool = True
+    is_open_kept: bool = True
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def land_changes(
         plan.passed_over,
         tuple(one.what for one in plan.lost) if gap and loads else (),
         is_kept=bool(loads),
+        is_open_kept=bool(loads) or all(one.file < len(kept) for one in found.open_lines(there.observed)),
     )
 
 

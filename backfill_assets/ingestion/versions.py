@@ -71,19 +71,23 @@ State = dict[str, Version]
 def compared(state: State, record: ExtractionRecord, entries: Iterable[Entry]) -> Iterator[Found]:
     """Yield each record of an extraction, and each that it should have and has not, with what it is to a table's state.
 
-    A record that was read after the extraction had begun is not missed: the server may have it since.
+    A record that was read after the extraction had begun is not missed: the server may have it since. One that has its key is there,
+    whatever else of it is unusable; and while one has no key, none is missed: it may be that one.
     """
     there = set()
+    is_keyless = False
     for entry in entries:
         mine = Version(record.number, entry)
         if entry.problem:
+            is_keyless = is_keyless or not entry.key
+            there.add(entry.key)
             yield Found(Change.UNUSABLE, mine)
             continue
         there.add(entry.key)
         before = state.get(entry.key)
         yield Found(_change(before, entry), mine, before)
-    if not record.question.get("reconciles") or record.state is not ExtractionState.COMPLETE:
-        return  # what was read otherwise each time does not tell what there is not
+    if is_keyless or not concludes_deletions(record):
+        return
     assert record.first_at is not None
     began = _micros(record.first_at)
     for key, before in state.items():
@@ -92,6 +96,16 @@ def compared(state: State, record: ExtractionRecord, entries: Iterable[Entry]) -
             if change is not None:
                 last = replace(before.entry, read_at=began)
                 yield Found(change, replace(before, entry=last, is_deleted=change is Change.DELETED), before)
+
+
+def concludes_deletions(record: ExtractionRecord) -> bool:
+    """Whether an extraction tells what a server has no more: what was read otherwise each time does not."""
+    return bool(record.question.get("reconciles")) and record.state is ExtractionState.COMPLETE
+
+
+def keyless(found: Iterable[Found]) -> int:
+    """Return how many records of an extraction have no usable key: nobody knows whose they are."""
+    return sum(one.change is Change.UNUSABLE and not one.version.entry.key for one in found)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from manifests.further_sources import PinnedSource
 from manifests.plan import Plan
 from manifests.policy import Erasure, Mask, Policy
 from resources.files import stores
-from resources.policies import erased_in_file, erased_keys, hashes_of
+from resources.policies import erased_in_file, erased_since, hashes_of
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 
@@ -54,16 +54,16 @@ def facts_of(
             platform.ledger.erasure_lists.keep(found, hashes)
         possible = 0
         if rule.erasure.column in columns:
-            possible = platform.lakehouse.possible_rows(source, snapshot_id, rule.erasure.column, keys)
+            possible = platform.lakehouse.possible_rows(source, snapshot_id, rule.erasure.column, frozenset(keys))
         erased = ErasedList(rule.erasure.table or str(rule.erasure.file), at, len(keys), found, possible)
     return SourceFacts(columns, target.every_source[source], targets, target.entity, erased, source)
 
 
-def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[frozenset[str], int | None]:
-    """Return the subjects erased by today, and the snapshot of the table that lists them (None for a file)."""
+def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[Mapping[str, date], int | None]:
+    """Return the subjects erased by today, each with since when, and the snapshot of the table that lists them (None for a file)."""
     if erasure.table is None:
         rows: Iterable[Mapping[str, Any]] = erased_in_file(platform.policy_in_force.folder, erasure)
-        return erased_keys(rows, erasure, today, where=str(erasure.file)), None
+        return erased_since(rows, erasure, today, where=str(erasure.file)), None
     snapshot_id = platform.lakehouse.snapshot_id(erasure.table)
     rows = [] if snapshot_id is None else platform.lakehouse.rows(erasure.table, snapshot_id)
     if rows and not {erasure.key_column, erasure.date_column} <= set(rows[0]):
@@ -74,7 +74,7 @@ def erased_subjects(platform: Platform, erasure: Erasure, today: date) -> tuple[
                 "correct keyColumn and dateColumn in the policy",
             )
         )
-    return erased_keys(rows, erasure, today, where=erasure.table), snapshot_id
+    return erased_since(rows, erasure, today, where=erasure.table), snapshot_id
 
 
 # --- computing --------------------------------------------------------------------------------------------------------
@@ -149,18 +149,36 @@ def concealed(run: RunContext) -> Concealed:
     Nobody who is erased by today; and, of columns that come from a masked one alone or have its name, the old values masked alike.
     """
     platform, target = run.platform, run.target
-    by_column: dict[str, frozenset[str]] = {}
-    fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
-    for _, erasure in _erasures(platform, target):
-        column = erasure.target_column or erasure.column
-        if column in fields:
-            keys, _ = erased_subjects(platform, erasure, platform.ledger.latest().date())
-            by_column[column] = by_column.get(column, frozenset()) | hashes_of(keys)
+    by_column = {column: hashes_of(subjects) for column, subjects in erased_by_column(platform, target).items()}
     masks: dict[str, tuple[str, str | None]] = {}
     for table, terms in ((run.plan.source, run.plan.data), *((one.table, one.data) for one in run.plan.sources)):
         masks |= _masks_of(target, table, terms)
     (subject, erased), *further = [*by_column.items()] or [("", frozenset[str]())]
     return Concealed(subject, erased, masks, dict(further))
+
+
+def erased_by_column(platform: Platform, target: TargetTable) -> dict[str, dict[str, date]]:
+    """Return who is erased by today, and since when, by the column of a target that says whose a row is."""
+    found: dict[str, dict[str, date]] = {}
+    fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
+    for _, erasure in _erasures(platform, target):
+        column = erasure.target_column or erasure.column
+        if column in fields:
+            keys, _ = erased_subjects(platform, erasure, platform.ledger.latest().date())
+            of_column = found.setdefault(column, {})
+            of_column |= {key: min(day, of_column.get(key, day)) for key, day in keys.items()}
+    return found
+
+
+def since_when_erased(erased: Mapping[str, Mapping[str, date]], row: Mapping[str, Any]) -> date | None:
+    """Return since when a subject of a row is erased, by column who is; None where none is."""
+    days = (subjects.get(_as_text(row[column])) for column, subjects in erased.items() if row.get(column) is not None)
+    return min((day for day in days if day is not None), default=None)
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as a list of subjects has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _masks_of(target: TargetTable, source: str, terms: DataTerms | None) -> dict[str, tuple[str, str | None]]:
@@ -299,7 +317,7 @@ def _require_nobody_erased(run: RunContext, source: str, erasure: Erasure, files
     column = erasure.target_column or erasure.column
     fields = {field.name for field in platform.lakehouse.table(target.name).schema().fields}
     if column in fields:
-        found = keys.intersection(_values(platform, files, column))
+        found = keys.keys() & set(_values(platform, files, column))
         if found:
             raise PublicationRefused(_erased_problem(len(found), len(files), target, plan, what))
         return

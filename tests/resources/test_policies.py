@@ -10,7 +10,7 @@ import pytest
 
 from manifests.errors import EnvironmentRefused
 from manifests.policy import Erasure
-from resources.policies import erased_in_file, erased_keys
+from resources.policies import erased_in_file, erased_since
 
 LISTED = Erasure.model_validate({"column": "case_id", "file": "erased.csv"})
 TODAY = date(2024, 6, 1)
@@ -18,7 +18,7 @@ TODAY = date(2024, 6, 1)
 
 def keys_of(folder: Path, text: str) -> set[str]:
     (folder / "erased.csv").write_bytes(text.encode())
-    return set(erased_keys(erased_in_file(folder, LISTED), LISTED, TODAY, where="erased.csv"))
+    return set(erased_since(erased_in_file(folder, LISTED), LISTED, TODAY, where="erased.csv"))
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_a_day_of_a_list_is_written_in_one_way(tmp_path: Path, day: str) -> None
 @pytest.mark.parametrize("day", ["2024-01-01", date(2024, 1, 1), datetime(2024, 1, 1, 23, tzinfo=UTC)])
 def test_a_table_of_erased_subjects_may_have_days_of_any_type(day: Any) -> None:
     rows = [{"subject": "A1", "erased_on": day}]
-    assert erased_keys(rows, LISTED, date(2024, 1, 1), where="governance.erased") == {"A1"}
+    assert set(erased_since(rows, LISTED, date(2024, 1, 1), where="governance.erased")) == {"A1"}
