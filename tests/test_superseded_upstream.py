@@ -18,6 +18,7 @@ from backfill_assets.planning.resolve import preview
 from backfill_assets.planning.upstream import superseded, superseded_of
 from benchmarks import orders, payments, regions
 from manifests.model import RunManifest
+from manifests.plan import Plan
 
 JANUARY, MARCH = (date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 3, 1), orders.LAST)
 FEBRUARY = date(2024, 2, 1), date(2024, 2, 29)
@@ -82,6 +83,16 @@ def test_what_is_superseded_in_the_margin_of_instants_alone_is_told_to_be_that(t
     assert told_of(platform) == [("history", "possible", "2024-01-01 to 2024-01-31")]
 
 
+def planned_before_january_changed(platform: Platform) -> Plan:
+    """Return the plan of a run over all months, after which January of what it reads was published anew."""
+    payments.fill(platform)
+    world = World(platform, platform.settings.home)
+    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
+    plan = preview(platform, regions.manifest("history"))
+    world.published(orders.manifest("dearer", *JANUARY, "2.0.0"))
+    return plan
+
+
 @pytest.mark.parametrize(
     ("declared", "read_for"),
     [
@@ -89,29 +100,28 @@ def test_what_is_superseded_in_the_margin_of_instants_alone_is_told_to_be_that(t
         ({"warm_up_days": lambda _: 3}, ["2024-01", "2024-02"]),
         ({"warm_up_days": lambda _: 40}, ["2024-01", "2024-02", "2024-03"]),
         ({"look_back_columns": ("order_id", "ordered_on")}, ["2024-01", "2024-02", "2024-03"]),
-        ({"source_time_column": "shipped_on"}, ["2024-01"]),
     ],
-    ids=["its own days", "a warm-up", "a longer one", "a look-back", "a date that is not the day of its chunks"],
+    ids=["its own days", "a warm-up", "a longer one", "a look-back"],
 )
 def test_nothing_that_a_chunk_needs_is_passed_over(
     tmp_path: Path, declared: dict[str, Any], read_for: list[str]
 ) -> None:
-    by_dates = {one: by for one, by in declared.items() if one != "source_time_column"}
-    platform = regions.opened(tmp_path / "home", replace(regions.TARGET, **by_dates), spark=SPARK)
-    payments.fill(platform)
-    world = World(platform, tmp_path / "home")
-    world.published(orders.manifest("orders", orders.FIRST, orders.LAST, "1.0.0"))
-    plan = preview(platform, regions.manifest("history"))
-    world.published(orders.manifest("dearer", *JANUARY, "2.0.0"))
-    if "source_time_column" in declared:  # then nothing says that a row of the margin lies in the chunk of its date
-        known, product = platform.products.find_target, platform.products
-        other = replace(regions.TARGET, **declared)
-        with mock.patch.object(
-            type(product), "find_target", lambda _, name: other if name == regions.REGIONS else known(name)
-        ):
-            found = list(superseded(platform, plan))
-        assert [(one.margin, list(one.reading)) for one in found] == [(False, read_for), (True, ["2023-12", "2024-02"])]
-        return
-    found = list(superseded(platform, plan))
+    platform = regions.opened(tmp_path / "home", replace(regions.TARGET, **declared), spark=SPARK)
+    found = list(superseded(platform, planned_before_january_changed(platform)))
     assert [(one.margin, one.chunks, list(one.reading)) for one in found] == [(False, ("2024-01",), read_for)]
-    assert list(superseded(platform, plan, {"2023-12"})) == []
+
+
+def test_a_date_by_which_the_chunks_of_what_is_read_are_not_cut_keeps_its_margin(tmp_path: Path) -> None:
+    platform = regions.opened(tmp_path / "home", spark=SPARK)
+    plan = planned_before_january_changed(platform)
+    find = platform.products.find_target
+    by_another = replace(regions.TARGET, source_time_column="shipped_on")
+    with mock.patch.object(
+        type(platform.products),
+        "find_target",
+        lambda _, name: by_another if name == by_another.name else find(name),
+    ):
+        found = [(one.margin, list(one.reading)) for one in superseded(platform, plan)]
+        assert found == [(False, ["2024-01"]), (True, ["2023-12", "2024-02"])]
+        assert [one.margin for one in superseded(platform, plan, {"2024-02"})] == [True]
+        assert list(superseded(platform, plan, {"2024-03"})) == []
