@@ -41,7 +41,7 @@ from backfill_assets.staging import executor
 from backfill_assets.worker.chunk_rewritten import ADDED_RULE, CHANGED_RULE, LOST_RULE
 from benchmarks import orders
 from benchmarks.orders import ORDERS, opened, rows_of
-from manifests.errors import InputRefused, ManifestRefused, PlanRefused, PublicationRefused
+from manifests.errors import InputRefused, ManifestRefused, PlanRefused, Problem, PublicationRefused
 from manifests.lifecycle import RunState
 from manifests.model import Mode, RunManifest
 from manifests.reading import manifest_from
@@ -425,6 +425,66 @@ def test_chunks_stay_those_of_the_run_that_published_them(tmp_path: Path) -> Non
     rollback(platform, "history")
     assert verify(platform, data=True).everything == []
     assert days["start"] == orders.FIRST
+
+
+def refused_to_reinstate(platform: Platform, run_id: str) -> Problem:
+    with pytest.raises(PublicationRefused) as refused:
+        reinstate(platform, run_id)
+    (problem,) = refused.value.problems
+    assert platform.ledger.run(run_id).state is RunState.ROLLED_BACK
+    assert problem.what in platform.ledger.publications(run_id)[-1].note
+    return problem
+
+
+GENERAL = "somebody else has written into the scope since the plan was made"
+
+
+def test_a_compaction_is_not_reinstated_before_the_runs_whose_files_it_has_rewritten(tmp_path: Path) -> None:
+    world = streamed(tmp_path, lots=3)
+    platform, january = world.platform, (date(2024, 1, 1), date(2024, 1, 31))
+    session = platform.spark.session(Mode.BACKFILL)
+    session.conf.set("spark.sql.files.maxRecordsPerFile", "100")
+    try:
+        world.published(orders.manifest("february", *FEBRUARY))
+        world.published(orders.manifest("january", *january))
+    finally:
+        session.conf.set("spark.sql.files.maxRecordsPerFile", "4000000")
+    world.published(compaction())
+    for run_id in ("compact", "february", "january"):
+        rollback(platform, run_id)
+    problem = refused_to_reinstate(platform, "compact")
+    assert problem.fix.startswith("reinstate january, february first, in this order, and then this one; ")
+    assert "january, february were rolled back after it" in problem.what
+    assert ".parquet" not in problem.what
+    reinstate(platform, "january")
+    assert refused_to_reinstate(platform, "compact").fix.startswith("reinstate february first, and then this one; ")
+    appended(platform, lambda row: row["ordered_at"].month == 2)
+    assert refused_to_reinstate(platform, "compact").rule == GENERAL  # february alone does not bring back what was left
+
+
+def test_runs_and_a_compaction_that_are_rolled_back_are_reinstated_in_the_opposite_order(tmp_path: Path) -> None:
+    world = streamed(tmp_path, lots=3)
+    platform = world.platform
+    world.published(compaction())
+    compact = rows_of(platform)
+    world.published(orders.manifest("february", *FEBRUARY))
+    before = rows_of(platform)
+    for run_id in ("february", "compact"):
+        rollback(platform, run_id)
+    problem = refused_to_reinstate(platform, "february")
+    assert problem.fix.startswith("reinstate compact first, and then this one; ")
+    reinstate(platform, "compact")
+    assert rows_of(platform) == compact
+    reinstate(platform, "february")
+    assert rows_of(platform) == before
+    assert verify(platform, data=True).everything == []
+    for run_id in ("february", "compact"):
+        rollback(platform, run_id)
+    world.published(orders.manifest("another", *FEBRUARY, version="1.0.0"))
+    assert refused_to_reinstate(platform, "compact").rule == GENERAL  # which stands, and is nobody's to reinstate
+    rollback(platform, "another")
+    reinstate(platform, "compact")
+    assert rows_of(platform) == compact
 
 
 def test_a_collection_of_garbage_leaves_what_readers_get_of_a_compaction(tmp_path: Path) -> None:

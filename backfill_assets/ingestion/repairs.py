@@ -20,7 +20,7 @@ import yaml
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from backfill_assets.planning.late_rows import days_of_chunk
+from backfill_assets.planning.upstream import days_of_chunk
 from manifests.chunks import Chunk, Chunking, Stretch, chunk_named, in_words, stretches_of
 from manifests.lifecycle import RunState
 from manifests.model import MAX_RUN_ID, Kind, RunManifest, Semantics

@@ -11,13 +11,11 @@ from functools import cache
 
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from backfill_assets.planning.upstream import days_read
+from backfill_assets.planning.upstream import days_of_chunk
 from manifests.chunks import first_day, last_day
 from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceFile, SourceState
-from manifests.further_sources import touched_days
 from manifests.model import DayRange, Mode, RunManifest
-from manifests.plan import Plan
 from manifests.timeliness import FoundTimes, OnFuture, OnLate, newest_in_time
 
 
@@ -89,19 +87,6 @@ def late_chunks(
 def _touches(target: TargetTable, key: str, scope: DayRange) -> bool:
     begins = first_day(target.chunking, key)
     return begins <= scope.end and last_day(target.chunking, begins) >= scope.start
-
-
-def days_of_chunk(target: TargetTable, plan: Plan, table: str, key: str) -> tuple[date, date]:
-    """Return the first and the last day, both inclusive, that a plan reads of a source for one chunk."""
-    begins = first_day(target.chunking, key)
-    ends = last_day(target.chunking, begins)
-    for one in plan.sources:
-        if one.table == table:
-            return touched_days(one, begins, ends)
-    first = days_read(plan)[table][0]
-    if first != date.min:
-        first += begins - plan.publish_range.start
-    return first, ends + ZONE_MARGIN
 
 
 def late_by_source(platform: Platform, target: TargetTable, wanted: Collection[OnLate]) -> dict[str, list[str]]:

@@ -6,8 +6,9 @@ one commit, so that none is ever half in it. Which of its days are read is `mani
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
 from backfill_assets.declarations.target import TargetTable
@@ -19,24 +20,38 @@ from manifests.estimates import ZONE_MARGIN
 from manifests.facts import SourceState
 from manifests.further_sources import UpstreamRun, touched_days
 from manifests.model import RunManifest
-from manifests.plan import Plan
+from manifests.plan import Plan, PlannedChunk
 from resources.ledger.facade import RunRecord
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """Chunks of an upstream target that a run has read, and that another run holds by now, or none (`by` is empty)."""
+    """Chunks of an upstream target that a run has read, and that another run holds by now, or none (`by` is empty).
+
+    Attributes:
+        table: the upstream target.
+        chunks: its chunks.
+        read: the run that held them when they were read; empty where none did.
+        by: the run that holds them today.
+        reading: the chunks of the run that were computed from them.
+        margin: whether those have read them in the day of margin for time zones alone, and nothing of their own days is superseded.
+    """
 
     table: str
     chunks: tuple[str, ...]
     read: str
     by: str
+    reading: tuple[str, ...] = ()
+    margin: bool = False
 
     def describe(self) -> str:
-        """Say in words what was read, and what there is now."""
+        """Say in words what was read, for which chunks, and what there is now."""
         now = f"run '{self.by}' holds it now" if self.by else "no run holds it any more"
         read = f"as run '{self.read}' published it" if self.read else "when no run held it"
-        return f"{in_words(list(self.chunks))} of {self.table} was read {read}; {now}"
+        said = (
+            f"{in_words(list(self.chunks))} of {self.table} was read {read}; {now} (read for {in_words(self.reading)}"
+        )
+        return f"{said}, in the day of margin for time zones alone)" if self.margin else f"{said})"
 
 
 def upstream_of(platform: Platform, table: str, snapshot_id: int, first: date, last: date) -> tuple[UpstreamRun, ...]:
@@ -133,17 +148,70 @@ def days_read(plan: Plan) -> dict[str, tuple[date, date]]:
     return found | {one.table: touched_days(one, publish.start, publish.end) for one in plan.sources}
 
 
+def days_of_chunk(target: TargetTable, plan: Plan, table: str, key: str) -> tuple[date, date]:
+    """Return the first and the last day, both inclusive, that a plan reads of a source for one chunk."""
+    begins = first_day(target.chunking, key)
+    return _days_for(plan, table, days_read(plan)[table][0], begins, last_day(target.chunking, begins))
+
+
+def _days_for(plan: Plan, table: str, earliest: date, begins: date, ends: date) -> tuple[date, date]:
+    """Return the same for a chunk of these days, where `earliest` is the first day that is read for any."""
+    for one in plan.sources:
+        if one.table == table:
+            return touched_days(one, begins, ends)
+    return earliest if earliest == date.min else earliest + (begins - plan.publish_range.start), ends + ZONE_MARGIN
+
+
 def superseded_of(platform: Platform, record: RunRecord) -> list[Superseded]:
     """Return the same of the chunks that a run holds today, by the plans that they were computed from; none of one that holds none."""
     whole = platform.ledger.with_plan(record)
     mine = {chunk for chunk, run_id in platform.ledger.accepted(record.target).items() if run_id == record.run_id}
-    plans = {plan.hash: plan for key, plan in platform.ledger.plans(whole).items() if key in mine}
-    found = [one for plan in plans.values() for one in superseded(platform, plan)]
-    return list(dict.fromkeys(found))
+    keys_of: dict[str, set[str]] = {}
+    plans: dict[str, Plan] = {}
+    for key, plan in platform.ledger.plans(whole).items():
+        if key in mine:
+            plans[plan.hash] = plan
+            keys_of.setdefault(plan.hash, set()).add(key)
+    found: dict[tuple[str, str, str, bool], Superseded] = {}
+    for number, plan in plans.items():
+        for one in superseded(platform, plan, keys_of[number]):
+            place = one.table, one.read, one.by, one.margin
+            other = found.get(place, one)
+            chunks, reading = {*one.chunks, *other.chunks}, {*one.reading, *other.reading}
+            found[place] = replace(one, chunks=tuple(sorted(chunks)), reading=tuple(sorted(reading)))
+    return list(found.values())
 
 
-def superseded(platform: Platform, plan: Plan) -> Iterator[Superseded]:
-    """Yield what has become of the upstream targets that a plan reads, where others hold by now what it has read."""
+def superseded(platform: Platform, plan: Plan, keys: Collection[str] | None = None) -> Iterator[Superseded]:
+    """Yield what has become of the upstream targets that chunks of a plan (of `keys`, if given) read, where others hold it by now.
+
+    A chunk is computed from its own days, those of its warm-up, look-back or window, and the day of margin around them. That is read
+    because a local day lies off the UTC day of the same date: of instants, a row in it may count. Of dates by which the upstream
+    target itself is cut none does. Where only the margin is superseded it is said to be that.
+    """
+    mine = [chunk for chunk in plan.chunks if keys is None or chunk.key in keys]
+    changed = list(_changed(platform, plan))
+    found = [found for one in changed if (found := _read_by(plan, one, mine, in_margin=False)) is not None]
+    yield from found
+    told = {key for one in found for key in one.reading}
+    rest = [chunk for chunk in mine if chunk.key not in told]  # the others read their margin anew with their days
+    for one in changed:
+        if _margin_counts(platform, plan, one) and (of_margin := _read_by(plan, one, rest, in_margin=True)) is not None:
+            yield of_margin
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """Chunks of an upstream target that one run held when they were read, and another holds today; in the order of their days."""
+
+    target: TargetTable
+    earliest: date
+    was: str
+    by: str
+    chunks: tuple[str, ...]
+
+
+def _changed(platform: Platform, plan: Plan) -> Iterator[_Changed]:
     read = {plan.source: plan.upstream} | {one.table: one.upstream for one in plan.sources}
     for table, (first, last) in days_read(plan).items():
         target = platform.products.find_target(table)
@@ -152,8 +220,55 @@ def superseded(platform: Platform, plan: Plan) -> Iterator[Superseded]:
         then = {chunk: one.run_id for one in read[table] for chunk in one.chunks}
         now = _in_range(target, platform.ledger.accepted(table), first, last)
         changed: dict[tuple[str, str], list[str]] = {}
-        for chunk in sorted(then.keys() | now.keys()):
+        for chunk in sorted(then.keys() | now.keys(), key=lambda key: (first_day(target.chunking, key), key)):
             if then.get(chunk) != now.get(chunk):
                 changed.setdefault((then.get(chunk, ""), now.get(chunk, "")), []).append(chunk)
         for (was, by), chunks in sorted(changed.items()):
-            yield Superseded(table, tuple(chunks), was, by)
+            yield _Changed(target, first, was, by, tuple(chunks))
+
+
+def _margin_counts(platform: Platform, plan: Plan, changed: _Changed) -> bool:
+    """Whether a row in the day of margin may count: not where rows have dates, and lie in the chunks by these."""
+    target = platform.products.find_target(plan.target)
+    is_first = plan.source == changed.target.name
+    by_dates = plan.source_has_dates and target is not None and target.window_column == changed.target.day_column
+    return not (is_first and by_dates)
+
+
+def _read_by(plan: Plan, changed: _Changed, mine: Iterable[PlannedChunk], *, in_margin: bool) -> Superseded | None:
+    """Return which of these chunks were computed from which of the changed ones, with the day of margin or without; None of none."""
+    table, cut = changed.target.name, changed.target.chunking
+    begin = [first_day(cut, key) for key in changed.chunks]
+    end = [last_day(cut, day) for day in begin]
+    margin = timedelta(0) if in_margin else _margin(plan, table)
+    reading: list[str] = []
+    places: set[tuple[int, int]] = set()
+    for chunk in mine:
+        first, last = _days_for(plan, table, changed.earliest, chunk.start, chunk.end)
+        first, last = first if first == date.min else first + margin, last - margin
+        place = bisect_left(end, first), bisect_right(begin, last)
+        if place[0] < place[1]:
+            reading.append(chunk.key)
+            places.add(place)
+    read = {key for low, high in _joined(places) for key in changed.chunks[low:high]}
+    return (
+        Superseded(table, tuple(sorted(read)), changed.was, changed.by, tuple(reading), in_margin) if reading else None
+    )
+
+
+def _margin(plan: Plan, table: str) -> timedelta:
+    """Return how far beyond what it needs a plan reads a source on both sides, for time zones."""
+    further = next((one for one in plan.sources if one.table == table), None)
+    exact = further is not None and (further.has_dates or further.day is not None)
+    return timedelta(0) if exact else ZONE_MARGIN
+
+
+def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges of places, the second exclusive, without those that overlap: nothing is gone through twice."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(places):
+        if found and low <= found[-1][1]:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found

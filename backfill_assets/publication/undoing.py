@@ -30,6 +30,7 @@ from backfill_assets.publication.dry_runs import approved_on, link_problems
 from backfill_assets.publication.leasing import held, leases_of, publishing_lease, put_on_record
 from backfill_assets.publication.modes import change_of
 from backfill_assets.publication.requirements import require_ledger_as_new, require_unchanged_since
+from backfill_assets.publication.undone_since import told_whom_to_reinstate
 from manifests.chunks import in_words
 from manifests.errors import InputRefused, LeaseLost, Problem, PublicationRefused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, undone_by
@@ -223,10 +224,13 @@ def _undo(platform: Platform, change: Change, action: str, lease: Lease, after: 
         leases_of(platform).renew(lease)
         commit = change.strategy.undo(change, action, len(done_before) + 1, undone, root)
     except (InputRefused, LeaseLost, PublicationRefused) as refusal:
+        told = told_whom_to_reinstate(change, refusal) if action == REINSTATE else refusal
         if not change.strategy.has_undone(change, action, len(done_before) + 1):
-            ledger.close_refused(entry, str(refusal))
+            ledger.close_refused(entry, str(told))
         catch_up(platform, run_id, REFUSED, {"action": action})
-        raise
+        if told is refusal:
+            raise
+        raise told from refusal
     faults.reach("undoing.committed")
     put_on_record(platform, change, entry, action, commit)
     done = Published(

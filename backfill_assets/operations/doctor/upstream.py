@@ -5,15 +5,18 @@ Put here what has become of a run's upstream targets. What has become of its oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from backfill_assets.installation import Platform
-from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement
+from backfill_assets.operations.doctor.disagreements import Confidence, Disagreement, some
 from backfill_assets.operations.doctor.views import legible_runs
 from backfill_assets.planning.upstream import superseded_of
+from manifests.chunks import chunk_named, first_instant, stretches_of
 from manifests.lifecycle import RunState
+from manifests.model import DayRange, scope_in_words
 from resources.ledger.cells import IllegibleRow
+from resources.ledger.facade import RunRecord
 
 
 def upstream_superseded(platform: Platform) -> Iterator[Disagreement]:
@@ -29,8 +32,25 @@ def upstream_superseded(platform: Platform) -> Iterator[Disagreement]:
                     "upstream-superseded",
                     record.run_id,
                     one.describe(),
-                    Confidence.CERTAIN,
-                    f"nothing is wrong with its rows for what was read; if {one.table} is to be as it is now in {record.target}, plan "
-                    f"a RESTATEMENT of {record.plan.publish_range.start} to {record.plan.publish_range.end} (it pins what is "
-                    "accepted now), and have its diff say what that changes",
+                    Confidence.POSSIBLE if one.margin else Confidence.CERTAIN,
+                    f"{_MARGIN if one.margin else _RIGHT}; if {one.table} is to be as it is now in {record.target}, plan a RESTATEMENT "
+                    f"of {_scope(platform, record, one.reading)} (it pins what is accepted now), and have its diff say what that changes",
                 )
+
+
+_RIGHT = "nothing is wrong with its rows for what was read"
+_MARGIN = (
+    "the margin is there for days that begin at another instant than those of UTC: where the transform has none, nothing has changed "
+    "for its rows"
+)
+
+
+def _scope(platform: Platform, record: RunRecord, keys: Sequence[str]) -> str:
+    """Say which days, and of which values or buckets where those are not all, these chunks of a run are."""
+    target, chunking = platform.products.find_target(record.target), record.plan.chunking
+    chunks = sorted((chunk_named(chunking, key) for key in keys), key=lambda one: (first_instant(one), one.part))
+    said = []
+    for one in stretches_of(chunks):
+        parts = None if one.parts == ("",) or (target is not None and {*target.parts} <= {*one.parts}) else one.parts
+        said.append(scope_in_words(DayRange.model_construct(start=one.first.start, end=one.last.end), parts))
+    return some(said)
