@@ -16,7 +16,6 @@ import click
 
 from backfill_assets.cli.base import (
     EXIT_FAILED,
-    bars,
     json_option,
     opened_instance,
     opened_platform,
@@ -269,17 +268,23 @@ def _require_one_meaning(text: str, both: Collection[str]) -> None:
 @contextmanager
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
+    from backfill_assets.cli.bars import bars
     from backfill_assets.staging.progress import written_chunks
     from resources.ledger.facade import STAGED, Ledger
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)
+    most: dict[str, int] = {}
 
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
         under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
-        computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
+        for prefix in under_way[
+            -1:
+        ]:  # between Spark's commit of an attempt and the ledger's row of it there is nothing to see
+            most[prefix] = max(most.get(prefix, 0), len(written_chunks(prefix)))
+        computed = staged + sum(most[prefix] for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 
     try:

@@ -14,7 +14,6 @@ import click
 
 from backfill_assets.cli.base import (
     EXIT_FAILED,
-    bars,
     json_option,
     opened_platform,
     say,
@@ -71,6 +70,7 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit import reproduce as again
     from backfill_assets.audit.second_engine import EngineName
+    from backfill_assets.cli.bars import bars
     from backfill_assets.staging.progress import written_chunks
 
     computed: set[str] = set()
