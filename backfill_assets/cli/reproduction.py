@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from backfill_assets.cli.bars import bars
 from backfill_assets.cli.base import (
     EXIT_FAILED,
     json_option,
@@ -70,7 +71,6 @@ def reproduce(run_id: str, ranges: tuple[str, ...], keep: bool, engine: str, as_
     """  # noqa: D301 - \b is the character that keeps Click from wrapping a paragraph
     from backfill_assets.audit import reproduce as again
     from backfill_assets.audit.second_engine import EngineName
-    from backfill_assets.cli.bars import bars
     from backfill_assets.staging.progress import written_chunks
 
     computed: set[str] = set()
