@@ -84,7 +84,7 @@ class StrictLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Refuse what looks like a day, an instant or a number and is none: Python says neither which text it is nor where it stands."""
         try:
-            return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+            return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
             text = str(node.value)
             shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
