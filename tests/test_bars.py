@@ -9,12 +9,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from backfill_assets.cli import bars as shown
+from backfill_assets.cli import launching
 from backfill_assets.cli.bars import bars
+from backfill_assets.staging import progress
+from manifests.lifecycle import ChunkState
+from resources.ledger import facade
 
 STEP = """
 import os, subprocess, sys, threading
@@ -141,6 +148,18 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(
     assert said[-1] == "gating: 48 of 48 chunks are computed, 48 have passed"
 
 
+def test_a_command_whose_stderr_is_closed_or_full_ends_as_any_other() -> None:
+    program = "from backfill_assets.cli.bars import bars\nwith bars(1, lambda: (1, 1)):\n    print('done')\n"
+    for where in ("2>&-", "2>/dev/full"):
+        done = subprocess.run(
+            ["sh", "-c", f'"$0" -c "$1" {where}', sys.executable, program],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "done\n"), where
+
+
 def test_lines_go_where_stderr_led_before_it_was_captured(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -162,3 +181,27 @@ def test_lines_go_where_stderr_led_before_it_was_captured(
             os.close(before)
     assert (tmp_path / "log").read_text() == ""
     assert capfd.readouterr().err.count("computing: 1 of 2 chunks are computed") >= 3
+
+
+def test_the_count_does_not_fall_back_between_spark_s_commit_and_the_ledger_s_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    under_way = SimpleNamespace(prefix="file:///staging/attempt-1", is_running=True)
+    again = SimpleNamespace(prefix="file:///staging/attempt-2", is_running=True)
+    attempts, written, looks = [under_way], {"2012-01", "2012-02"}, list[Any]()
+    chunks = [SimpleNamespace(chunk=key, state=ChunkState.PLANNED) for key in ("2012-01", "2012-02", "2012-03")]
+    ledger = SimpleNamespace(chunks=lambda _: chunks, attempts=lambda _: attempts, close=lambda: None, url="")
+    monkeypatch.setattr(facade, "Ledger", lambda _: ledger)
+    monkeypatch.setattr(progress, "written_chunks", lambda _: written)
+    monkeypatch.setattr(launching, "bars", lambda _, look: nullcontext(looks.append(look)))
+    with launching._progress(cast("Any", SimpleNamespace(ledger=ledger)), "run", [one.chunk for one in chunks]):
+        (look,) = looks
+        assert look() == (2, 0)
+        written.clear()  # Spark has committed: its folder of what is under way is gone
+        assert look() == (2, 0)
+        attempts.append(again)  # what failed is computed anew
+        assert look() == (0, 0)
+        for one in chunks:
+            one.state = ChunkState.STAGED
+        attempts.clear()
+        assert look() == (3, 0)

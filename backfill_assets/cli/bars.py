@@ -5,6 +5,7 @@ Put here what is shown meanwhile. What there is to count, and where that is seen
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -47,6 +48,9 @@ def bars(total: int, look: Look) -> Iterator[None]:
 @contextmanager
 def _stderr_of_now() -> Iterator[TextIO]:
     """Yield a stream that leads where stderr leads now, whatever becomes of its descriptor."""
+    if sys.stderr is None:  # it was closed before the command began
+        yield io.StringIO()
+        return
     try:
         number = os.dup(sys.stderr.fileno())
     except (OSError, ValueError):  # it is no file
