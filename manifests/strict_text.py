@@ -26,6 +26,7 @@ _CORE = (
 _TEXT = f"{_YAML}str"
 _OCTAL = re.compile("[-+]?0[0-9]+")
 """A whole number in base 8 by YAML 1.1, and in base 10 by YAML 1.2."""
+_LONGEST_SHOWN = 60
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -79,6 +80,15 @@ class StrictLoader(yaml.SafeLoader):
         old = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
         new = next((kind for kind, form in _CORE if form.fullmatch(text)), None)
         return (old if old in kinds else None) != new or bool(_OCTAL.fullmatch(text))
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Refuse what looks like a day, an instant or a number and is none: Python says neither which text it is nor where it stands."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:
+            text = str(node.value)
+            shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+            raise yaml.constructor.ConstructorError(None, None, f"'{shown}': {error}", node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse keys that are no text, and those that stand twice."""

@@ -234,6 +234,17 @@ BAD_MANIFESTS = [
     ),
     manifest_text("two-documents", valid_yaml() + "---\nrunId: other\n", "a single document"),
     manifest_text("day-that-does-not-exist", valid_yaml() + "x: 2012-02-30\n", "manifest.yaml", "day is out of range"),
+    manifest_text(
+        "day-that-does-not-exist-somewhere",
+        "a: 1\nb:\n  end: 2025-02-30\n",
+        "'2025-02-30': day is out",
+        "line 3, column 8",
+    ),
+    manifest_text("month-that-does-not-exist", "b: [2025-13-01]\n", "'2025-13-01': month must be", "line 1, column 5"),
+    manifest_text(
+        "hour-that-does-not-exist", "# c\nat: 2025-01-01T25:00:00Z\n", "'2025-01-01T25:00:00Z': hour", "line 2"
+    ),
+    manifest_text("number-without-end", "a: " + "9" * 5000 + "\n", "'9999999999", "...': Exceeds the limit", "line 1"),
     manifest_text("nested-without-end", "[" * 20_000, "manifest.yaml", "cannot be read"),
     manifest_text("binary-file", b"\x89PNG\r\n\x1a\n\xff\xfe", "manifest.yaml", "not UTF-8 text", "byte 0"),
     manifest_text("empty-file", "", "manifest.yaml", "not a mapping of fields"),

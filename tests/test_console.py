@@ -211,7 +211,8 @@ def test_watching_a_run_ends_when_the_run_is_over(state: RunState, monkeypatch: 
 
     def run(_run_id: str) -> Any:
         seen.append(next(states, state))
-        return SimpleNamespace(run_id="restate", state=seen[-1], state_reason="")
+        manifest = SimpleNamespace(target=SimpleNamespace(acceptance=None))
+        return SimpleNamespace(run_id="restate", state=seen[-1], state_reason="", manifest=manifest)
 
     ledger = SimpleNamespace(run=run, chunks=lambda _: [], launches=SimpleNamespace(waits=lambda _: None))
     ledger.admissions, ledger.freezes = (SimpleNamespace(waiting=lambda *_: {}) for _ in range(2))

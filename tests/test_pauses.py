@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from test_pages import page
 
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations.schedules import ReconciliationPolicy
 from backfill_assets.defs.decision_jobs import DECISION_JOBS, pause_run, resume_run
 from backfill_assets.defs.launch import initialise_instance
 from backfill_assets.defs.publish import publication_requests
@@ -219,6 +220,47 @@ def test_what_a_limit_has_paused_an_approver_resumes(platform: Platform) -> None
     assert ended.resumed_by == "grace"
     pause(platform)
     assert pausing.resume(platform, RUN, by="ada", reason=CLOSED), "what a person has paused, anybody named may"
+
+
+def spent(platform: Platform) -> None:
+    platform.ledger.pauses.pause(RUN, by="the platform", through="limits", reason="a budget is spent", cause="BUDGET")
+
+
+def test_what_a_limit_has_paused_its_requester_does_not_resume(platform: Platform) -> None:
+    spent(platform)
+    pause(platform)  # a pause of a person beside it opens no way around it
+    for name in ("ada", " Ada"):
+        with pytest.raises(TransitionRefused, match="requested run 'paused', and a limit of it has paused it"):
+            pausing.resume(platform, RUN, by=name, reason=CLOSED)
+    assert len(platform.ledger.pauses.holding(RUN)) == 2
+    assert len(pausing.resume(platform, RUN, by="grace", reason=CLOSED)) == 2
+
+
+def test_without_four_eyes_a_requester_who_may_approve_resumes_what_a_limit_has_paused(platform: Platform) -> None:
+    from support import put_in_force
+
+    rule = {"tables": ["*"], "approvers": ["ada"], "fourEyes": False}
+    put_in_force(platform, {"apiVersion": "backfill-policy/v1", "name": "alone", "rules": [rule]})
+    spent(platform)
+    with pytest.raises(TransitionRefused, match="'grace' is no approver"):
+        pausing.resume(platform, RUN, by="grace", reason=CLOSED)
+    assert pausing.resume(platform, RUN, by="ada", reason=CLOSED)
+
+
+def test_nobody_resumes_what_a_limit_has_paused_under_a_name_of_the_platform(platform: Platform) -> None:
+    name = ReconciliationPolicy().approved_by
+    spent(platform)
+    with pytest.raises(TransitionRefused, match="is no person"):
+        pausing.resume(platform, RUN, by=name, reason=CLOSED)
+    assert platform.ledger.pauses.held(RUN) is not None
+
+
+def test_the_job_of_the_ui_refuses_the_requester_as_well(platform: Platform) -> None:
+    spent(platform)
+    with dg.DagsterInstance.ephemeral() as instance:
+        form = {"comment": CLOSED}
+        assert not asked(platform, instance, resume_run, "resume", form | {"by": "ada"}).success
+        assert asked(platform, instance, resume_run, "resume", form | {"by": "grace"}).success
 
 
 def test_the_jobs_of_the_ui_pause_and_resume_a_run(platform: Platform) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,39 +100,6 @@ def opened_instance(settings: Settings) -> Iterator[DagsterInstance]:
 
     with instance_at(settings) as instance:
         yield instance
-
-
-@contextmanager
-def bars(total: int, look: Callable[[], tuple[int, int] | None]) -> Iterator[None]:
-    """Show how many of `total` chunks are computed and gated while the body runs: what `look` says, in another thread.
-
-    Nothing is shown before `look` says anything.
-    """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from backfill_assets.cli.terminal import make_console
-
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    stop = threading.Event()
-    with Progress(*columns, console=make_console(stderr=True)) as bars:
-        tasks = [bars.add_task(name, total=total, visible=False) for name in ("computing", "gating")]
-
-        def update() -> None:
-            for task, done in zip(tasks, look() or (), strict=False):
-                bars.update(task, completed=min(total, done), visible=True)
-
-        def watch() -> None:
-            while not stop.wait(POLL_SECONDS):
-                update()
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            watcher.join()
-            update()
 
 
 def refuse(error: Refused) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from backfill_assets.cli.bars import bars
 from backfill_assets.cli.base import (
     EXIT_FAILED,
-    bars,
     json_option,
     opened_instance,
     opened_platform,
@@ -26,7 +26,7 @@ from manifests.errors import (
     Problem,
     RunStopped,
 )
-from manifests.lifecycle import WAS_PUBLISHED, ChunkState, RunState
+from manifests.lifecycle import ENDED, WAS_PUBLISHED, ChunkState, RunState
 from resources.processes import age
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def resume(run_id: str, by: str | None, comment: str, no_launch: bool, as_json: 
     """Launch RUN_ID again, which somebody has stopped (`backfill stop`, Ctrl-C, Terminate) or paused: what is staged is kept.
 
     A pause ends by this decision, which is on record with its reason. A stop ends with any launch, `backfill run RUN_ID` as well.
+    Safe to repeat: of a run that nothing holds it says so, records nothing, and launches what is left, if anything is.
     """
     _run(run_id, (), as_json, first=partial(_go_on, run_id, by, comment, no_launch=no_launch))
     if no_launch and not as_json:
@@ -89,7 +90,26 @@ def _go_on(run_id: str, by: str | None, comment: str, platform: Platform, *, no_
     if no_launch or platform.ledger.pauses.held(run_id) is not None:
         for one in pausing.resume(platform, run_id, by=by, reason=comment):
             tell(f"{run_id}: resumed by {one.resumed_by}; it was {one}", err=True)
+    elif said := _not_resumed(platform, run_id, by, comment):
+        tell(f"{run_id}: {said}", err=True)
     return not no_launch
+
+
+def _not_resumed(platform: Platform, run_id: str, by: str | None, comment: str) -> str:
+    """Say what a launch of a run that is not paused ends, if that is not what a person who resumes it expects; and what is on no record."""
+    state, is_stopped = platform.ledger.run(run_id).state, platform.ledger.stops.held(run_id) is not None
+    if state in ENDED or state is RunState.ROLLED_BACK:
+        return ""  # the launch is refused, and why
+    given = " and ".join(name for name, text in (("--by", by), ("--reason", comment)) if text)
+    if state in WAS_PUBLISHED:
+        said = [f"there is nothing to resume: it is {state}"]
+    elif is_stopped:
+        said = ["a launch ends its stop, and takes no decision"] if given else []
+    else:
+        said = ["there is nothing to resume: no stop and no pause holds it. It is launched, as `backfill run` does"]
+    return "; ".join(
+        [*said, *([f"what {given} {'say' if ' and ' in given else 'says'} is on no record"] if given else [])]
+    )
 
 
 def _run(
@@ -274,12 +294,17 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)
+    most: dict[str, int] = {}
 
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
         under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
-        computed = staged + sum(len(written_chunks(prefix)) for prefix in under_way[-1:])
+        for prefix in under_way[
+            -1:
+        ]:  # between Spark's commit of an attempt and the ledger's row of it there is nothing to see
+            most[prefix] = max(most.get(prefix, 0), len(written_chunks(prefix)))
+        computed = staged + sum(most[prefix] for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
 
     try:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from backfill_assets.cli.bars import bars
 from backfill_assets.cli.base import (
     EXIT_FAILED,
-    bars,
     json_option,
     opened_platform,
     say,

@@ -22,6 +22,7 @@ from backfill_assets.cli.base import (
 from backfill_assets.cli.cost_view import as_data, took
 from manifests.errors import Refused, StoreRefused
 from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, WAS_PUBLISHED, ChunkState, PublicationState, RunState
+from manifests.model import Acceptance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +123,7 @@ def _waits_of(
         waiting[run_id] = why
     if record.state is RunState.VALIDATED and run_id not in waiting and (why := _why_by_hand(record)):
         waiting[run_id] = f"{why}: `backfill publish {run_id}`"
-    return waiting
+    return waiting | _for_acceptance(platform, [record])
 
 
 def _outcome(platform: Platform, record: RunRecord) -> list[tuple[str, object]]:
@@ -232,6 +233,24 @@ def _waits_for_commit(platform: Platform, record: RunRecord) -> str:
     return waits_for_commit(platform.ledger, record)
 
 
+def _for_acceptance(platform: Platform, records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return of each run that has published a version which main does not show yet who does not see it, and what makes main show it."""
+    later = [one for one in records if one.state is RunState.PUBLISHED and _is_accepted_later(one)]
+    if not later:
+        return {}
+    from backfill_assets.publication.accepting import may_be_accepted
+
+    return {
+        one.run_id: f"readers of main do not see it before `backfill accept {one.run_id}`"
+        for one in later
+        if may_be_accepted(platform, one.run_id)
+    }
+
+
+def _is_accepted_later(record: RunRecord) -> bool:
+    return record.manifest.target.acceptance is Acceptance.LATER
+
+
 def _watched(platform: Platform, run_id: str) -> list[tuple[str, object]]:
     """Return where a run stands, why, and what it waits for, each with its name."""
     from resources.ledger import launches
@@ -248,6 +267,7 @@ def _waits(platform: Platform, records: Sequence[RunRecord]) -> dict[str, str]:
     """Return what each run waits for that waits: the end of a freeze, a limit, or a launch."""
     validated = (one for one in records if one.state is RunState.VALIDATED)
     found = {one.run_id: why for one in validated if (why := _waits_for_commit(platform, one))}
+    found |= _for_acceptance(platform, records)
     found |= platform.ledger.freezes.waiting()
     found |= {run_id: str(one) for run_id, one in platform.ledger.admissions.waiting().items()}
     return found | {run_id: str(why) for run_id, why in platform.ledger.launches.all_waiting().items()}

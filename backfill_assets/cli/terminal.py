@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from errno import EPIPE
-from typing import Any
+from typing import Any, TextIO
 
 from rich import table as rich_table
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -68,13 +68,15 @@ class _Console(Console):
         return super().render(_harmless(renderable), options)
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False, file: TextIO | None = None) -> Console:
     """Return a console; where the output is not a terminal, as wide as COLUMNS says, else wide enough for tables.
+
+    `file` is what it prints to, where that is not the stream itself.
 
     What people have typed is printed as it is: brackets are brackets and `:x:` is no picture.
     """
-    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = _Console(stderr=stderr, file=file, highlight=False, markup=False, emoji=False)
     asked = os.environ.get("COLUMNS", "")
     if console.is_terminal or (asked.isdecimal() and _LEAST_WIDTH <= int(asked) <= _MOST_WIDTH):
         return console
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_WIDTH)
+    return _Console(stderr=stderr, file=file, highlight=False, markup=False, emoji=False, width=_WIDTH)
