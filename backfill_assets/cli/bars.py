@@ -72,9 +72,8 @@ def _bars(total: int, look: Look, own: TextIO) -> Iterator[None]:
     from backfill_assets.cli.terminal import make_console
 
     class Clock(TimeElapsedColumn):
-        def render(
-            self, task: Task
-        ) -> Text:  # the last chunk is not the end: what judges the run as a whole comes after it
+        # the last chunk is not the end: what judges the run as a whole comes after it
+        def render(self, task: Task) -> Text:
             return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
 
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), Clock())
@@ -191,9 +190,8 @@ class _Above:
 
     def _read(self) -> None:
         rest = b""
-        while piece := os.read(
-            self._source, _PIECE
-        ):  # whatever becomes of the terminal: who prints must not have to wait
+        # whatever becomes of the terminal: who prints must not have to wait
+        while piece := os.read(self._source, _PIECE):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 self._print(line)

@@ -300,9 +300,8 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
         under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
-        for prefix in under_way[
-            -1:
-        ]:  # between Spark's commit of an attempt and the ledger's row of it there is nothing to see
+        # between Spark's commit of an attempt and the ledger's row of it there is nothing to see
+        for prefix in under_way[-1:]:
             most[prefix] = max(most.get(prefix, 0), len(written_chunks(prefix)))
         computed = staged + sum(most[prefix] for prefix in under_way[-1:])
         return computed, sum(chunk.state is ChunkState.PASSED for chunk in chunks)
