@@ -122,40 +122,6 @@ def test_of_two_versions_published_at_one_time_the_one_accepted_last_counts(site
     assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 7
 
 
-def test_a_file_that_is_put_back_under_its_name_says_again_what_it_said(site: Site) -> None:
-    first, second = file_of(1, 2, 3), file_of(9, 2, 3)
-    for number, (content, reading) in enumerate([(first, 1), (second, 9), (first, 1), (second, 9)]):
-        for sightings in (1, 2, 3):  # the same once more is counted, and no decision
-            site.land(content)
-            site.receive()
-            assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == reading
-            assert [one.revision for one in site.entries] == [*range(1, number + 2)]
-            assert site.entries[-1].sightings == sightings
-    assert site.statuses() == ["ACCEPTED", "CORRECTION", "CORRECTION", "CORRECTION"]
-    assert [one.attempt for one in site.entries] == [1, 1, 2, 2]
-    undo_load(site.platform, FEED.table, site.entries[-1].load_id, by="ana", reason="it was the old one after all")
-    site.land(first)
-    site.receive()
-    assert site.entries[2].sightings == 4
-    assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 1
-
-
-def test_a_delivery_with_several_contents_of_a_name_is_counted_once_however_often_it_comes(
-    site: Site, tmp_path: Path
-) -> None:
-    for folder, reading in (("a", 1), ("b", 9)):
-        place = tmp_path / folder / path_of()
-        place.parent.mkdir(parents=True)
-        place.write_bytes(file_of(reading, 2, 3))
-    for _ in range(3):
-        site.receive(tmp_path / "a", tmp_path / "b")
-    assert site.statuses() == ["ACCEPTED", "CORRECTION"]
-    assert [one.sightings for one in site.entries] == [3, 3]
-    site.receive(tmp_path / "a")
-    assert site.statuses() == ["ACCEPTED", "CORRECTION", "CORRECTION"]
-    assert site.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 1
-
-
 @pytest.mark.parametrize(
     ("day", "at", "why"),
     [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from feed_world import FEED, Site, file_of, fresh_site, instant, path_of, receive_at, site_at, with_changes
+from feed_world import FEED, Site, file_of, fresh_site, path_of, receive_at, site_at, with_changes
 from launches import begin
 
 from backfill_assets import faults
@@ -92,24 +92,6 @@ def test_a_receipt_that_is_killed_twice_ends_the_same(first: str, second: str, u
     again = site_at(site.platform.settings.home)
     again.receive()
     assert _outcome(again) == undisturbed
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_file_that_is_put_back_is_decided_upon_once_wherever_its_receipt_is_killed(point: str) -> None:
-    site = fresh_site()
-    for content in (file_of(1, 2, 3), file_of(9, 2, 3)):
-        site.land(content)
-        site.receive()
-    site.land(file_of(1, 2, 3))
-    home = site.platform.settings.home
-    begin(receive_at, str(home), environment={faults.VARIABLE: point}).finish(-signal.SIGKILL)
-    again = site_at(home)
-    for _ in range(2):
-        again.land(file_of(1, 2, 3))
-        again.receive()
-    assert again.statuses() == ["ACCEPTED", "CORRECTION", "CORRECTION"]
-    assert again.as_of(instant("20240102T060000"))["2024-01-01"]["m1"] == 1
-    assert again.rows().height == 9
 
 
 @pytest.mark.parametrize("is_gone", [False, True])

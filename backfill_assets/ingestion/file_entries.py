@@ -63,13 +63,6 @@ class OnRecord:
         }
         self.gone = taken_back
         self.on_record = on_record
-        self._says: dict[tuple[str, datetime | None], str] = {
-            (one.path, one.published_at): one.content_hash for one in on_record if self._stands(one)
-        }
-        """By path and time of publication the hash of the bytes that came last, of those that were a version or said no other thing."""
-
-    def _stands(self, one: ImportRecord) -> bool:
-        return one.status is ImportStatus.IGNORED or (one.status in LOADED and one.load_id not in self.gone)
 
     def history(self) -> History:
         """Return the versions of each date that are in the table."""
@@ -88,18 +81,14 @@ class OnRecord:
     def sort_out(self, files: Sequence[Arrived]) -> tuple[list[Arrived], list[int]]:
         """Return the files that are to be decided upon, each once, and the entries of those that were decided upon before.
 
-        One that came several times is one file that was seen so often. A file that was decided upon is to be once more where other bytes
-        came since in its place, by the same path and of the same time, which do not come with it: it was put back to what it said.
+        One that came several times is one file that was seen so often.
         """
-        came = {(one.path, one.content_hash, one.published_at) for one in files}
         new: dict[_Key, Arrived] = {}
         seen: set[int] = set()
         for one in files:
             key = (one.path, one.content_hash, one.published_at)
             before = self.newest.get(key)
-            says = self._says.get((one.path, one.published_at), one.content_hash)
-            is_put_back = says != one.content_hash and (one.path, says, one.published_at) not in came
-            if before is not None and before.status in LOADED and self._stands(before) and not is_put_back:
+            if before is not None and before.status in LOADED and before.load_id not in self.gone:
                 seen.add(before.id)
             elif key in new:
                 new[key].times += 1
