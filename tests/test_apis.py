@@ -28,8 +28,10 @@ from backfill_assets.extraction.extracting import extract
 from backfill_assets.extraction.pacing import Pace
 from backfill_assets.extraction.questions import question
 from backfill_assets.extraction.refusals import ExtractionRefused
+from backfill_assets.ingestion import extractions
 from backfill_assets.ingestion.extractions import ExtractionLoaded, load_extractions, reconciled
 from backfill_assets.ingestion.table_loads import undo_load
+from backfill_assets.ingestion.versions import compared
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.operations.initialise import initialise
@@ -205,6 +207,30 @@ def test_while_a_record_has_no_usable_key_nothing_is_concluded_to_be_deleted(
     shop.orders[7] = whole
     load_extractions(platform, FEED, only=asked(platform, snapshot=True, reconciles=True).id)
     assert held(platform) == served(shop)
+
+
+@pytest.mark.parametrize("broken", [{"updated_at": None}, {"id": None}], ids=["no version", "no key"])
+def test_what_an_earlier_version_has_loaded_as_deleted_comes_back(
+    platform: Platform, shop: Shop, monkeypatch: pytest.MonkeyPatch, broken: dict[str, Any]
+) -> None:
+    asked(platform, snapshot=True)
+    loaded(platform)
+    whole = shop.orders[7]
+    shop.orders[7] = whole | broken
+    del shop.orders[5]
+    for _ in range(2):  # more than what is quarantined
+        shop.change("insert")
+    asked(platform, snapshot=True, reconciles=True)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(extractions, "compared", partial(compared, usable_alone=True))
+        loaded(platform)
+    assert sorted(number for number, row in newest(platform).items() if row["is_deleted"]) == [5, 7]
+    shop.orders[7] = whole
+    found = reconciled(platform, FEED, asked(platform, snapshot=True, reconciles=True))
+    assert found.keys == {"returned": ["7"]}
+    loaded(platform)
+    assert held(platform) == served(shop)
+    assert sum(row["is_deleted"] for row in rows(platform)) == 2, "none is said to be deleted twice"
 
 
 def test_a_range_judges_its_numbers_only_and_a_time_no_deletions(platform: Platform, shop: Shop) -> None:

@@ -18,6 +18,7 @@ from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
 from backfill_assets.defs.staging import asset_key, partitions_of, range_tags, staging_job_name
 from backfill_assets.installation import Platform
+from backfill_assets.operations.pausing import pause
 from backfill_assets.staging import executor
 from benchmarks import small_table
 from manifests.errors import Problem, RunStopped, TransformRefused
@@ -195,7 +196,8 @@ def newest(platform: Platform, check: str) -> dict[str | None, str]:
 def test_a_launch_that_is_refused_leaves_checks_and_chunks_as_they_were(platform: Platform) -> None:
     assert launched(platform, "good")[0] == "SUCCESS"
     record = platform.ledger.run("good")
-    before = {one: newest(platform, one) for one in ("chunk_rules", "all_chunks_staged", "rows_within_expected")}
+    graph = definitions.build_definitions(platform).resolve_asset_graph()
+    before = {one.name: newest(platform, one.name) for one in graph.asset_check_keys if one.asset_key == KEY}
     assert set(before["chunk_rules"].values()) == {PASSED}
     with instance_at(platform.settings) as instance:
         why: list[str] = []
@@ -215,12 +217,40 @@ def test_a_launch_that_is_refused_leaves_checks_and_chunks_as_they_were(platform
     (never,) = set(after) - set(before["chunk_rules"])
     assert (never, after[never]) == (
         "good|2020-01",
-        "WARN: not judged: nothing of this chunk is computed for the run",
+        "WARN: not judged: its gate has seen no rows of it",
     )
-    for check in ("all_chunks_staged", "rows_within_expected"):
-        assert set(newest(platform, check).values()) == {PASSED}
+    for check in before.keys() - {"chunk_rules"}:
+        assert newest(platform, check) == before[check]
     assert {str(one): str(status) for one, status in (statuses or {}).items()} == dict.fromkeys(
         before["chunk_rules"], "AssetPartitionStatus.MATERIALIZED"
+    )
+
+
+def test_a_launch_of_a_paused_run_or_of_two_leaves_checks_as_they_were(platform: Platform) -> None:
+    assert launched(platform, "good")[0] == "SUCCESS"
+    assert launched(platform, "part", chunks=["2020-02"])[0] == "SUCCESS"
+    graph = definitions.build_definitions(platform).resolve_asset_graph()
+    before = {one.name: newest(platform, one.name) for one in graph.asset_check_keys if one.asset_key == KEY}
+    pause(platform, "part", by="olga", reason="somebody looks at it first", through="a test")
+    with instance_at(platform.settings) as instance:
+        record = platform.ledger.run("part")
+        run_chunks(platform, instance, record, ["2020-02"])
+        assert instance.get_runs(limit=1)[0].status is dg.DagsterRunStatus.CANCELED
+    after = {one: newest(platform, one) for one in before}
+    assert after.pop("chunk_rules") == before.pop("chunk_rules")
+    assert {one: set(found.values()) for one, found in after.items()} == {one: {PASSED} for one in before}
+
+
+def test_what_is_planned_anew_is_green_of_no_older_verdict(platform: Platform) -> None:
+    assert launched(platform, "good")[0] == "SUCCESS"
+    plan = platform.ledger.run("good").plan
+    platform.ledger.replan("good", plan, ["2020-03"], actor="olga", reason="its input has changed")
+    execute(platform)
+    assert newest(platform, "chunk_rules")[None] == "WARN: 1 of 2 chunks of 'good' pass every rule"
+    assert newest(platform, "chunk_rules")["good|2020-02"] == PASSED
+    assert newest(platform, "chunk_rules")["good|2020-03"] == "WARN: not judged: its gate has seen no rows of it"
+    assert newest(platform, "all_chunks_staged")[None].startswith(
+        "WARN: not judged: chunks of the run are computed anew"
     )
 
 
@@ -231,7 +261,8 @@ def job_partitions(platform: Platform) -> dg.PartitionsDefinition[str]:
 def test_whoever_executes_checks_by_themselves_is_told_again_what_gates_have_found(platform: Platform) -> None:
     graph = definitions.build_definitions(platform).resolve_asset_graph()
     checks = [one.name for one in graph.asset_check_keys if one.asset_key == KEY]
-    assert executed(platform) == (True, dict.fromkeys(checks, SKIPPED)), "no run has come so far"
+    none = dict.fromkeys(checks, "WARN: not judged: no run has come so far") | {"chunk_rules": SKIPPED}
+    assert executed(platform) == (True, none)
     launched(platform, "bad", safety={"maxRowsExpected": 5})
     ended, shown = executed(platform)
     assert not ended, "a gate that blocks has not passed"
@@ -248,12 +279,16 @@ def test_whoever_executes_checks_by_themselves_is_told_again_what_gates_have_fou
 
 def executed(platform: Platform) -> tuple[bool, dict[str, str]]:
     """Execute all checks as the page of an asset's checks does, and return what they show."""
+    succeeds, run = execute(platform)
     with instance_at(platform.settings) as instance:
-        made = definitions.build_definitions(platform)
-        selection = dg.AssetSelection.checks_for_assets(KEY)
-        job = dg.define_asset_job("checks_alone", selection=selection)
-        graph = dg.Definitions.merge(made, dg.Definitions(jobs=[job]))
+        keys = definitions.build_definitions(platform).resolve_asset_graph().asset_check_keys
+        return succeeds, {one.name: _shown(instance, one, run) for one in keys if one.asset_key == KEY}
+
+
+def execute(platform: Platform) -> tuple[bool, dg.DagsterRun]:
+    job = dg.define_asset_job("checks_alone", selection=dg.AssetSelection.checks_for_assets(KEY))
+    graph = dg.Definitions.merge(definitions.build_definitions(platform), dg.Definitions(jobs=[job]))
+    with instance_at(platform.settings) as instance:
         result = graph.resolve_job_def("checks_alone").execute_in_process(instance=instance, raise_on_error=False)
         (run,) = instance.get_runs(limit=1)
-        keys = [one for one in graph.resolve_asset_graph().asset_check_keys if one.asset_key == KEY]
-        return result.success, {one.name: _shown(instance, one, run) for one in keys}
+    return result.success, run

@@ -193,6 +193,8 @@ def is_the_same(held: Any, given_value: Any, kind: pl.DataType) -> bool:
     if isinstance(kind, pl.Datetime) and (given_value.tzinfo is None) != (kind.time_zone is None):
         return False
     given_value = given_value.item() if isinstance(given_value, np.number) else given_value
+    if isinstance(given_value, Decimal) and isinstance(held, float) and held != given_value:
+        return Decimal(str(np.float32(held)) if isinstance(kind, pl.Float32) else repr(held)) == given_value
     both_nan = isinstance(held, float) and held != held and given_value != given_value  # noqa: PLR0124
     return both_nan or bool(held == given_value)
 
@@ -288,7 +290,8 @@ def test_every_value_that_libraries_bend_is_itself_or_quarantined(by: Any) -> No
         ("double", "1e3", "double is 1e3"),
         ("double", "nan", "double is nan"),
         ("double", 2**53 + 1, "double is 9007199254740993"),
-        ("double", Decimal("0.1"), "double is Decimal('0.1')"),
+        ("double", Decimal("0.10000000000000001"), "double is Decimal('0.10000000000000001')"),
+        ("single", Decimal("0.123456789"), "single is Decimal('0.123456789')"),
         ("single", 1e300, "single is 1e+300"),
         ("single", 2**24 + 1, "single is 16777217"),
         ("single", 0.1, "single is 0.1"),
@@ -326,10 +329,15 @@ def test_what_does_not_fit_its_column_is_quarantined_with_column_and_value(
     [
         ("double", 2**53, 2.0**53),
         ("double", Decimal("1.5"), 1.5),
+        ("double", Decimal("21.7"), 21.7),
+        ("double", Decimal.from_float(0.1), 0.1),
+        ("single", Decimal("0.1"), float(np.float32(0.1))),
         ("single", np.float32(0.1), float(np.float32(0.1))),
         ("price", 7, Decimal("7.00")),
         ("price", Decimal("1E+3"), Decimal("1000.00")),
         ("price", Decimal("1.50000"), Decimal("1.50")),
+        ("price", Decimal("1.5" + "0" * 44), Decimal("1.50")),
+        ("price", Decimal("9999999999.99" + "0" * 60), Decimal("9999999999.99")),
         ("price", Decimal("0E+9"), Decimal("0.00")),
         ("number", np.int64(3), 3),
         ("number", Level.HIGH, 3),

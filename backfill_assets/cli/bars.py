@@ -19,6 +19,7 @@ from backfill_assets.cli.base import POLL_SECONDS
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     Look = Callable[[], tuple[int, int] | None]
 
@@ -80,7 +81,7 @@ def _bars(total: int, look: Look, own: TextIO) -> Iterator[None]:
     console = make_console(stderr=True, file=own)
     # what is printed meanwhile is for Dagster's log as well: the library must not take it from there
     shown = Progress(*columns, console=console, refresh_per_second=1, redirect_stdout=False, redirect_stderr=False)
-    with shown, _printed_above(console):
+    with _while_there_is_a_terminal(shown), _printed_above(console):
         tasks = [shown.add_task(name, total=total, visible=False) for name in _PHASES]
 
         def update() -> None:
@@ -90,6 +91,18 @@ def _bars(total: int, look: Look, own: TextIO) -> Iterator[None]:
 
         with _each(POLL_SECONDS, update):
             yield
+
+
+@contextmanager
+def _while_there_is_a_terminal(shown: Progress) -> Iterator[None]:
+    """Show bars while the body runs; a terminal that is gone ends nothing."""
+    with suppress(OSError):
+        shown.start()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            shown.stop()
 
 
 @contextmanager

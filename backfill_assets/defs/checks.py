@@ -11,16 +11,17 @@ from typing import Any
 import dagster as dg
 from dagster import AssetCheckExecutionContext
 
-from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE, TargetTable
+from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.evaluations import (
-    as_evaluation,
+    OF_SOME_RUNS,
     chunk_evaluations,
     chunks_as_they_stand,
     in_all,
     result_of,
-    told_again,
+    run_as_it_stands,
+    run_level_gates,
 )
 from backfill_assets.defs.event_storage import stored_together
 from backfill_assets.defs.launched_by import launched
@@ -39,46 +40,15 @@ from backfill_assets.review.diff import diff_summary
 from backfill_assets.review.kept_diffs import for_decision
 from backfill_assets.staging.progress import Progress
 from manifests.chunks import CHUNK_GATE
-from manifests.data_terms import OLD_DATA_GATE
-from manifests.expected import EXPECTED_FIGURES_GATE
 from manifests.lifecycle import RunState
-from manifests.merge_policy import MERGE_DECISIONS_GATE
 from manifests.model import Mode
 from manifests.stages import Step
-from manifests.timeliness import FUTURE_GATE, OnFuture
 from resources.ledger.facade import RunRecord
-
-_PLATFORM_GATES = {
-    ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
-    EXPECTED_ROWS_GATE: "The run wrote at most the rows its manifest expects.",
-    PURITY_GATE: "Some chunks, computed again in other surroundings (clock, time zone, hash seed, order and number of "
-    "partitions, environment, no network), have the rows that are staged.",
-    OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
-    EXPECTED_FIGURES_GATE: "Rows, sums and digests are those that the run's manifest expects.",
-}
-_OF_SOME_RUNS = {
-    OLD_DATA_GATE: "the plan leaves out no old data",
-    FUTURE_GATE: "the plan leaves out no rows of the future",
-    EXPECTED_FIGURES_GATE: "the run's manifest expects no figures",
-    MERGE_DECISIONS_GATE: "the run merges nothing under a merge policy",
-}
-"""Gates that a plan has only where there is something for them to judge, and what is said where there is not."""
 
 
 def _specs(target: TargetTable) -> list[dg.AssetCheckSpec]:
     """Return what Dagster knows of each check of a target: the chunk gate, and a check a run-level gate."""
-    key = asset_key(target.name)
-    described = _PLATFORM_GATES | {
-        item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
-    }
-    if any(target.timeliness_of(name).future is OnFuture.LEAVE_OUT for name in target.every_source):
-        described[FUTURE_GATE] = (
-            "Rows with a time after the commit of their source's snapshot were left out, and counted."
-        )
-    if target.merge_policy is not None:
-        described[MERGE_DECISIONS_GATE] = (
-            "Where history met what LIVE wrote, each decision is counted, and none is ambiguous."
-        )
+    key, described = asset_key(target.name), run_level_gates(target)
     return [
         dg.AssetCheckSpec(
             CHUNK_GATE,
@@ -152,27 +122,18 @@ def _of_no_launch(context: AssetCheckExecutionContext, platform: Platform, targe
     """Yield what Dagster is told where somebody executes checks by themselves: what the gates found last. Nothing is judged."""
     op_context, selected = context.op_execution_context, {check.name for check in context.selected_asset_check_keys}
     with in_plain_words():
-        run_id, results = told_again(platform, target)
+        run_id, of_run = run_as_it_stands(platform, target)
         chunks = [one.chunk for one in platform.ledger.standing_chunks(run_id)] if run_id else []
-        standing = list(chunks_as_they_stand(platform, op_context.instance, target, run_id, chunks))
+        of_chunks = list(chunks_as_they_stand(platform, op_context.instance, target, run_id, chunks))
     context.log.info(
         "nothing is judged: gates judge what a launch of chunks has computed. %s",
         f"What they found of '{run_id}', which they judged last, is told again" if run_id else "None has judged yet",
     )
-    if not run_id:
-        yield from (_without_evaluation(op_context, gate) for gate in sorted(selected))
-        return
-    if CHUNK_GATE in selected:
-        with stored_together(op_context.instance, op_context.run_id):
-            yield from standing
-            yield in_all(asset_key(target.name), run_id, standing)
-    told = [one for one in results if one.check_name in selected]
-    yield from map(as_evaluation, told)
-    fails = any(not one.passed and one.severity is dg.AssetCheckSeverity.ERROR for one in told)
-    for gate in sorted(selected - {CHUNK_GATE} - {one.check_name for one in told}):
-        found = _unjudged(op_context, asset_key(target.name), platform.ledger.run(run_id), gate, fails=fails)
-        if isinstance(found, dg.AssetCheckResult):
-            yield as_evaluation(found)
+    with stored_together(op_context.instance, op_context.run_id):
+        if CHUNK_GATE in selected and of_chunks:
+            yield from of_chunks
+            yield in_all(asset_key(target.name), run_id, of_chunks)
+        yield from (one for one in of_run if one.check_name in selected)
     yield from (_without_evaluation(op_context, gate) for gate in sorted(selected))
 
 
@@ -184,8 +145,8 @@ def _unjudged(
     It calls a check skipped of which it is told nothing, but failed where the Dagster run fails, whatever made it fail.
     """
     shown: dict[str, Any] = {"run": record.run_id, "run page": dg.MetadataValue.url(run_path(record.run_id))}
-    if gate in _OF_SOME_RUNS and gate not in record.plan.gates:
-        why = _OF_SOME_RUNS[gate]
+    if gate in OF_SOME_RUNS and gate not in record.plan.gates:
+        why = OF_SOME_RUNS[gate]
         return dg.AssetCheckResult(passed=True, check_name=gate, asset_key=key, description=why, metadata=shown)
     if not fails:
         return _without_evaluation(context, gate)

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from backfill_assets.declarations.target import TargetTable
+from backfill_assets.declarations.target import ALL_CHUNKS_GATE, EXPECTED_ROWS_GATE, PURITY_GATE, TargetTable
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.dagster_private import AssetCheckEvaluationTargetMaterializationData
 from backfill_assets.defs.staging import asset_key, partition_key
@@ -20,7 +20,51 @@ from backfill_assets.gates.exception_words import worded
 from backfill_assets.installation import Platform
 from backfill_assets.review.markdown import block, code, escaped, table
 from manifests.chunks import CHUNK_GATE
+from manifests.data_terms import OLD_DATA_GATE
+from manifests.expected import EXPECTED_FIGURES_GATE
+from manifests.lifecycle import ChunkState
+from manifests.merge_policy import MERGE_DECISIONS_GATE
+from manifests.timeliness import FUTURE_GATE, OnFuture
+from resources.ledger import judged
 from resources.ledger.facade import Verdict
+
+_GRAVITY = [dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR]
+_JUDGED = frozenset({ChunkState.PASSED, ChunkState.FAILED})
+
+
+_PLATFORM_GATES = {
+    ALL_CHUNKS_GATE: "Every planned chunk is staged and has passed its own gate.",
+    EXPECTED_ROWS_GATE: "The run wrote at most the rows its manifest expects.",
+    PURITY_GATE: "Some chunks, computed again in other surroundings (clock, time zone, hash seed, order and number of "
+    "partitions, environment, no network), have the rows that are staged.",
+    OLD_DATA_GATE: "Rows that the policy forbids were left out, and counted; no erased subject was staged.",
+    EXPECTED_FIGURES_GATE: "Rows, sums and digests are those that the run's manifest expects.",
+}
+OF_SOME_RUNS = {
+    OLD_DATA_GATE: "the plan leaves out no old data",
+    FUTURE_GATE: "the plan leaves out no rows of the future",
+    EXPECTED_FIGURES_GATE: "the run's manifest expects no figures",
+    MERGE_DECISIONS_GATE: "the run merges nothing under a merge policy",
+}
+"""Gates that a plan has only where there is something for them to judge, and what is said where there is not."""
+_NO_RUN = "not judged: no run has come so far"
+_ANEW = "not judged: chunks of the run are computed anew since it was judged"
+
+
+def run_level_gates(target: TargetTable) -> dict[str, str]:
+    """Return the run-level gates that are checks of a target, each with its description."""
+    described = _PLATFORM_GATES | {
+        item.name: f"{item.level.value}: {item.description}" for item in target.reconciliations
+    }
+    if any(target.timeliness_of(name).future is OnFuture.LEAVE_OUT for name in target.every_source):
+        described[FUTURE_GATE] = (
+            "Rows with a time after the commit of their source's snapshot were left out, and counted."
+        )
+    if target.merge_policy is not None:
+        described[MERGE_DECISIONS_GATE] = (
+            "Where history met what LIVE wrote, each decision is counted, and none is ambiguous."
+        )
+    return described
 
 
 def result_of(key: dg.AssetKey, verdict: Verdict, accepted: Mapping[str, object], run_id: str) -> dg.AssetCheckResult:
@@ -42,48 +86,82 @@ def result_of(key: dg.AssetKey, verdict: Verdict, accepted: Mapping[str, object]
     )
 
 
-def told_again(platform: Platform, target: TargetTable) -> tuple[str, list[dg.AssetCheckResult]]:
-    """Return the run whose gates judged a target last, and what they found; none where no run has come so far."""
-    run_id = platform.ledger.last_judged(target.name)
+def run_as_it_stands(platform: Platform, target: TargetTable) -> tuple[str, list[dg.AssetCheckEvaluation]]:
+    """Return the run whose gates judged a target last ("" of none), and how each run-level gate stands: a verdict about other files is none."""
+    run_id, key = platform.ledger.last_judged(target.name), asset_key(target.name)
     if run_id is None:
-        return "", []
-    accepted = platform.ledger.accepted_changes(run_id)
-    key = asset_key(target.name)
-    return run_id, [result_of(key, one, accepted, run_id) for one in platform.ledger.verdicts(run_id, of_chunks=False)]
+        return "", [_not_judged(key, gate, _NO_RUN) for gate in run_level_gates(target)]
+    record, accepted = platform.ledger.run(run_id), platform.ledger.accepted_changes(run_id)
+    staged = judged.name_of(platform.ledger.standing_chunks(run_id))
+    found = {one.gate: one for one in platform.ledger.verdicts(run_id, of_chunks=False)}
+    told = []
+    for gate in run_level_gates(target):
+        verdict, is_planned = found.get(gate), gate in record.plan.gates
+        if verdict is not None and judged.is_about(verdict.judged, staged):
+            told.append(_evaluation(result_of(key, verdict, accepted, run_id)))
+        elif gate in OF_SOME_RUNS and not is_planned:
+            told.append(
+                dg.AssetCheckEvaluation(
+                    asset_key=key,
+                    check_name=gate,
+                    passed=True,
+                    description=OF_SOME_RUNS[gate],
+                    metadata=_of_run(run_id),
+                )
+            )
+        else:
+            why = _ANEW if is_planned else "not judged: the run's manifest names other gates"
+            told.append(_not_judged(key, gate, why, run_id))
+    return run_id, told
 
 
 def tell_run_again(platform: Platform, instance: dg.DagsterInstance, target: TargetTable, run_id: str) -> None:
     """Tell Dagster, outside any Dagster run, what the gates of a run have found, if no other was judged since."""
-    last, results = told_again(platform, target)
-    for one in results if last == run_id else ():
-        instance.report_runless_asset_event(as_evaluation(one))
+    last, told = run_as_it_stands(platform, target)
+    for one in told if last == run_id else ():
+        instance.report_runless_asset_event(one)
 
 
 def as_it_stands(
     platform: Platform, instance: dg.DagsterInstance, target: TargetTable, run_id: str, chunks: Sequence[str]
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield how the gates of chunks of a run stand, and those of the run that was judged last, for a launch that is refused."""
-    yield from map(as_evaluation, told_again(platform, target)[1])
+    yield from run_as_it_stands(platform, target)[1]
     yield from chunks_as_they_stand(platform, instance, target, run_id, chunks)
 
 
 def chunks_as_they_stand(
     platform: Platform, instance: dg.DagsterInstance, target: TargetTable, run_id: str, chunks: Sequence[str]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield what the gate has found of chunks of a run; of one that it has not judged, that there is nothing to judge."""
-    found = {one.chunk: one for one in platform.ledger.verdicts_of_chunks(run_id, chunks) if one.gate == CHUNK_GATE}
+    """Yield what the gate has found of chunks of a run, as they are now; of one that it has not judged, that it has not."""
+    if not chunks:
+        return
+    now = {one.chunk: one.attempt for one in platform.ledger.standing_chunks(run_id, chunks) if one.state in _JUDGED}
+    found = {
+        one.chunk: one
+        for one in platform.ledger.verdicts_of_chunks(run_id, chunks)
+        if one.gate == CHUNK_GATE and now.get(one.chunk) == one.attempt
+    }
     key = asset_key(target.name)
     yield from chunk_evaluations(instance, key, run_id, found)
     for chunk in (one for one in chunks if one not in found):
-        yield dg.AssetCheckEvaluation(
-            asset_key=key,
-            check_name=CHUNK_GATE,
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            partition=partition_key(run_id, chunk),
-            description="not judged: nothing of this chunk is computed for the run",
-            metadata={"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))},
-        )
+        yield _not_judged(key, CHUNK_GATE, "not judged: its gate has seen no rows of it", run_id, chunk)
+
+
+def _not_judged(key: dg.AssetKey, gate: str, why: str, run_id: str = "", chunk: str = "") -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=gate,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        partition=partition_key(run_id, chunk) if chunk else None,
+        description=why,
+        metadata=_of_run(run_id) if run_id else {},
+    )
+
+
+def _of_run(run_id: str) -> dict[str, Any]:
+    return {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))}
 
 
 def in_all(key: dg.AssetKey, run_id: str, of_chunks: Sequence[dg.AssetCheckEvaluation]) -> dg.AssetCheckEvaluation:
@@ -91,15 +169,16 @@ def in_all(key: dg.AssetKey, run_id: str, of_chunks: Sequence[dg.AssetCheckEvalu
     passed = sum(one.passed for one in of_chunks)
     return dg.AssetCheckEvaluation(
         passed=passed == len(of_chunks),
+        severity=max((one.severity for one in of_chunks if not one.passed), key=_GRAVITY.index, default=_GRAVITY[-1]),
         check_name=CHUNK_GATE,
         asset_key=key,
         description=f"{passed:,} of {len(of_chunks):,} chunks of '{run_id}' pass every rule",
         blocking=True,
-        metadata={"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))},
+        metadata=_of_run(run_id),
     )
 
 
-def as_evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+def _evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """Return a result as what Dagster stores of it, which an execution without a partition may yield as well."""
     assert result.asset_key is not None
     assert result.check_name is not None

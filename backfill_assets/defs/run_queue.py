@@ -32,8 +32,6 @@ PUBLICATION = {"backfill/queue": "publication"}
 """The tag of what the sensors publish, where the queue has a place for it beside LIVE's and that of history."""
 HISTORY = {"backfill/queue": "history"}
 """The tag of all others that wait in the queue."""
-_PLACES = 3
-"""Places in the queue from which on publications need not wait for history: one each, so that LIVE keeps its own."""
 
 
 class DecisionsFirst(dg.QueuedRunCoordinator):
@@ -52,6 +50,6 @@ class DecisionsFirst(dg.QueuedRunCoordinator):
         return instance.get_run_by_id(run.run_id) or run
 
     def _has_a_place_for_publications(self) -> bool:
-        """Whether the settings have a place more than LIVE and history take; an installation that was made before has not."""
-        places = self.get_run_queue_config().max_concurrent_runs
-        return places < 0 or places >= _PLACES
+        """Whether the settings have a place for them; an installation that was made before has not."""
+        limits = self.get_run_queue_config().tag_concurrency_limits
+        return any({(one.get("key"), one.get("value"))} == set(PUBLICATION.items()) for one in limits)

@@ -348,21 +348,23 @@ def _materialised(
 
 @contextmanager
 def _as_it_stands(
-    context: AssetExecutionContext,
-    platform: Platform,
-    target: TargetTable,
-    run_id: str,
-    keys: Sequence[str],
-    standing: Standing,
+    context: AssetExecutionContext, platform: Platform, target: TargetTable, standing: Standing
 ) -> Iterator[None]:
-    """Have Dagster show chunks and checks as they were where the body refuses the launch: it would call all of them failed."""
+    """Have Dagster show chunks and checks as they are where the body refuses a launch or is stopped: it would call all of them failed."""
     try:
         yield
-    except Refused:
+    except (Refused, dg.DagsterExecutionInterruptedError):
         try:
-            _materialised(context, target, run_id, _of_staged(platform, run_id, keys))
-            for one in standing(platform, context.instance, target, run_id, keys):
-                context.log_event(one)
+            by_run: dict[str, list[str]] = defaultdict(list)
+            for key in context.partition_keys:
+                run_id, _, chunk = key.rpartition("|")
+                by_run[run_id].append(chunk)
+            for run_id, keys in by_run.items():
+                record = platform.ledger.find(run_id)
+                if record is not None and record.target == target.name:
+                    _materialised(context, target, run_id, _of_staged(platform, run_id, keys))
+                    for one in standing(platform, context.instance, target, run_id, keys):
+                        context.log_event(one)
         except Exception as error:  # noqa: BLE001 - why the launch is refused is said whatever Dagster's storage raises
             context.log.warning("Dagster could not be told how chunks and checks stand: %s", error)
         raise
@@ -427,7 +429,7 @@ def staging_asset(
         tags={"backfill/stage": "staging"},
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode) -> None:
-        with in_plain_words(), launched(context):
+        with in_plain_words(), launched(context), _as_it_stands(context, platform, target, standing):
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
             platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
@@ -435,11 +437,11 @@ def staging_asset(
             stopped = platform.ledger.stops.held(run_id)
             done = stopped is not None and platform.ledger.run(run_id).state is RunState.VALIDATED
             if not done:
-                with _as_it_stands(context, platform, target, run_id, keys, standing):
-                    require_computable(platform, run_id, keys, target=target)
+                require_computable(platform, run_id, keys, target=target)
         with (
             in_plain_words(),
             launched(context),
+            _as_it_stands(context, platform, target, standing),
             launched_by_dagster(context, platform, run_id),
             also_to(context.log),
             closing(Progress(context.log.info)) as progress,
@@ -457,6 +459,7 @@ def staging_asset(
             # Dagster counts nothing of a failed range run: the chunks that are staged are reported one by one
             _materialised(context, target, run_id, metadata)
             raise _failure(outcome.failed, len(keys), len(good))
-        add_asset_metadata(context, {partition_key(run_id, key): metadata[key] for key in good})
+        # another launch may have gated one meanwhile, or planned it anew
+        add_asset_metadata(context, {partition_key(run_id, key): told for key, told in metadata.items()})
 
     return stage

@@ -25,6 +25,7 @@ from backfill_assets.ingestion.versions import (
     State,
     brought,
     compared,
+    compared_then,
     concludes_deletions,
     keyless,
     merge,
@@ -200,7 +201,8 @@ def _state(platform: Platform, feed: ApiFeed, records: Sequence[ExtractionRecord
 
     for record, load in _that_count(loaded, shown):
         there, state = _without(there, state, partial(_was_there, shown, load.snapshot_id))
-        found = compared(state, record, _entries_of_loaded(platform, feed, record, load, loaded, shown))
+        entries = _entries_of_loaded(platform, feed, record, load, loaded, shown)
+        found = compared_then(state, record, entries, load.rows + load.quarantined)
         there.append((load, brought(record, found)))
         merge(state, there[-1][1])
     return _without(there, state, lambda _: False)[1]

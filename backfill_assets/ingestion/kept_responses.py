@@ -31,7 +31,7 @@ from backfill_assets.extraction.indexes import Entry
 from backfill_assets.extraction.records import contents_of, digest_of, text_of
 from backfill_assets.extraction.refusals import MalformedAnswer
 from backfill_assets.ingestion.translated_values import InexactValue, TranslatedColumns, plain
-from backfill_assets.ingestion.versions import LOADED, Change, Found
+from backfill_assets.ingestion.versions import Change, Found, is_brought
 from backfill_assets.worker.columns import table_of
 from manifests.canonical import sha256_of
 from manifests.errors import InputRefused, Problem
@@ -156,7 +156,7 @@ class KeptDelivery:
         wanted: dict[tuple[int, int], list[tuple[Entry, bool]]] = {}
         for one in self.found:
             is_deleted = one.change is Change.DELETED
-            if one.change in LOADED or (is_deleted and self.record.question.get("tombstones")):
+            if is_brought(self.record, one):
                 place = (one.version.extraction, one.version.entry.response)
                 wanted.setdefault(place, []).append((one.version.entry, is_deleted))
         for (number, response), entries in sorted(wanted.items(), key=lambda item: item[0]):

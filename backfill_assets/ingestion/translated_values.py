@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from struct import pack, unpack
 from typing import Any
 
 import pandera.polars as pa
 import polars as pl
+from numpy import float32
 
 from backfill_assets.declarations.column_types import inner_types, instance_of
 from backfill_assets.declarations.raised_by_products import ANY_ERROR
@@ -25,6 +26,7 @@ from manifests.fields import EARLIEST, LATEST
 _NUL = "\0"
 _DETAIL_LENGTH = 200
 _UUID_BYTES = 16
+_EXACT = Context(prec=80, traps=[InvalidOperation, Inexact])
 _BITS = {pl.Int32: 31, pl.Int64: 63}
 _ENTRY = {"key", "value"}
 
@@ -164,9 +166,14 @@ def _float(value: Any, *, is_single: bool = False) -> float:
         held = unpack("f", pack("f", number))[0] if is_single else number
     except OverflowError:
         raise _Lost from None
-    if held != value and value == value:  # noqa: PLR0124 - NaN is a value
+    if held != value and value == value and not (isinstance(value, Decimal) and _says(value, held, is_single)):  # noqa: PLR0124 - NaN is a value
         raise _Lost
     return float(held)
+
+
+def _says(digits: Decimal, number: float, is_single: bool) -> bool:
+    """Whether decimal digits are those by which a number of floating point is written: 21.7 says a double, and is none."""
+    return Decimal(str(float32(number)) if is_single else repr(number)) == digits
 
 
 def _decimal(kind: pl.Decimal, value: Any) -> Decimal:
@@ -176,7 +183,8 @@ def _decimal(kind: pl.Decimal, value: Any) -> Decimal:
     number = Decimal(value)
     if not fits(number, kind):
         raise _Lost
-    return number or Decimal(0)  # of a zero, the exponent says nothing
+    # Polars takes no more digits than its own, and those that say nothing are many
+    return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT) if number else Decimal(0)
 
 
 def _day(value: Any) -> date:
@@ -189,7 +197,7 @@ def _day(value: Any) -> date:
 
 def _instant(value: Any) -> datetime:
     found = _to_the_microsecond(value)
-    if found.tzinfo is None:
+    if found.utcoffset() is None:
         raise _Lost("no offset from UTC")
     try:
         instant = found.astimezone(UTC)

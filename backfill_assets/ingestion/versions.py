@@ -6,7 +6,7 @@ from which of them were loaded, and taken back, in which order. What a record me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -68,19 +68,23 @@ State = dict[str, Version]
 """What a table has, by key."""
 
 
-def compared(state: State, record: ExtractionRecord, entries: Iterable[Entry]) -> Iterator[Found]:
+def compared(
+    state: State, record: ExtractionRecord, entries: Iterable[Entry], *, usable_alone: bool = False
+) -> Iterator[Found]:
     """Yield each record of an extraction, and each that it should have and has not, with what it is to a table's state.
 
     A record that was read after the extraction had begun is not missed: the server may have it since. One that has its key is there,
-    whatever else of it is unusable; and while one has no key, none is missed: it may be that one.
+    whatever else of it is unusable; and while one has no key, none is missed: it may be that one. Loads of earlier versions took
+    what is usable alone for there.
     """
     there = set()
     is_keyless = False
     for entry in entries:
         mine = Version(record.number, entry)
         if entry.problem:
-            is_keyless = is_keyless or not entry.key
-            there.add(entry.key)
+            if not usable_alone:
+                is_keyless = is_keyless or not entry.key
+                there.add(entry.key)
             yield Found(Change.UNUSABLE, mine)
             continue
         there.add(entry.key)
@@ -96,6 +100,21 @@ def compared(state: State, record: ExtractionRecord, entries: Iterable[Entry]) -
             if change is not None:
                 last = replace(before.entry, read_at=began)
                 yield Found(change, replace(before, entry=last, is_deleted=change is Change.DELETED), before)
+
+
+def compared_then(state: State, record: ExtractionRecord, entries: Sequence[Entry], rows: int) -> list[Found]:
+    """Return the same of an extraction that was loaded, as the load took it: `rows` came to the table or its quarantine."""
+    found = list(compared(state, record, entries))
+    if sum(is_brought(record, one) for one in found) != rows:
+        before = list(compared(state, record, entries, usable_alone=True))
+        if sum(is_brought(record, one) for one in before) == rows:
+            return before
+    return found
+
+
+def is_brought(record: ExtractionRecord, found: Found) -> bool:
+    """Whether a load brings a row for a record, to its table or to its quarantine."""
+    return found.change in LOADED or (found.change is Change.DELETED and bool(record.question.get("tombstones")))
 
 
 def concludes_deletions(record: ExtractionRecord) -> bool:
@@ -118,16 +137,13 @@ class Brought:
 
 def brought(record: ExtractionRecord, found: Iterable[Found]) -> Brought:
     """Return what the load of an extraction brings, of which it is known what its records are to the table."""
-    tombstones = bool(record.question.get("tombstones"))
     versions: State = {}
     seen: dict[str, tuple[str, int]] = {}
     for one in found:
         entry = one.version.entry
         if one.change is Change.EQUAL:
             seen[entry.key] = (entry.digest, entry.read_at)
-        elif one.change is not Change.UNUSABLE and (
-            one.change in LOADED or (one.change is Change.DELETED and tombstones)
-        ):
+        elif one.change is not Change.UNUSABLE and is_brought(record, one):
             versions[entry.key] = one.version
     return Brought(versions, seen)
 

@@ -187,7 +187,8 @@ def superseded(platform: Platform, plan: Plan, keys: Collection[str] | None = No
 
     A chunk is computed from its own days, those of its warm-up, look-back or window, and the day of margin around them. That is read
     because a local day lies off the UTC day of the same date: of instants, a row in it may count. Of dates by which the upstream
-    target itself is cut none does. Where only the margin is superseded it is said to be that.
+    target itself is cut none does. Where only the margin is superseded it is said to be that. Which of its chunks hold rows of a day by
+    another date of theirs is not known: there each chunk may have read all that was in reach.
     """
     mine = [chunk for chunk in plan.chunks if keys is None or chunk.key in keys]
     changed = list(_changed(platform, plan))
@@ -202,9 +203,13 @@ def superseded(platform: Platform, plan: Plan, keys: Collection[str] | None = No
 
 @dataclass(frozen=True)
 class _Changed:
-    """Chunks of an upstream target that one run held when they were read, and another holds today; in the order of their days."""
+    """Chunks of an upstream target that one run held when they were read, and another holds today; in the order of their days.
+
+    `by_other_dates` says that they are read by other dates than those by which the target is cut into chunks.
+    """
 
     target: TargetTable
+    by_other_dates: bool
     earliest: date
     was: str
     by: str
@@ -224,7 +229,7 @@ def _changed(platform: Platform, plan: Plan) -> Iterator[_Changed]:
             if then.get(chunk) != now.get(chunk):
                 changed.setdefault((then.get(chunk, ""), now.get(chunk, "")), []).append(chunk)
         for (was, by), chunks in sorted(changed.items()):
-            yield _Changed(target, first, was, by, tuple(chunks))
+            yield _Changed(target, _by_other_dates(platform, plan, target), first, was, by, tuple(chunks))
 
 
 def _margin_counts(platform: Platform, plan: Plan, changed: _Changed) -> bool:
@@ -238,10 +243,17 @@ def _margin_counts(platform: Platform, plan: Plan, changed: _Changed) -> bool:
 def _read_by(plan: Plan, changed: _Changed, mine: Iterable[PlannedChunk], *, in_margin: bool) -> Superseded | None:
     """Return which of these chunks were computed from which of the changed ones, with the day of margin or without; None of none."""
     table, cut = changed.target.name, changed.target.chunking
+    if changed.by_other_dates:
+        reading = [] if in_margin else [chunk.key for chunk in mine]
+        return (
+            Superseded(table, tuple(sorted(changed.chunks)), changed.was, changed.by, tuple(reading))
+            if reading
+            else None
+        )
     begin = [first_day(cut, key) for key in changed.chunks]
     end = [last_day(cut, day) for day in begin]
     margin = timedelta(0) if in_margin else _margin(plan, table)
-    reading: list[str] = []
+    reading = []
     places: set[tuple[int, int]] = set()
     for chunk in mine:
         first, last = _days_for(plan, table, changed.earliest, chunk.start, chunk.end)
@@ -254,6 +266,14 @@ def _read_by(plan: Plan, changed: _Changed, mine: Iterable[PlannedChunk], *, in_
     return (
         Superseded(table, tuple(sorted(read)), changed.was, changed.by, tuple(reading), in_margin) if reading else None
     )
+
+
+def _by_other_dates(platform: Platform, plan: Plan, read: TargetTable) -> bool:
+    further = next((one for one in plan.sources if one.table == read.name), None)
+    if further is not None:
+        return further.has_dates and further.day is None and further.time_column != read.day_column
+    target = platform.products.find_target(plan.target)
+    return plan.source_has_dates and target is not None and target.window_column not in {"", read.day_column}
 
 
 def _margin(plan: Plan, table: str) -> timedelta:

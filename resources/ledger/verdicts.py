@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from manifests.canonical import LATER, canonical_json
 from manifests.lifecycle import ChunkState, RunState
+from manifests.model import Mode
 from manifests.staged_file import StagedFile
 from resources.ledger import instants, judged
 from resources.ledger.cells import as_said
@@ -134,9 +135,10 @@ class Verdicts(Part):
             return _newest(connection, query if of_chunks else query.where(verdicts.c.chunk == ""))
 
     def last_judged(self, target: str) -> str | None:
-        """Return the run of a target whose run-level gates have come to a verdict last."""
+        """Return the run of a target whose run-level gates have come to a verdict last; a reconciliation has gates of its own."""
         joined = verdicts.join(runs, runs.c.run_id == verdicts.c.run_id)
-        query = sa.select(verdicts.c.run_id).select_from(joined).where(runs.c.target == target, verdicts.c.chunk == "")
+        mine = (runs.c.target == target, runs.c.mode != Mode.RECONCILIATION.value, verdicts.c.chunk == "")
+        query = sa.select(verdicts.c.run_id).select_from(joined).where(*mine)
         with self.engine.connect() as connection:
             return connection.execute(query.order_by(verdicts.c.id.desc()).limit(1)).scalar()
 
