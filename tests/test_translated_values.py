@@ -330,7 +330,7 @@ def test_what_does_not_fit_its_column_is_quarantined_with_column_and_value(
         ("double", 2**53, 2.0**53),
         ("double", Decimal("1.5"), 1.5),
         ("double", Decimal("21.7"), 21.7),
-        ("double", Decimal.from_float(0.1), 0.1),
+        ("double", Decimal("0.1000000000000000055511151231257827021181583404541015625"), 0.1),
         ("single", Decimal("0.1"), float(np.float32(0.1))),
         ("single", np.float32(0.1), float(np.float32(0.1))),
         ("price", 7, Decimal("7.00")),
