@@ -98,13 +98,12 @@ def make_plan(
     """
     asked = manifest, contract, source, references, base_snapshot_id, code, configuration_hash, run_clock
     given = _Given(*asked, base, policy, facts, uncommitted, sources, start, logs, topics)
-    problems = _problems_of_target(given)
-    scope = _scope(given)
+    problems, scope = _problems_of_target(given), _scope(given)
     chunks, sample_problems = _chunks(given, scope)
     if manifest.sample is not None and not contract.reads_look_back:
         scope = replace(scope, reads=of_sample(scope.reads, {(one.start, one.end): one.reads for one in chunks}))
-    problems += [*source_range_problems(manifest, scope.inputs, source), *given.pinned_references[1], *sample_problems]
-    problems += _expected_problems(manifest, contract, [chunk.key for chunk in chunks])
+    problems += [*source_range_problems(manifest, scope.inputs, source), *given.pinned_references[1]]
+    problems += [*sample_problems, *_expected_problems(manifest, contract, [chunk.key for chunk in chunks])]
     problems += [*row_limit_problems(manifest, source.table, scope.reads), *_policy_problems(given)]
     terms, data_problems = _data_terms(given, scope)
     further, source_problems = _further_sources(given, scope)

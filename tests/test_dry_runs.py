@@ -635,7 +635,7 @@ def test_what_a_step_may_read_in_all_does_not_refuse_the_dry_run_of_all_steps(pl
     records = plan_series(platform, manifest_from(data | {"progressive": {"chunksPerStep": 3}, "limits": limits}))
     dry = dry_run_of(platform, "steps")
     plan = platform.ledger.run(dry).plan
-    assert plan.reads.rows == rows, "it spans the days of all steps"
+    assert rows // 2 < plan.reads.rows <= rows, "its chunks are of all steps, and read more than one may"
     assert (plan.pace.budget_rows, plan.pace.chunks_in_parallel) == (None, 2)
     assert plan_run(platform, manifest_of_dry_run(platform, "steps", "ada")).run_id == dry
     assert approved(platform, records[0].run_id).rests_on.run_id == dry

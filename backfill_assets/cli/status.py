@@ -22,7 +22,6 @@ from backfill_assets.cli.base import (
 from backfill_assets.cli.cost_view import as_data, took
 from manifests.errors import Refused, StoreRefused
 from manifests.lifecycle import ENDED, PUBLISH, ROLLBACK, WAS_PUBLISHED, ChunkState, PublicationState, RunState
-from manifests.model import Acceptance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -248,6 +247,8 @@ def _for_acceptance(platform: Platform, records: Sequence[RunRecord]) -> dict[st
 
 
 def _is_accepted_later(record: RunRecord) -> bool:
+    from manifests.model import Acceptance
+
     return record.manifest.target.acceptance is Acceptance.LATER
 
 
