@@ -111,7 +111,7 @@ def test_nothing_that_a_chunk_needs_is_passed_over(
     assert [(one.margin, one.chunks, list(one.reading)) for one in found] == [(False, ("2024-01",), read_for)]
 
 
-def test_a_date_by_which_the_chunks_of_what_is_read_are_not_cut_keeps_its_margin(tmp_path: Path) -> None:
+def test_by_another_date_than_what_is_read_is_cut_by_any_chunk_may_have_read_it(tmp_path: Path) -> None:
     platform = regions.opened(tmp_path / "home", spark=SPARK)
     plan = planned_before_january_changed(platform)
     find = platform.products.find_target
@@ -121,7 +121,7 @@ def test_a_date_by_which_the_chunks_of_what_is_read_are_not_cut_keeps_its_margin
         "find_target",
         lambda _, name: by_another if name == by_another.name else find(name),
     ):
-        found = [(one.margin, list(one.reading)) for one in superseded(platform, plan)]
-        assert found == [(False, ["2024-01"]), (True, ["2023-12", "2024-02"])]
-        assert [one.margin for one in superseded(platform, plan, {"2024-02"})] == [True]
-        assert list(superseded(platform, plan, {"2024-03"})) == []
+        every = [chunk.key for chunk in plan.chunks]
+        assert [(one.margin, list(one.reading)) for one in superseded(platform, plan)] == [(False, every)]
+        (one,) = superseded(platform, plan, {"2024-03"})
+        assert (one.margin, one.chunks, one.reading) == (False, ("2024-01",), ("2024-03",))
