@@ -15,10 +15,11 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.evaluations import (
-    OF_SOME_RUNS,
     chunk_evaluations,
     chunks_as_they_stand,
     in_all,
+    not_asked,
+    of_run,
     result_of,
     run_as_it_stands,
     run_level_gates,
@@ -144,10 +145,8 @@ def _unjudged(
 
     It calls a check skipped of which it is told nothing, but failed where the Dagster run fails, whatever made it fail.
     """
-    shown: dict[str, Any] = {"run": record.run_id, "run page": dg.MetadataValue.url(run_path(record.run_id))}
-    if gate in OF_SOME_RUNS and gate not in record.plan.gates:
-        why = OF_SOME_RUNS[gate]
-        return dg.AssetCheckResult(passed=True, check_name=gate, asset_key=key, description=why, metadata=shown)
+    if (of_others := not_asked(key, record, gate)) is not None:
+        return of_others
     if not fails:
         return _without_evaluation(context, gate)
     why = (
@@ -159,7 +158,7 @@ def _unjudged(
         check_name=gate,
         asset_key=key,
         description=f"not judged: {why}",
-        metadata=shown,
+        metadata=of_run(record.run_id),
     )
 
 

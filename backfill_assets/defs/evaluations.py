@@ -26,7 +26,7 @@ from manifests.lifecycle import ChunkState
 from manifests.merge_policy import MERGE_DECISIONS_GATE
 from manifests.timeliness import FUTURE_GATE, OnFuture
 from resources.ledger import judged
-from resources.ledger.facade import Verdict
+from resources.ledger.facade import RunRecord, Verdict
 
 _GRAVITY = [dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR]
 _JUDGED = frozenset({ChunkState.PASSED, ChunkState.FAILED})
@@ -86,6 +86,15 @@ def result_of(key: dg.AssetKey, verdict: Verdict, accepted: Mapping[str, object]
     )
 
 
+def not_asked(key: dg.AssetKey, record: RunRecord, gate: str) -> dg.AssetCheckResult | None:
+    """Return what Dagster is told of a gate that a plan has not, since there is nothing for it to judge; None of any other gate."""
+    if gate not in OF_SOME_RUNS or gate in record.plan.gates:
+        return None
+    return dg.AssetCheckResult(
+        passed=True, check_name=gate, asset_key=key, description=OF_SOME_RUNS[gate], metadata=of_run(record.run_id)
+    )
+
+
 def run_as_it_stands(platform: Platform, target: TargetTable) -> tuple[str, list[dg.AssetCheckEvaluation]]:
     """Return the run whose gates judged a target last ("" of none), and how each run-level gate stands: a verdict about other files is none."""
     run_id, key = platform.ledger.last_judged(target.name), asset_key(target.name)
@@ -99,16 +108,8 @@ def run_as_it_stands(platform: Platform, target: TargetTable) -> tuple[str, list
         verdict, is_planned = found.get(gate), gate in record.plan.gates
         if verdict is not None and judged.is_about(verdict.judged, staged):
             told.append(_evaluation(result_of(key, verdict, accepted, run_id)))
-        elif gate in OF_SOME_RUNS and not is_planned:
-            told.append(
-                dg.AssetCheckEvaluation(
-                    asset_key=key,
-                    check_name=gate,
-                    passed=True,
-                    description=OF_SOME_RUNS[gate],
-                    metadata=_of_run(run_id),
-                )
-            )
+        elif (of_others := not_asked(key, record, gate)) is not None:
+            told.append(_evaluation(of_others))
         else:
             why = _ANEW if is_planned else "not judged: the run's manifest names other gates"
             told.append(_not_judged(key, gate, why, run_id))
@@ -156,11 +157,12 @@ def _not_judged(key: dg.AssetKey, gate: str, why: str, run_id: str = "", chunk: 
         severity=dg.AssetCheckSeverity.WARN,
         partition=partition_key(run_id, chunk) if chunk else None,
         description=why,
-        metadata=_of_run(run_id) if run_id else {},
+        metadata=of_run(run_id) if run_id else {},
     )
 
 
-def _of_run(run_id: str) -> dict[str, Any]:
+def of_run(run_id: str) -> dict[str, Any]:
+    """Return what Dagster shows of a run beside a verdict: its name, and its page."""
     return {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))}
 
 
@@ -174,7 +176,7 @@ def in_all(key: dg.AssetKey, run_id: str, of_chunks: Sequence[dg.AssetCheckEvalu
         asset_key=key,
         description=f"{passed:,} of {len(of_chunks):,} chunks of '{run_id}' pass every rule",
         blocking=True,
-        metadata=_of_run(run_id),
+        metadata=of_run(run_id),
     )
 
 
@@ -237,7 +239,7 @@ def _materializations(
 def verdict_metadata(verdict: Verdict, run_id: str = "") -> dict[str, Any]:
     """Return what Dagster shows of a verdict: numbers, failing slices, rows that disagree, and where all of them are."""
     details = dict(verdict.details)
-    shown: dict[str, Any] = {"run": run_id, "run page": dg.MetadataValue.url(run_path(run_id))} if run_id else {}
+    shown = of_run(run_id) if run_id else {}
     if slices := details.pop("slices", []):
         shown["failing slices"] = dg.MarkdownMetadataValue(_rows_table(slices))
     if kept := details.pop("exceptions", None):
