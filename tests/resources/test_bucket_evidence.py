@@ -6,18 +6,16 @@ Each test runs on a small server in this process, and on a real one that keeps i
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from uuid import uuid4
 
 import pytest
+from evidence_writers import append_many, append_one, appended, die, seal, seal_and_say, started, where
+from launches import CONTEXT
 from real_servers.misbehaving import CUT, NOT_FOUND, SWALLOWED, UNAVAILABLE, misbehaving
 from real_servers.misbehaving import LOST as LOST_BY_PROXY
 from real_servers.s3 import Store
@@ -32,14 +30,12 @@ from resources.evidence.store import INDEX, PROBE, SEALED, EvidenceStore, examin
 from resources.files.botocore_private import StoreClock
 from resources.files.kept_files import read_kept
 from resources.files.places import ObjectPlace, object_place
-from resources.files.s3_objects import Bucket
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 RUN = "restate-2012"
 FILES: dict[str, Any] = {"chunks.json": [{"chunk": "2012-01", "rows": 3}], "plan.json": {"run": RUN}}
 OTHERS = FILES | {"chunks.json": ["of another"]}
-FORK = multiprocessing.get_context("fork")
 REQUESTS = len(FILES) + 3
 """Objects that sealing makes: what is begun, the link, each file, the list."""
 
@@ -69,46 +65,9 @@ def fresh(place: ObjectPlace) -> ObjectPlace:
     return object_place(place.uri, place.bucket._properties)
 
 
-def appended(chain: Chain, event: str, since: int = 0) -> int:
-    def same(link: Mapping[str, Any]) -> bool:
-        return link.get("event") == event
-
-    return chain.append({"event": event}, since=since, same=same).number
-
-
-def many(place: ObjectPlace, name: str, number: int) -> None:
-    chain = chain_in(fresh(place))
-    for one in range(number):
-        appended(chain, f"{name}-{one}", since=0 if name == "shared" else chain.length())
-
-
-def sealing(place: ObjectPlace, files: Mapping[str, Any], said: Any) -> None:
-    said.put(EvidenceStore(fresh(place)).seal(RUN, files))
-
-
-def dying(place: ObjectPlace, number: int, when: str, work: Callable[[ObjectPlace], object]) -> int:
+def dying(place: ObjectPlace, number: int, when: str, work: Callable[..., object], *arguments: Any) -> int:
     """Do some work in a process that is killed before or after it has made its object of a number; return how it ended."""
-
-    def child() -> None:
-        real, made = Bucket.make, []
-        lock = threading.Lock()
-
-        def make(bucket: Bucket, key: str, raw: bytes, still: Any = None) -> str:
-            with lock:
-                made.append(key)
-                is_last = len(made) == number
-            if is_last and when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            done = real(bucket, key, raw, still)
-            if is_last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return done
-
-        with mock.patch.object(Bucket, "make", make):
-            work(fresh(place))
-
-    process = FORK.Process(target=child)
-    process.start()
+    process = started(die, where(place), number, when, work, *arguments)
     process.join(60)
     assert process.exitcode is not None
     return process.exitcode
@@ -127,10 +86,9 @@ def test_links_follow_each_other_and_each_event_has_one(chain: Chain) -> None:
     assert (chain.length(), chain.last()) == (3, found.links[-1])
 
 
-def test_processes_that_append_at_the_same_time_get_a_number_each(chain: Chain) -> None:
-    workers = [FORK.Process(target=many, args=(chain.folder, name, 8)) for name in ("p1", "p2", "shared", "shared")]
-    for worker in workers:
-        worker.start()
+def test_processes_that_append_at_the_same_time_get_a_number_each(chain: ObjectChain) -> None:
+    at = where(chain.folder)
+    workers = [started(append_many, at, name, 8, name == "shared") for name in ("p1", "p2", "shared", "shared")]
     for worker in workers:
         worker.join(120)
         assert worker.exitcode == 0
@@ -141,13 +99,9 @@ def test_processes_that_append_at_the_same_time_get_a_number_each(chain: Chain) 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_process_killed_while_it_appends_leaves_a_chain_that_goes_on(chain: Chain, when: str) -> None:
+def test_a_process_killed_while_it_appends_leaves_a_chain_that_goes_on(chain: ObjectChain, when: str) -> None:
     appended(chain, "a")
-
-    def work(place: ObjectPlace) -> None:
-        appended(chain_in(place), "b")
-
-    assert dying(chain.folder, 1, when, work) == -signal.SIGKILL
+    assert dying(chain.folder, 1, when, append_one, "b") == -signal.SIGKILL
     assert (appended(chain, "b"), appended(chain, "c")) == (2, 3)
     assert chain.read().damages == ()
 
@@ -293,11 +247,9 @@ def test_records_are_kept_once_each_with_a_link(store: EvidenceStore) -> None:
 
 
 def test_of_processes_that_seal_other_files_at_once_one_decides(store: EvidenceStore) -> None:
-    said = FORK.Queue()
+    said = CONTEXT.Queue()
     contents = [FILES | {"who.json": one} for one in range(3)] * 2
-    workers = [FORK.Process(target=sealing, args=(store.folder, files, said)) for files in contents]
-    for worker in workers:
-        worker.start()
+    workers = [started(seal_and_say, where(store.folder), RUN, files, said) for files in contents]
     roots = {said.get(timeout=60) for _ in workers}
     for worker in workers:
         worker.join(60)
@@ -312,10 +264,7 @@ def test_of_processes_that_seal_other_files_at_once_one_decides(store: EvidenceS
 def test_whoever_seals_after_one_that_was_killed_finds_a_whole_bundle_or_none(
     store: EvidenceStore, number: int, when: str, again: dict[str, Any]
 ) -> None:
-    def work(place: ObjectPlace) -> None:
-        EvidenceStore(place).seal(RUN, FILES)
-
-    assert dying(store.folder, number, when, work) == -signal.SIGKILL
+    assert dying(store.folder, number, when, seal, RUN, FILES) == -signal.SIGKILL
     left = EvidenceStore(fresh(store.folder))
     is_decided = (number, when) >= (2, "after") and (number, when) != (2, "before")
     is_sealed = (number, when) == (REQUESTS, "after")
@@ -339,10 +288,7 @@ def test_a_bundle_is_not_sealed_over_what_somebody_has_put_in_its_place(store: E
 
 
 def test_a_file_that_is_put_there_while_the_bundle_is_sealed_is_refused_by_name(store: EvidenceStore) -> None:
-    def work(place: ObjectPlace) -> None:
-        EvidenceStore(place).seal(RUN, FILES)
-
-    assert dying(store.folder, 2, "after", work) == -signal.SIGKILL
+    assert dying(store.folder, 2, "after", seal, RUN, FILES) == -signal.SIGKILL
     planted = store.folder / RUN / "bundle" / "chunks.json"
     planted.bucket.put(planted.key, b"[]\n")
     with pytest.raises(PublicationRefused, match=r"chunks\.json in s3://.*/bundle is not what was begun"):
@@ -352,11 +298,7 @@ def test_a_file_that_is_put_there_while_the_bundle_is_sealed_is_refused_by_name(
 
 def test_where_what_was_begun_is_lost_its_link_stays_and_says_so(small: SmallStore) -> None:
     store = EvidenceStore(object_place("s3://tests/evidence", small.properties()))
-
-    def work(place: ObjectPlace) -> None:
-        EvidenceStore(place).seal(RUN, FILES)
-
-    assert dying(store.folder, 2, "after", work) == -signal.SIGKILL
+    assert dying(store.folder, 2, "after", seal, RUN, FILES) == -signal.SIGKILL
     (key,) = (key for key in small.objects if ".begun-" in key)
     lost = small.objects.pop(key)
     (linked,) = links_of(store)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from evidence_writers import append_many, appended, started
 from support import NO_FILES, at_once, put_folder, put_pipe, put_socket
 
 from manifests.errors import EnvironmentRefused
@@ -22,25 +21,6 @@ PROCESSES, EACH = 4, 25
 @pytest.fixture
 def chain(tmp_path: Path) -> Chain:
     return Chain(tmp_path / "chain")
-
-
-def appended(chain: Chain, event: str, since: int = 0) -> int:
-    def same(link: Mapping[str, Any]) -> bool:
-        return link.get("event") == event
-
-    return chain.append({"event": event}, since=since, same=same).number
-
-
-def many(folder: Path, name: str, number: int) -> None:
-    chain = Chain(folder)
-    for one in range(number):
-        appended(chain, f"{name}-{one}", since=chain.length())
-
-
-def shared(folder: Path, number: int) -> None:
-    chain = Chain(folder)
-    for one in range(number):
-        appended(chain, f"shared-{one}")
 
 
 def test_an_empty_chain_has_a_head_of_its_own(chain: Chain) -> None:
@@ -65,11 +45,8 @@ def test_the_same_event_has_one_link(chain: Chain) -> None:
 
 
 def test_processes_that_append_at_the_same_time_get_a_number_each(chain: Chain) -> None:
-    context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=many, args=(chain.folder, f"p{one}", EACH)) for one in range(PROCESSES)]
-    workers += [context.Process(target=shared, args=(chain.folder, EACH)) for _ in range(PROCESSES)]
-    for worker in workers:
-        worker.start()
+    workers = [started(append_many, chain.folder, f"p{one}", EACH, False) for one in range(PROCESSES)]
+    workers += [started(append_many, chain.folder, "shared", EACH, True) for _ in range(PROCESSES)]
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
@@ -83,11 +60,9 @@ def test_processes_that_append_at_the_same_time_get_a_number_each(chain: Chain) 
 
 
 def test_a_killed_process_leaves_whole_links_and_the_next_goes_on(chain: Chain) -> None:
-    context = multiprocessing.get_context("fork")
     for one in range(6):
-        worker = context.Process(target=many, args=(chain.folder, f"k{one}", 10_000))
         before = chain.length()
-        worker.start()
+        worker = started(append_many, chain.folder, f"k{one}", 10_000, False)
         while chain.length() < before + 5:
             assert worker.is_alive()
             time.sleep(0.001)
