@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from struct import pack, unpack
 from typing import Any
 
 import pandera.polars as pa
@@ -23,6 +24,8 @@ from backfill_assets.planning.quarantine_cases import RawRow
 _NINE_DIGITS = r"(\.\d{6})000(\+00:00)?$"
 """What Polars writes of an instant with nanoseconds, where those are none."""
 _NO_NUMBERS = ("NaN", "inf", "-inf")
+_RULES_OF_TYPES = (": not ", ": has a NUL ")
+"""What the rules say by which a value is none of its column's type: only the first of them is on record, and they are asked first."""
 
 
 class RawRecords(InputFile):
@@ -37,8 +40,8 @@ class RawRecords(InputFile):
         for number, row in enumerate(rows):
             values = self._values(number, row)
             from_text = row.source_file.lower().endswith(".csv")
-            if values is not None and not from_text and row.rule in self._of_floats(values):
-                self.unreadable[number] = row.rule
+            if values is not None and not from_text and (wrong := self._wrong_float(row.rule, values)):
+                self.unreadable[number] = wrong
             elif values is not None:
                 numbers = () if from_text else self._numbers(values)
                 self._groups.setdefault((from_text, tuple(values), numbers), []).append((number, values))
@@ -83,12 +86,22 @@ class RawRecords(InputFile):
         is_right = _are_lists_of_text(value, _depth(kind)) if isinstance(kind, pl.List) else isinstance(value, str)
         return None if is_right else f"not {self._names[name]}"
 
-    def _of_floats(self, values: Mapping[str, Any]) -> set[str]:
-        """Return what is said of values that a column of floating point cannot hold.
+    def _wrong_float(self, rule: str, values: Mapping[str, Any]) -> str:
+        """Return what is said of a typed value that its column of floating point cannot hold; empty where each column holds its own.
 
-        A typed value that was refused for that stays so: read from its text, the float next to it would come in.
+        One that was refused for that stays so: read from its text, the float next to it would come in. Of a row that was refused for
+        another type, nothing was said of the columns after that one.
         """
-        return {f"{name}: not {self._names[name]}" for name in values if is_floating(_innermost(self._types[name]))}
+        floats = {name: f"{name}: not {self._names[name]}" for name in values if self._is_of_floats(name)}
+        if rule in floats.values():
+            return rule
+        if not any(mark in rule for mark in _RULES_OF_TYPES):
+            return ""
+        wrong = (floats[name] for name in floats if _rounds(values[name], _innermost(self._types[name])))
+        return next(wrong, "")
+
+    def _is_of_floats(self, name: str) -> bool:
+        return is_floating(_innermost(self._types[name]))
 
     def _numbers(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the columns of floating point with a number that is none: no text of a file says one, and a typed value may be one."""
@@ -114,6 +127,21 @@ def _as_text(kind: pl.DataType) -> pl.DataType:
 
 def _innermost(kind: pl.DataType) -> pl.DataType:
     return _innermost(instance_of(kind.inner)) if isinstance(kind, pl.List) else kind
+
+
+def _rounds(value: Any, kind: pl.DataType) -> bool:
+    """Return whether a text of a double, or one in lists, is of one that no float is; of an integer, its text alone tells."""
+    if isinstance(value, list):
+        return any(_rounds(one, kind) for one in value)
+    if value is None or not isinstance(kind, pl.Float32):
+        return False
+    try:
+        double = float(value)
+        return bool(unpack("f", pack("f", double))[0] != double == double)  # noqa: PLR0124 - NaN is a value
+    except OverflowError:
+        return True
+    except ValueError:  # it is no number, and its text tells
+        return False
 
 
 def _depth(kind: pl.DataType) -> int:
