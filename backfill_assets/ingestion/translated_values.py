@@ -166,12 +166,12 @@ def _float(value: Any, *, is_single: bool = False) -> float:
         held = unpack("f", pack("f", number))[0] if is_single else number
     except OverflowError:
         raise _Lost from None
-    if held != value and value == value and not (isinstance(value, Decimal) and _says(value, held, is_single)):  # noqa: PLR0124 - NaN is a value
+    if held != value and value == value and not (isinstance(value, Decimal) and says(value, held, is_single=is_single)):  # noqa: PLR0124 - NaN is a value
         raise _Lost
     return float(held)
 
 
-def _says(digits: Decimal, number: float, is_single: bool) -> bool:
+def says(digits: Decimal, number: float, *, is_single: bool = False) -> bool:
     """Whether decimal digits are those by which a number of floating point is written: 21.7 says a double, and is none."""
     return Decimal(str(float32(number)) if is_single else repr(number)) == digits
 
