@@ -7,7 +7,7 @@ is asked by whoever makes rows of what was translated; text that is to be read a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from struct import pack, unpack
@@ -201,9 +201,13 @@ def _instant(value: Any) -> datetime:
         raise _Lost("no offset from UTC")
     try:
         instant = found.astimezone(UTC)
+        # of a time that a clock put forward has left out, Python takes another one
+        shown = found if isinstance(found.tzinfo, timezone) else instant.astimezone(found.tzinfo)
     except OverflowError:  # by its offset it is in no year at all
         raise _Lost(why=", which no run reaches") from None
     _day_is_reached(instant)
+    if shown.replace(tzinfo=None) != found.replace(tzinfo=None):
+        raise _Lost("no time of its zone")
     return instant
 
 
