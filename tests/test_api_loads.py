@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from backfill_assets import faults
 from backfill_assets.extraction import http_client
 from backfill_assets.extraction.credentials import Credentials
 from backfill_assets.extraction.questions import question
-from backfill_assets.extraction.refusals import ArchiveRefused
+from backfill_assets.extraction.refusals import ArchiveRefused, ExtractionRefused
 from backfill_assets.ingestion import held_tables
 from backfill_assets.ingestion.extractions import load_extractions
 from backfill_assets.ingestion.table_loads import undo_load
@@ -126,6 +127,51 @@ def test_half_a_character_and_an_instant_beyond_the_calendar_are_quarantined_whe
         "no text at id: half of a character",
         *["updated_at: not Datetime(time_unit='us', time_zone='UTC')"] * 2,
     ]
+
+
+def _saying_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch, twice: dict[str, str]) -> None:
+    """Have the shop say more in its answers: by the beginning of an object, the members that come before it."""
+    answer = shop.answer
+
+    def bent(*asked: Any) -> Any:
+        found = answer(*asked)
+        text = found if found is None or isinstance(found, str) else json.dumps(found)
+        for start, more in twice.items():
+            text = text and text.replace(start, "{" + more + start.removeprefix("{"))
+        return text
+
+    monkeypatch.setattr(shop, "answer", bent)
+
+
+def test_a_record_that_says_a_member_twice_is_quarantined_with_both_and_believed_when_it_says_it_once(
+    platform: Platform, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _changed(shop, 5, more=[{"size": 1, "note": None}])
+    with monkeypatch.context() as patch:
+        _saying_twice(
+            shop,
+            patch,
+            {'{"id": 2,': '"status": "PAID", ', '{"id": 4,': '"id": 400, ', '{"size": 1,': '"size": 7.50, '},
+        )
+        asked(platform, ids="1..120")
+    (done,) = loaded(platform)
+    assert (done.loaded.counted.events, done.loaded.counted.quarantined) == (117, 3)
+    assert quarantined(platform) == [f'has the member "{name}" twice' for name in ("id", "size", "status")]
+    records = platform.lakehouse.table(f"{TABLE}_quarantine").scan().to_arrow()["record"].to_pylist()
+    assert [
+        any(said in record for record in records) for said in ('{"id": 400, "id": 4,', '[{"size": "7.50", "size": 1,')
+    ] == [True] * 2
+    asked(platform, ids="1..120")
+    loaded(platform)
+    assert held(platform) == served(shop)
+
+
+def test_an_answer_that_says_twice_where_its_records_are_is_refused(
+    platform: Platform, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _saying_twice(shop, monkeypatch, {'{"items":': '"items": [], '})
+    with pytest.raises(ExtractionRefused, match='it has the member "items" twice'):
+        asked(platform, ids="1..120")
 
 
 def test_half_a_character_that_a_translator_gives_is_quarantined(tmp_path: Path, url: str, shop: Shop) -> None:

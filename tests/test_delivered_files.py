@@ -12,12 +12,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandera.polars as pandera
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import backfill_assets as ba
@@ -498,6 +499,81 @@ def test_an_integer_that_no_float_can_be_is_rejected_also_of_the_short_ones(tmp_
 )
 def test_an_integer_that_no_double_can_be_is_rejected_however_it_is_written(tmp_path: Path, text: str) -> None:
     assert read(a_csv(tmp_path, f"name,size\na,{text}\n"), Singles) == ([], {0: "size: not double"})
+
+
+@pytest.mark.parametrize("column", ["score", "size"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9" * 39,
+        f"-{10**40 + 1}",
+        f"+0{10**40 + 1}.00",
+        "12345678901234567890e0",
+        "9007199254740993e0",
+        "-9007199254740993E+0",
+        "9.007199254740993e15",
+        "90071992547409930e-1",
+        "90071992547409930.e-1",
+        "9007199254740993e-00",
+        "9007199254740993.0e0",
+        "0.9007199254740993e16",
+        "1.234567890123456789e18",
+    ],
+)
+def test_an_integer_of_any_length_or_with_an_exponent_is_rejected_where_it_would_be_rounded(
+    tmp_path: Path, column: str, text: str
+) -> None:
+    kind = {"score": "float", "size": "double"}[column]
+    assert read(a_csv(tmp_path, f"name,{column}\na,{text}\n"), Singles) == ([], {0: f"{column}: not {kind}"})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1e3", 1e3),
+        ("1e23", 1e23),
+        ("9.9999999999999992e22", 1e23),
+        ("1.7976931348623157E+308", 1.7976931348623157e308),
+        ("9007199254740992e0", 2.0**53),
+        ("90071992547409920e-1", 2.0**53),
+        (str(int(1e39)), 1e39),
+        (f"{int(1e300)}.000", 1e300),
+        ("12345678901234567890e-5", 123456789012345.67890),
+        ("0e99999999999999999999", 0.0),
+        ("1.2345678901234567e-7", 1.2345678901234567e-7),
+    ],
+)
+def test_an_integer_that_a_double_can_be_or_is_written_as_and_a_fraction_are_that_double(
+    tmp_path: Path, text: str, size: float
+) -> None:
+    assert read(a_csv(tmp_path, f"name,size\na,{text}\n"), Singles) == ([{"name": "a", "size": size}], {})
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+@example(2.0**-44)
+@example(2.0**1000)
+def test_a_float_is_itself_however_it_is_written(number: float) -> None:
+    single = float(np.clip(np.float64(number), -3.4e38, 3.4e38).astype(np.float32))
+    for kind, held, shortest in (
+        (pl.Float64(), number, repr(number)),
+        (pl.Float32(), single, str(np.float32(single))),
+        (pl.Float32(), single, repr(single)),
+    ):
+        texts = [shortest, f"{held:.16e}", f"{held:.17g}", f"{held:.0f}" if held == int(held) else shortest]
+        found = pl.DataFrame({"text": texts}).select(as_declared(pl.col("text"), pl.String(), kind))["text"]
+        assert found.to_list() == [held] * len(texts)
+
+
+_OF_MANY_DIGITS = st.integers(10**17, 10**44).map(lambda number: 10 * number + 1)
+"""More than the 17 that a double may be written with."""
+
+
+@given(_OF_MANY_DIGITS | st.integers(60, 148).map(lambda power: -(2**power)), st.integers(0, 3))
+def test_an_integer_with_an_exponent_is_exact_or_rejected(number: int, zeros: int) -> None:
+    text = pl.DataFrame({"text": [f"{number}e0", f"{number}{'0' * zeros}e-{zeros}", f"{number}.{'0' * zeros}"]})
+    for kind, most, held in ((pl.Float32(), 2**128, np.float32), (pl.Float64(), 2**1024, float)):
+        found = text.select(as_declared(pl.col("text"), pl.String(), kind))["text"].to_list()
+        assert found == [number if abs(number) < most and float(held(number)) == number else None] * 3
 
 
 @pytest.mark.parametrize(

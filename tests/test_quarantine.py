@@ -575,6 +575,82 @@ def test_a_release_refuses_the_numbers_that_the_load_has_refused(
     )
 
 
+class Listed(pandera.DataFrameModel):
+    number: pl.Int64 = pandera.Field(ge=0)
+    scores: pl.List(pl.Float32) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    nested: pl.List(pl.List(pl.Float64)) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    instants: pl.List(pl.Datetime("us", "UTC")) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+    clocks: pl.List(pl.Datetime("us")) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+class AnyListed(Listed):
+    number: pl.Int64 = pandera.Field()
+
+
+def test_lists_with_numbers_that_are_none_or_instants_of_nanoseconds_are_released_as_they_were_loaded(
+    opens: Opens, tmp_path: Path
+) -> None:
+    noon = datetime(2024, 1, 1, 12, tzinfo=UTC)
+    file = tmp_path / "listed.parquet"
+    frame = pl.DataFrame(
+        {
+            "scores": [[0.1, None, float("nan")], [float("-inf")], [], None],
+            "nested": [[[float("nan"), 0.1], None], [[1e23, float("inf")], []], [[-0.0]], None],
+            "instants": [[noon, None], [noon.replace(microsecond=123456)], [], None],
+            "clocks": [[noon.replace(tzinfo=None)], [None], [], None],
+        },
+        schema={
+            "scores": pl.List(pl.Float32),
+            "nested": pl.List(pl.List(pl.Float64)),
+            "instants": pl.List(pl.Datetime("ns", "UTC")),
+            "clocks": pl.List(pl.Datetime("ns")),
+        },
+    )
+    numbers = pl.Series("number", [0, 1, 2, 3, -4, -3, -2, -1])
+    pl.concat([frame, frame]).insert_column(0, numbers).write_parquet(file)
+    assert load_file(opens(Listed), READINGS, file).by_reason == {"number: greater_than_or_equal_to(0)": 4}
+    platform = opens(AnyListed)
+    done = release_all(platform)
+    assert (done.rows, list(done.waiting)) == (4, [])
+    found = platform.lakehouse.table(READINGS).scan().to_arrow().sort_by("number").drop(["number"]).to_pylist()
+    assert repr(found[:4]) == repr(found[4:])
+
+
+class Narrow(pandera.DataFrameModel):
+    number: pl.Int32 = pandera.Field()
+    score: pl.Float32 = pandera.Field(nullable=True)
+    scores: pl.List(pl.Float32) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+class Widened(Narrow):
+    number: pl.Int64 = pandera.Field()
+
+
+@pytest.mark.parametrize("kind", [pl.Float32, pl.Float64, pl.Int64])
+def test_a_release_refuses_a_number_that_no_float_can_be_also_of_a_row_that_was_refused_for_another_column(
+    opens: Opens, tmp_path: Path, kind: Any
+) -> None:
+    file = tmp_path / "scores.parquet"
+    held = [1, 2**24] if kind is pl.Int64 else [0.5, 1e30, float("inf"), float("nan")]
+    held = pl.Series(held, dtype=pl.Float64).cast(pl.Float32).cast(kind).to_list()
+    rounded = {pl.Float32: [], pl.Float64: [0.1, 16777217.0, 1e300], pl.Int64: [2**24 + 1, 2**53 + 1, 10**17]}[kind]
+    scores = [*held, *rounded, *([None] * len(rounded))]
+    lists = [*([None] * len(held + rounded)), *([one, None] for one in rounded)]
+    schema = {"number": pl.Int64, "score": kind, "scores": pl.List(kind)}
+    rows = pl.DataFrame(
+        {"number": pl.int_range(len(scores), eager=True) + 2**31, "score": scores, "scores": lists}, schema
+    )
+    pl.concat([pl.DataFrame({"number": range(4), "score": None, "scores": None}, schema), rows]).write_parquet(file)
+    assert load_file(opens(Narrow), READINGS, file).by_reason == {"number: not int": len(scores)}
+    platform = opens(Widened)
+    done = release_all(platform)
+    assert [rule for _, rule in done.waiting] == ["score: not float"] * len(rounded) + [
+        "scores: not list<float>"
+    ] * len(rounded)
+    found = platform.lakehouse.table(READINGS).scan(f"number >= {2**31}").to_arrow().sort_by("number")["score"]
+    assert repr(found.to_pylist()) == repr(list(map(float, held)))
+
+
 def test_a_float_that_is_released_is_the_one_that_came_also_in_a_column_of_doubles(
     opens: Opens, tmp_path: Path
 ) -> None:

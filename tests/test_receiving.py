@@ -16,6 +16,7 @@ import pytest
 from feed_world import FEED, Site, file_of, fresh_site, instant, path_of, site_at, translate, with_changes
 
 import backfill_assets as ba
+from backfill_assets.extraction.delivery_lists import read_list
 from backfill_assets.ingestion.case_names import Choice
 from backfill_assets.ingestion.file_history import files_on_record
 from backfill_assets.ingestion.releases import quarantined_table, reject, release
@@ -419,6 +420,17 @@ def test_a_list_that_cannot_be_used_refuses_the_receipt_and_nothing_is_written(
         site.receive()
     assert place.exists()
     assert site.entries == []
+
+
+def test_a_list_of_json_that_says_a_member_twice_is_refused() -> None:
+    names = ("path", "published", "sha256", "what", "day")
+    once = dict(zip(names, (path_of(), "2024-01-02T07:00:00Z", "0" * 64, "here", "20240101"), strict=True))
+    index = INDEXED.time
+    assert isinstance(index, ba.DeliveryIndex)
+    said = json.dumps([once])
+    assert list(read_list("list.json", said.encode(), INDEXED, index).files) == [path_of()]
+    with pytest.raises(InputRefused, match=r'list\.json has the member "published" twice'):
+        read_list("list.json", said.replace("{", '{"published": "2023-01-01T00:00:00Z", ').encode(), INDEXED, index)
 
 
 def test_without_its_list_a_delivery_is_refused() -> None:

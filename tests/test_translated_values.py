@@ -16,6 +16,7 @@ from io import BytesIO
 from types import SimpleNamespace
 from typing import Annotated, Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -321,6 +322,26 @@ def test_what_does_not_fit_its_column_is_quarantined_with_column_and_value(
     loaded, lost = by([{"text": "before"}, {column: value}, {"text": "after"}])
     assert [row["text"] for row in loaded] == ["before", "after"]
     assert lost == [(1, f"{column}: not {kind}", detail)]
+
+
+@BY
+def test_a_time_that_a_zone_has_left_out_is_no_instant_and_one_that_it_has_twice_is_the_one_that_is_meant(
+    by: Any,
+) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    given_times = [
+        datetime(2024, 3, 31, 2, 30, tzinfo=zone),  # from 2 to 3 there was none
+        datetime(2024, 3, 31, 3, tzinfo=zone),
+        datetime(2024, 10, 27, 2, 30, tzinfo=zone),
+        datetime(2024, 10, 27, 2, 30, tzinfo=zone, fold=1),
+    ]
+    loaded, lost = by([{"at": one} for one in given_times])
+    assert lost == [(0, "at: no time of its zone", "at is 2024-03-31 02:30:00+01:00")]
+    assert [row["at"].isoformat() for row in loaded] == [
+        "2024-03-31T01:00:00+00:00",
+        "2024-10-27T00:30:00+00:00",
+        "2024-10-27T01:30:00+00:00",
+    ]
 
 
 @BY

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from backfill_assets.declarations.feeds import DeliveryIndex, FileFeed
+from backfill_assets.extraction.records import members_of, wrong_member
 from manifests.errors import InputRefused, Problem
 
 _SHOWN = 3
@@ -86,11 +87,13 @@ def _rows(name: str, content: bytes) -> list[dict[str, Any]]:
             return pl.read_parquet(io.BytesIO(content)).to_dicts()
         if name.endswith(".csv"):
             return pl.read_csv(io.BytesIO(content), infer_schema=False).to_dicts()
-        found = json.loads(content)
+        found = json.loads(content, object_pairs_hook=members_of)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, RecursionError) as error:
         raise _refused(name, f"cannot be read: {str(error).splitlines()[0][:200]}") from error
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise _refused(name, "is JSON, and no list of objects")
+    if wrong := wrong_member(found):
+        raise _refused(name, wrong)
     return found
 
 

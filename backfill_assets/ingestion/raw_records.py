@@ -8,9 +8,11 @@ text, what came with a type as the text that Polars writes of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from struct import pack, unpack
 from typing import Any
 
 import pandera.polars as pa
@@ -20,9 +22,13 @@ from backfill_assets.declarations.column_types import inner_types, instance_of, 
 from backfill_assets.ingestion.input_files import ROW, Checked, InputFile
 from backfill_assets.planning.quarantine_cases import RawRow
 
-_NINE_DIGITS = r"(\.\d{6})000(\+00:00)?$"
+_NINE_DIGITS = re.compile(r"(\.[0-9]{6})000((?:\+00:00)?)\Z")
 """What Polars writes of an instant with nanoseconds, where those are none."""
 _NO_NUMBERS = ("NaN", "inf", "-inf")
+_FLOAT = re.compile(r"-?[0-9]+(\.[0-9]+(e[+-]?[0-9]+)?|e[+-]?[0-9]+)")
+"""What Polars writes of a float: with a point or an exponent, and so nothing that it writes of an integer."""
+_RULES_OF_TYPES = (": not ", ": has a NUL ")
+"""What the rules say by which a value is none of its column's type: only the first of them is on record, and they are asked first."""
 
 
 class RawRecords(InputFile):
@@ -37,8 +43,8 @@ class RawRecords(InputFile):
         for number, row in enumerate(rows):
             values = self._values(number, row)
             from_text = row.source_file.lower().endswith(".csv")
-            if values is not None and not from_text and row.rule in self._of_floats(values):
-                self.unreadable[number] = row.rule
+            if values is not None and not from_text and (wrong := self._wrong_float(row.rule, values)):
+                self.unreadable[number] = wrong
             elif values is not None:
                 numbers = () if from_text else self._numbers(values)
                 self._groups.setdefault((from_text, tuple(values), numbers), []).append((number, values))
@@ -83,37 +89,80 @@ class RawRecords(InputFile):
         is_right = _are_lists_of_text(value, _depth(kind)) if isinstance(kind, pl.List) else isinstance(value, str)
         return None if is_right else f"not {self._names[name]}"
 
-    def _of_floats(self, values: Mapping[str, Any]) -> set[str]:
-        """Return what is said of values that a column of floating point cannot hold.
+    def _wrong_float(self, rule: str, values: Mapping[str, Any]) -> str:
+        """Return what is said of a typed value that its column of floating point cannot hold; empty where each column holds its own.
 
-        A typed value that was refused for that stays so: read from its text, the float next to it would come in.
+        One that was refused for that stays so: read from its text, the float next to it would come in. Of a row that was refused for
+        another type, nothing was said of the columns after that one.
         """
-        return {f"{name}: not {self._names[name]}" for name in values if is_floating(_innermost(self._types[name]))}
+        floats = {name: f"{name}: not {self._names[name]}" for name in values if self._is_of_floats(name)}
+        if rule in floats.values():
+            return rule
+        if not any(mark in rule for mark in _RULES_OF_TYPES):
+            return ""
+        wrong = (floats[name] for name in floats if _rounds(values[name], _innermost(self._types[name])))
+        return next(wrong, "")
+
+    def _is_of_floats(self, name: str) -> bool:
+        return is_floating(_innermost(self._types[name]))
 
     def _numbers(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the columns of floating point with a number that is none: no text of a file says one, and a typed value may be one."""
-        return tuple(name for name, value in values.items() if is_floating(self._types[name]) and value in _NO_NUMBERS)
+        """Return the columns of floating point with a number that is none: no text of a file says one, and a typed value may be one, or have it."""
+        return tuple(name for name, value in values.items() if self._is_of_floats(name) and _has_no_number(value))
 
     def _column(
         self, name: str, part: Sequence[tuple[int, Mapping[str, Any]]], numbers: Sequence[str], *, from_text: bool
     ) -> pl.Series:
         kind = self._types[name]
-        column = pl.Series(name, [values[name] for _, values in part], _as_text(kind))
-        if isinstance(kind, pl.Binary):
-            return column.str.decode("hex", strict=False)
+        found = [values[name] for _, values in part]
         if name in numbers:
-            return column.cast(kind, strict=False)
-        if not from_text and isinstance(kind, pl.Datetime | pl.Time):
-            return column.str.replace(_NINE_DIGITS, "${1}${2}")
-        return column
+            return pl.Series(name, [_each(float, one) for one in found], _with_inner(kind, pl.Float64()))
+        if not from_text and isinstance(_innermost(kind), pl.Datetime | pl.Time):
+            found = [_each(_to_the_microsecond, one) for one in found]
+        column = pl.Series(name, found, _with_inner(kind, pl.String()))
+        return column.str.decode("hex", strict=False) if isinstance(kind, pl.Binary) else column
 
 
-def _as_text(kind: pl.DataType) -> pl.DataType:
-    return pl.List(_as_text(instance_of(kind.inner))) if isinstance(kind, pl.List) else pl.String()
+def _with_inner(kind: pl.DataType, inner: pl.DataType) -> pl.DataType:
+    """Return a type, or lists of it where a declared type is such lists."""
+    return pl.List(_with_inner(instance_of(kind.inner), inner)) if isinstance(kind, pl.List) else inner
+
+
+def _each(read: Callable[[str], Any], value: Any) -> Any:
+    """Return what is read from a text, or from each one in lists."""
+    if isinstance(value, list):
+        return [_each(read, one) for one in value]
+    return None if value is None else read(value)
+
+
+def _to_the_microsecond(text: str) -> str:
+    return _NINE_DIGITS.sub(r"\1\2", text)
+
+
+def _has_no_number(value: Any) -> bool:
+    """Return whether a text, or one in lists, is NaN or infinite, and the others are of floats as well."""
+    texts: list[str] = []
+    _each(texts.append, value)
+    return not set(texts).isdisjoint(_NO_NUMBERS) and all(one in _NO_NUMBERS or _FLOAT.fullmatch(one) for one in texts)
 
 
 def _innermost(kind: pl.DataType) -> pl.DataType:
     return _innermost(instance_of(kind.inner)) if isinstance(kind, pl.List) else kind
+
+
+def _rounds(value: Any, kind: pl.DataType) -> bool:
+    """Return whether a text of a double, or one in lists, is of one that no float is; of an integer, its text alone tells."""
+    if isinstance(value, list):
+        return any(_rounds(one, kind) for one in value)
+    if value is None or not isinstance(kind, pl.Float32):
+        return False
+    try:
+        double = float(value)
+        return bool(unpack("f", pack("f", double))[0] != double == double)  # noqa: PLR0124 - NaN is a value
+    except OverflowError:
+        return True
+    except ValueError:  # it is no number, and its text tells
+        return False
 
 
 def _depth(kind: pl.DataType) -> int:

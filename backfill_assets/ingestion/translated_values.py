@@ -7,7 +7,7 @@ is asked by whoever makes rows of what was translated; text that is to be read a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from struct import pack, unpack
@@ -166,12 +166,12 @@ def _float(value: Any, *, is_single: bool = False) -> float:
         held = unpack("f", pack("f", number))[0] if is_single else number
     except OverflowError:
         raise _Lost from None
-    if held != value and value == value and not (isinstance(value, Decimal) and _says(value, held, is_single)):  # noqa: PLR0124 - NaN is a value
+    if held != value and value == value and not (isinstance(value, Decimal) and says(value, held, is_single=is_single)):  # noqa: PLR0124 - NaN is a value
         raise _Lost
     return float(held)
 
 
-def _says(digits: Decimal, number: float, is_single: bool) -> bool:
+def says(digits: Decimal, number: float, *, is_single: bool = False) -> bool:
     """Whether decimal digits are those by which a number of floating point is written: 21.7 says a double, and is none."""
     return Decimal(str(float32(number)) if is_single else repr(number)) == digits
 
@@ -201,9 +201,13 @@ def _instant(value: Any) -> datetime:
         raise _Lost("no offset from UTC")
     try:
         instant = found.astimezone(UTC)
+        # of a time that a clock put forward has left out, Python takes another one
+        shown = found if isinstance(found.tzinfo, timezone) else instant.astimezone(found.tzinfo)
     except OverflowError:  # by its offset it is in no year at all
         raise _Lost(why=", which no run reaches") from None
     _day_is_reached(instant)
+    if shown.replace(tzinfo=None) != found.replace(tzinfo=None):
+        raise _Lost("no time of its zone")
     return instant
 
 

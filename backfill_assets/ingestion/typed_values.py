@@ -6,6 +6,8 @@ Put here which types can become which, and how text is read as one. What is said
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
+from math import isinf
 from typing import Any
 
 import polars as pl
@@ -13,6 +15,7 @@ import pyarrow as arrow
 
 from backfill_assets.declarations.column_types import inner_types, instance_of
 from backfill_assets.delivered_files import is_no_text
+from backfill_assets.ingestion.translated_values import says
 from backfill_assets.worker.nested import repeats_keys
 from manifests.fields import EARLIEST, LATEST
 
@@ -24,6 +27,11 @@ _TIME = r"^\d{2}:\d{2}(:[0-5]\d(\.\d{1,6})?)?$"
 _WHOLE = r"^[+-]?\d+$"
 _DIGITS = {pl.Float32: 8, pl.Float64: 16}
 """So many digits of an integer may be more than a float has; more than 38 are more than an integer of Polars' has."""
+_LONG = r"^[+-]?0*[1-9]\d{38,}(\.0*)?$"
+_MAY_BE_WHOLE = r"[eE](\+?\d|-0+$)|0\.?[eE]-"
+"""A number with an exponent by which, or by zeros at its end, it may be an integer."""
+_MOST_DIGITS = 17
+"""So many digits tell a double from all others: writers of floating-point numbers give no more, unless they give all."""
 _NOT_ZERO = r"^[+-]?[0.]*[1-9]"
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -219,5 +227,39 @@ def _parsed(text: pl.Expr, declared: pl.DataType) -> pl.Expr:
         rounded = whole.is_not_null() & (
             whole.cast(pl.Int128, strict=False) != number.cast(pl.Int128, strict=False)
         ).fill_null(value=True)
-        return pl.when(text.str.contains(_NUMBER) & ~changed & ~rounded).then(number)
+        is_another = _is_another_integer(text, number, declared)
+        return pl.when(text.str.contains(_NUMBER) & ~changed & ~rounded & ~is_another).then(number)
     return pl.when(text.str.contains(_WHOLE)).then(text.cast(declared, strict=False))
+
+
+def _is_another_integer(text: pl.Expr, number: pl.Expr, declared: pl.DataType) -> pl.Expr:
+    """Return whether text says an integer that its float is not, where Polars has no integer of that text."""
+    is_single = isinstance(declared, pl.Float32)
+    # of a shorter text, the float has all digits
+    with_exponent = text.str.contains(_MAY_BE_WHOLE) & (
+        text.str.len_bytes() > _DIGITS[pl.Float32 if is_single else pl.Float64]
+    )
+    asked = pl.when(with_exponent | text.str.contains(_LONG)).then(text)
+
+    def judged(pairs: pl.Series) -> pl.Series:
+        found = pairs.struct.unnest().with_row_index("row").drop_nulls()
+        lost = [row for row, said, held in found.iter_rows() if not _is_held(said, held, is_single=is_single)]
+        return pl.Series(pairs.name, [False], pl.Boolean).new_from_index(0, len(pairs)).scatter(lost, values=True)
+
+    pair = pl.struct(asked.alias("text"), number.alias("number"))
+    return pair.map_batches(judged, return_dtype=pl.Boolean, is_elementwise=True)
+
+
+def _is_held(text: str, number: float, *, is_single: bool) -> bool:
+    """Return whether a float is the number that a text says, if that is an integer: itself, or as it is written."""
+    if not number or isinf(
+        number
+    ):  # the exponent may be beyond all numbers, and what is said of these is said elsewhere
+        return True
+    said = Decimal(text)
+    if says(said, number) or said == number or (is_single and says(said, number, is_single=True)):
+        return True
+    _, digits, exponent = said.as_tuple()
+    written = "".join(map(str, digits)).rstrip("0")
+    is_whole = int(exponent) + len(digits) - len(written) >= 0
+    return not is_whole or (len(written) <= _MOST_DIGITS and Decimal(f"{number:.{len(written) - 1}e}") == said)
