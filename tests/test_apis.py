@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import backfill_assets as ba
 from backfill_assets.cli.command import cli
-from backfill_assets.extraction import http_client
+from backfill_assets.extraction import conversation, http_client
 from backfill_assets.extraction.archive import alone_with
 from backfill_assets.extraction.credentials import Credentials
 from backfill_assets.extraction.extracting import extract
@@ -301,6 +301,99 @@ def test_pages_that_never_agree_make_an_extraction_unstable_which_is_loaded_on_p
     load_extractions(platform, FEED, only=record.id, unstable=True)
     asked(platform, snapshot=True, reconciles=True)
     loaded(platform)
+    assert held(platform) == served(shop)
+
+
+@pytest.mark.parametrize(
+    ("at_most", "behind"), [(10, ""), (10, "404"), (10, "400"), (10, "again"), (50, "404"), (50, "422")]
+)
+def test_a_server_that_gives_fewer_records_a_page_than_it_is_asked_for_is_read_to_its_end(
+    platform: Platform, shop: Shop, at_most: int, behind: str
+) -> None:
+    shop.most_per_page, shop.behind_the_last = at_most, behind
+    record = asked(platform, **EVERYTHING)
+    assert record.state is ExtractionState.COMPLETE
+    loaded(platform)
+    assert held(platform) == served(shop)
+
+
+def test_what_shows_that_a_page_was_the_last_is_one_request_a_window(platform: Platform, shop: Shop) -> None:
+    record = asked(platform, start="2024-01-01", end="2024-02-01")
+    kept = platform.ledger.extractions.responses(record.id)
+    pages = Counter(one.part for one in kept)
+    assert Counter(pages.values()) == {2: 6, 1: 25}  # a window with records and one without
+    assert {one.reading for one in kept} == {1}
+    assert len(shop.asked) == len(kept)
+
+
+def test_pages_behind_a_full_one_that_a_server_does_not_give_stop_the_extraction(
+    platform: Platform, shop: Shop
+) -> None:
+    given = shop._paged
+    shop.most_per_page = 10
+    shop._paged = lambda query: 400 if int(query["page"]) > 2 else given(query)  # type: ignore[method-assign]
+    with pytest.raises(ExtractionRefused, match="page=3&size=50: the server answers 400"):
+        asked(platform, **EVERYTHING)
+
+
+@pytest.mark.parametrize("at_most", [10, 50])
+def test_a_server_that_ignores_the_number_of_the_page_is_refused_by_its_name(
+    platform: Platform, shop: Shop, at_most: int
+) -> None:
+    shop.most_per_page, shop.ignores_page = at_most, True
+    with pytest.raises(ExtractionRefused, match=r"two pages have the same records \(page=1, page=2\)") as refusal:
+        asked(platform, **EVERYTHING)
+    assert "correct `parameter` of `ba.PageNumbers`" in str(refusal.value)
+    assert len(shop.asked) == 2
+    (record,) = platform.ledger.extractions.of_feed("shop")
+    assert (record.state, record.responses) == (ExtractionState.FAILED, 2)
+
+
+def test_a_page_that_a_server_has_refused_is_kept_and_not_asked_for_again(tmp_path: Path, shop: Shop, url: str) -> None:
+    (feed,) = with_feed(retries=replace(FEED.retries, seconds=1, wait_seconds=0.001)).apis
+    platform = opened(tmp_path / "home", url, replace(PRODUCT, apis=(feed,)))
+    initialise(platform)
+    shop.behind_the_last = "404"
+    shop.plan = lambda _path, number: "429-after" if number >= 5 else ""
+    with pytest.raises(ExtractionRefused, match="429"):
+        asked(platform, feed, **EVERYTHING)
+    (stopped,) = platform.ledger.extractions.of_feed("shop")
+    kept = platform.ledger.extractions.responses(stopped.id)
+    assert [(one.page, one.status, one.bytes > 0) for one in kept] == [(1, 200, True), (2, 404, False)] * 2
+    before = Counter(shop.asked[:4])
+    shop.plan = lambda _path, _number: ""
+    shop.asked.clear()
+    done = asked(platform, feed, **EVERYTHING)
+    assert (done.id, done.state) == (stopped.id, ExtractionState.COMPLETE)
+    assert not before.keys() & set(shop.asked)
+    loaded(platform, feed)
+    assert held(platform) == served(shop)
+
+
+def test_what_an_earlier_version_has_begun_to_read_by_pages_is_begun_anew(
+    tmp_path: Path, shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (feed,) = with_feed(retries=replace(FEED.retries, seconds=1, wait_seconds=0.001)).apis
+    platform = opened(tmp_path / "home", url, replace(PRODUCT, apis=(feed,)))
+    initialise(platform)
+    shop.plan = lambda _path, number: "429-after" if number >= 3 else ""
+
+    def first_page(feed: Any, path: str, part: str, reading: int, parameters: Any, paging: Any, _: Any) -> Any:
+        own = {**parameters, **conversation._page(paging, 0)}  # the only one: it has fewer than `size`
+        yield conversation.Ask("GET", path, part, reading, 1, conversation.PAGE, len, own)
+        return frozenset(), True
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(conversation, "_read_numbered", first_page)
+        with pytest.raises(ExtractionRefused, match="429"):
+            asked(platform, feed, **EVERYTHING)
+    shop.plan = lambda _path, _number: ""
+    shop.asked.clear()
+    with pytest.raises(ExtractionRefused, match="begin anew: the same command with --anew"):
+        asked(platform, feed, **EVERYTHING)
+    assert shop.asked == []
+    assert asked(platform, feed, anew=True, **EVERYTHING).state is ExtractionState.COMPLETE
+    loaded(platform, feed)
     assert held(platform) == served(shop)
 
 

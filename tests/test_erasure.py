@@ -7,25 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import date
 from typing import Any
 from unittest import mock
 
+import pandera.polars as pandera
+import pyarrow as arrow
 import pytest
 from click.testing import CliRunner
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.types import DateType, NestedField, StringType
 from support import put_in_force
 from table_model import File, Row, Run
-from table_world import DAYS, MONTHS, SOURCE, Installation, day_of, only_this_table
+from table_world import DAYS, MONTHS, SOURCE, TARGET, Installation, day_of, only_this_table
 
 from backfill_assets import faults
+from backfill_assets.audit.erased_rows import erased_of_source
 from backfill_assets.audit.explain import explain
 from backfill_assets.cli.command import cli
+from backfill_assets.declarations import finding
+from backfill_assets.declarations.products import Product
+from backfill_assets.declarations.target import ColumnOrigin
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.old_data import require_nobody_erased
 from backfill_assets.publication import accepting, requirements, undoing
 from backfill_assets.publication import publisher as publication
-from benchmarks.small_table import closed
+from benchmarks.small_table import closed, serves
 from benchmarks.stopped_actors import Died, bury, no_lease_ends
 from manifests.errors import PublicationRefused, Refused
 from manifests.lifecycle import RunState
@@ -116,6 +127,69 @@ def test_a_row_of_somebody_erased_is_explained_to_nobody(it: Installation, monke
     assert "4711" not in said
     published(it, "second", MODES["replace"], "bob", value=4712)
     assert explain(it.platform, DAYS, [key]).versions == []  # nor what it was, once its row is gone
+
+
+def test_what_a_correction_says_of_somebody_erased_is_not_explained(it: Installation):
+    published(it, "first", MODES["replace"], "ann", "bob", value=1)
+    instead = Run("", PublishMode.CORRECTION_EVENTS, (MONTH,), corrections=Corrections.INSTEAD)
+    published(it, "corrected", instead, "ann", "bob", value=4711)
+    key = f"name=ann,day={day_of(MONTH, 3)}"
+    before = explain(it.platform, DAYS, [key])
+    assert '"4711"' in before.corrections[0]["new_values"]
+    assert "4711" not in str(before.row)
+    forget(it, "4711", targetColumn="value")  # the subject is no part of the key, and stands in the correction alone
+    found = explain(it.platform, DAYS, [key])
+    assert (found.erased_since, found.row, found.corrections) == (date(2020, 1, 1), None, [])
+    assert "4711" not in str(found)
+    forget(it, "4712", targetColumn="value")
+    assert explain(it.platform, DAYS, [key]).corrections == before.corrections
+
+
+def test_a_subject_whose_column_the_table_has_no_more_is_explained_to_nobody(it: Installation):
+    published(it, "first", MODES["replace"], "ann", value=4711)
+    with it.platform.lakehouse.table(DAYS).update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("value")
+    key = f"name=ann,day={day_of(MONTH, 3)}"
+    assert "4711" in str(explain(it.platform, DAYS, [key]))
+    forget(it, "4711", targetColumn="value")
+    found = explain(it.platform, DAYS, [key])
+    assert found.erased_since == date(2020, 1, 1)
+    assert "4711" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("named", "origins", "is_shown"),
+    [
+        ("name", {}, False),
+        ("who", {"who": (ColumnOrigin(DAYS, "name"),)}, False),
+        ("who", {}, True),  # nothing says whose its rows are
+        ("name", {"name": (ColumnOrigin("bronze.others", "name"),)}, True),
+    ],
+    ids=["same name", "made of it", "unknown", "made of another"],
+)
+def test_a_row_that_is_made_of_a_row_of_somebody_erased_is_explained_to_nobody(
+    it: Installation, named: str, origins: dict[str, tuple[ColumnOrigin, ...]], is_shown: bool
+):
+    model = type("Gold", (pandera.DataFrameModel,), {"__annotations__": {named: str, "day": date}})
+    gold = replace(
+        TARGET, name="gold.days", model=model, key=(named, "day"), source=DAYS, column_origins=origins, entity=None
+    )
+    gold = replace(gold, corrections=None, version_column="")
+    schema = Schema(NestedField(1, named, StringType()), NestedField(2, "day", DateType()))
+    it.platform.lakehouse.ensure("gold.days", schema, UNPARTITIONED_PARTITION_SPEC, {})
+    table = it.platform.lakehouse.table("gold.days")
+    rows = [{named: name, "day": day_of(MONTH, 3)} for name in ("ann", "bob")]
+    table.append(arrow.Table.from_pylist(rows, schema=schema_to_pyarrow(schema)))
+    with mock.patch.object(finding, "find_products", serves(Product("days", (), (TARGET, gold)))):
+        keys = {name: f"{named}={name},day={day_of(MONTH, 3)}" for name in ("ann", "bob")}
+        assert explain(it.platform, "gold.days", [keys["ann"]]).row is not None
+        forget(it, "ann")
+        found = explain(it.platform, "gold.days", [keys["ann"]])
+        assert (found.row is not None, found.erased_since is None) == (is_shown, is_shown)
+        assert explain(it.platform, "gold.days", [keys["bob"]]).row is not None
+        assert erased_of_source(it.platform, DAYS, gold) == {
+            "name": {"ann": date(2020, 1, 1)}
+        }  # of the rows that it reads
 
 
 @pytest.mark.parametrize("way", MODES)

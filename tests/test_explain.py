@@ -160,6 +160,31 @@ def test_source_rows_of_erased_subjects_and_of_protected_columns_are_not_shown(
         put_in_force(world.platform, shipped)
 
 
+def test_source_rows_of_erased_subjects_are_not_shown_whatever_their_column_was_called_then(
+    world: World, sides: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    _, row = changed_row(sides)
+    before = explain(world.platform, TARGET, [text_of(row)]).source
+    assert before is not None
+    subject = before.rows[0]["event_id"]
+    (world.home / "erased.csv").write_text(f"subject,erased_on\n{subject},2010-01-01\n")
+    erasure = {"column": "event_number", "file": "erased.csv"}
+    source = world.platform.lakehouse.table("bronze.case_events")
+    try:
+        with source.update_schema() as change:
+            change.rename_column("event_id", "event_number")
+        put_in_force(world.platform, {"name": "t", "sources": [{"table": "bronze.case_events", "erasure": erasure}]})
+        found = explain(world.platform, TARGET, [text_of(row)]).source
+        assert found is not None
+        assert (found.erased, found.total, found.earlier) == (1, before.total - 1, before.earlier)
+        assert subject not in str(found)
+        assert before.look_back == found.look_back
+    finally:
+        with source.refresh().update_schema() as change:
+            change.rename_column("event_number", "event_id")
+        put_in_force(world.platform, {"name": "four eyes", "rules": [{}]})
+
+
 def test_how_the_shown_source_rows_are_chosen_is_said() -> None:
     day = date(2024, 10, 27)
     assert explain_view._which(day, 68) == ", the 12 nearest to 2024-10-27 shown, nearest first"

@@ -14,13 +14,24 @@ from typing import Any
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
-from backfill_assets.audit.key_history import State, Version, chunk_of, plan_of, read_scan, states_of, versions_of
+from backfill_assets.audit.erased_rows import Erased, erased_of_source, erased_of_target, said_by_corrections
+from backfill_assets.audit.key_history import (
+    State,
+    Version,
+    chunk_of,
+    names_then,
+    plan_of,
+    read_scan,
+    states_of,
+    under_todays_names,
+    versions_of,
+)
 from backfill_assets.audit.written_in import written_in
 from backfill_assets.declarations.key_texts import parse_key
 from backfill_assets.declarations.schema import has_lineage
 from backfill_assets.declarations.target import TargetTable
 from backfill_assets.installation import Platform
-from backfill_assets.planning.old_data import erased_by_column, erased_subjects, since_when_erased
+from backfill_assets.planning.old_data import since_when_erased
 from backfill_assets.planning.upstream import touches_days
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging.rows import read_window
@@ -31,7 +42,6 @@ from manifests.code_identity import CodeIdentity
 from manifests.errors import EnvironmentRefused
 from manifests.further_sources import UpstreamRun, touched_days
 from manifests.plan import Plan, PlannedChunk
-from manifests.policy import SourceRule
 from resources.lakehouse.facade import before, between
 from resources.ledger.facade import RunRecord
 
@@ -137,7 +147,8 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     found = platform.lakehouse.table(target.name)
     notes: list[str] = []
     states = list(states_of(found, _where(key), notes))
-    if since := _erased_since(platform, target, key, states):
+    issued = _corrections(platform, target, key)
+    if since := _erased_since(platform, target, key, states, issued):
         return _withheld(platform, target, key, since)
     versions = versions_of(platform, target, found, key, states)
     current = states[0][1] if states else []
@@ -165,7 +176,6 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     if record is not None and chunk is not None:
         run = RunContext(platform, target, plan_of(platform, record, chunk))
         source = _source_rows(run, chunk, {**(last or {}), **key})
-    corrections = _corrections(platform, target, key)
     return Explanation(
         table=target.name,
         key=shown_row(key),
@@ -175,17 +185,22 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
         producer=producer,
         source=source,
         versions=versions,
-        corrections=corrections,
+        corrections=[shown_row(one) for one in issued[-SHOWN_ROWS:]],
         notes=notes,
     )
 
 
 def _erased_since(
-    platform: Platform, target: TargetTable, key: Mapping[str, Any], states: Sequence[State]
+    platform: Platform,
+    target: TargetTable,
+    key: Mapping[str, Any],
+    states: Sequence[State],
+    corrections: Sequence[Mapping[str, Any]],
 ) -> date | None:
-    """Return since when the policy has a subject of a key erased, or of any row that it ever had."""
-    erased = erased_by_column(platform, target)
-    days = [since_when_erased(erased, row) for row in (key, *(row for _, rows in states for row in rows))]
+    """Return since when the policy has a subject of a key erased, or of any row that it ever had, or by a correction should have."""
+    erased = erased_of_target(platform, target)
+    rows = (key, *(row for _, rows in states for row in rows), *said_by_corrections(corrections))
+    days = [since_when_erased(erased, row) for row in rows]
     return min((day for day in days if day is not None), default=None)
 
 
@@ -310,7 +325,7 @@ def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceR
     if rule is not None and rule.columns:
         why = f"the policy protects columns of {plan.source}: its rows are shown to no one as they came"
         return SourceRows(shown_row(entity), [], 0, [], 0, why)
-    erased = _erased_of(run, rule, table)
+    erased = erased_of_source(run.platform, plan.source, target)
     start, end = read_window(plan, planned) if planned else (plan.read_from, plan.read_until)
     mine, instant, day = _where(entity), target.source_time_column, row.get(target.day_column)
     try:
@@ -325,7 +340,7 @@ def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceR
             read = tuple(dict.fromkeys((*columns, *erased)))
             found = _rows(table, where, plan.source_snapshot_id, instant, look_back_day, read)
             earlier, gone_earlier = _without(erased, found)
-            earlier = [{name: row[name] for name in columns} for row in earlier]
+            earlier = [{name: row.get(name) for name in columns} for row in earlier]
     except EnvironmentRefused as refusal:  # the rest can be explained all the same
         return SourceRows(shown_row(entity), [], 0, [], 0, refusal.problems[0].what)
     return SourceRows(
@@ -340,17 +355,7 @@ def _source_rows(run: RunContext, chunk: str, row: Mapping[str, Any]) -> SourceR
     )
 
 
-def _erased_of(run: RunContext, rule: SourceRule | None, table: Table) -> dict[str, Mapping[str, date]]:
-    """Return who is erased by today of a source, by the column that says whose a row of it is."""
-    if rule is None or rule.erasure is None or rule.erasure.column not in table.schema().column_names:
-        return {}
-    keys, _ = erased_subjects(run.platform, rule.erasure, run.platform.ledger.latest().date())
-    return {rule.erasure.column: keys}
-
-
-def _without(
-    erased: Mapping[str, Mapping[str, date]], rows: Sequence[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], int]:
+def _without(erased: Erased, rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     """Return rows without those of erased subjects, and how many those are."""
     left = [row for row in rows if since_when_erased(erased, row) is None]
     return left, len(rows) - len(left)
@@ -364,8 +369,16 @@ def _rows(
     day: date | None,
     columns: tuple[str, ...] = ("*",),
 ) -> list[dict[str, Any]]:
-    """Return rows of a source, those nearest to a day first: of those that are equally near the newest."""
-    rows = read_scan(table, table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns))
+    """Return rows of a source, those nearest to a day first: of those that are equally near the newest.
+
+    They are as they were then, under the names that their columns have today, by which the policy knows them.
+    """
+    snapshot = table.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    scan = table.scan(row_filter=where, snapshot_id=snapshot_id, selected_fields=columns)
+    if columns != ("*",):
+        scan = scan.update(selected_fields=names_then(table, snapshot, columns))
+    rows = under_todays_names(table, snapshot, read_scan(table, scan))
     rows.sort(key=lambda row: (row.get(instant) is None, row.get(instant), str(row)))
     if day is None:
         return rows
@@ -388,4 +401,4 @@ def _corrections(platform: Platform, target: TargetTable, key: Mapping[str, Any]
     if table.current_snapshot() is None:
         return []
     rows = read_scan(table, table.scan(row_filter=_where(key)))
-    return [shown_row(row) for row in sorted(rows, key=lambda row: row["produced_at"])[-SHOWN_ROWS:]]
+    return sorted(rows, key=lambda row: row["produced_at"])

@@ -98,7 +98,7 @@ def states_of(table: Table, where: BooleanExpression, notes: list[str]) -> Itera
             waiting = (snapshot, waiting[1])
             continue
         files = these
-        rows = _under_todays_names(table, snapshot, read_scan(table, scan)) if these else []
+        rows = under_todays_names(table, snapshot, read_scan(table, scan)) if these else []
         if waiting is not None and list(map(shown_row, rows)) != list(map(shown_row, waiting[1])):  # NaN is NaN
             yield waiting
         waiting = (snapshot, rows)
@@ -106,11 +106,24 @@ def states_of(table: Table, where: BooleanExpression, notes: list[str]) -> Itera
         yield waiting
 
 
-def _under_todays_names(table: Table, snapshot: Snapshot, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def under_todays_names(table: Table, snapshot: Snapshot, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of a snapshot, whose columns have the names of then, under those that the columns have now."""
-    then = table.schemas().get(-1 if snapshot.schema_id is None else snapshot.schema_id, table.schema())
+    then = _schema_of(table, snapshot)
     now = {one.name: table.schema().find_column_name(one.field_id) or one.name for one in then.fields}
     return [{now.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def names_then(table: Table, snapshot: Snapshot, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that columns had in a snapshot, of those that it had."""
+    now, then = table.schema(), _schema_of(table, snapshot)
+    found = (
+        then.find_column_name(now.find_field(name).field_id) if name in now.column_names else name for name in names
+    )
+    return tuple(name for name in found if name is not None and name in then.column_names)
+
+
+def _schema_of(table: Table, snapshot: Snapshot) -> Schema:
+    return table.schemas().get(-1 if snapshot.schema_id is None else snapshot.schema_id, table.schema())
 
 
 def _had_files_before(table: Table, snapshot: Snapshot) -> bool:
