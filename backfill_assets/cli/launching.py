@@ -27,7 +27,7 @@ from manifests.errors import (
     RunStopped,
 )
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, ChunkState, RunState
-from resources.processes import age
+from resources.processes import age, has_ended
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -105,11 +105,18 @@ def _not_resumed(platform: Platform, run_id: str, by: str | None, comment: str) 
         said = [f"there is nothing to resume: it is {state}"]
     elif is_stopped:
         said = ["a launch ends its stop, and takes no decision"] if given else []
+    elif any(one.is_running and has_ended(one) for one in platform.ledger.attempts(run_id)):
+        said = [
+            "nobody has stopped or paused it: the process that computed it has ended without a word. It is launched again, as "
+            "`backfill run` does, and what is staged is kept"
+        ]
     else:
         said = ["there is nothing to resume: no stop and no pause holds it. It is launched, as `backfill run` does"]
-    return "; ".join(
-        [*said, *([f"what {given} {'say' if ' and ' in given else 'says'} is on no record"] if given else [])]
-    )
+    if given:
+        said.append(
+            f"what {given} {'say' if ' and ' in given else 'says'} is on no record: only of a pause it is asked for"
+        )
+    return "; ".join(said)
 
 
 def _run(
