@@ -314,7 +314,13 @@ def test_a_validated_run_whose_sensor_somebody_has_stopped_says_how_it_is_publis
     )
     assert f"{sensor} is stopped in Dagster" in said
     assert "within seconds" not in said
-    assert "within seconds" in next_of(page(platform, "/backfill/unasked", off={"publish_other_when_validated"}))
+    assert "once it is loaded again" in said
+    assert "http-equiv=refresh" not in page(platform, "/backfill/unasked", off={sensor})
+    asked = Starting("unasked", datetime.now(UTC), "", "its process is starting", "/runs/f", publishes=True)
+    assert "http-equiv=refresh" in page(platform, "/backfill/unasked", lambda: {"unasked": [asked]}, off={sensor})
+    shown = page(platform, "/backfill/unasked", off={"publish_other_when_validated"})
+    assert "within seconds" in next_of(shown)
+    assert "http-equiv=refresh" in shown
     decisions.cancel(platform, "unasked", by="grace")
 
 

@@ -106,10 +106,8 @@ def _not_resumed(platform: Platform, run_id: str, by: str | None, comment: str) 
     elif is_stopped:
         said = ["a launch ends its stop, and takes no decision"] if given else []
     elif any(one.is_running and has_ended(one) for one in platform.ledger.attempts(run_id)):
-        said = [
-            "nobody has stopped or paused it: the process that computed it has ended without a word. It is launched again, as "
-            "`backfill run` does, and what is staged is kept"
-        ]
+        ended = "nobody has stopped or paused it: the process that computed it has ended without a word"
+        said = [f"{ended}. It is launched again, as `backfill run` does, and what is staged is kept"]
     else:
         said = ["there is nothing to resume: no stop and no pause holds it. It is launched, as `backfill run` does"]
     if given:
