@@ -42,7 +42,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.staging import executor, stopping, watched_launch
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES
-from benchmarks.small_table import closed, declared, manifest, planned, staged
+from benchmarks.small_table import closed, manifest, planned, staged
 from manifests.chunks import in_words
 from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
@@ -61,18 +61,10 @@ RUN = "stopped"
 FOR_EVER = 60.0
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("stops") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
-def platform(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    kills.restore(kept)
-    platform = kills.at(kept)
+def platform(kept_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    platform = kills.at(kept_site)
     monkeypatch.setattr(type(platform.spark), "interrupt", lambda _: None)
     planned(platform, manifest(RUN, REPLACE.mode, REPLACE.scope))
     yield platform

@@ -18,7 +18,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from benchmarks import kills, small_table
-from benchmarks.small_table import closed, declared, manifest, planned, staged
+from benchmarks.small_table import closed, manifest, planned, staged
 from resources.ledger.tables import attempts
 from resources.processes import name_of
 
@@ -26,18 +26,10 @@ RUN = "named"
 NOT_SEEN = f"readers of main do not see it before `backfill accept {RUN}`"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("next") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
-def platform(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    kills.restore(kept)
-    platform = kills.at(kept)
+def platform(kept_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    platform = kills.at(kept_site)
     initialise_instance(platform.settings)
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     yield platform
