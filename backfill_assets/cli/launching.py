@@ -295,7 +295,7 @@ def _require_one_meaning(text: str, both: Collection[str]) -> None:
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
     from backfill_assets.staging.progress import written_chunks
-    from resources.ledger.facade import STAGED, Ledger
+    from resources.ledger.facade import STAGED, Ledger, chunks_of
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)
@@ -304,7 +304,9 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
-        under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
+        running = [attempt for attempt in ledger.attempts(run_id) if attempt.is_running]
+        # another launch of the run may compute others of its chunks
+        under_way = [attempt.prefix for attempt in running if not wanted.isdisjoint(chunks_of(attempt))]
         # between Spark's commit of an attempt and the ledger's row of it there is nothing to see
         for prefix in under_way[-1:]:
             most[prefix] = max(most.get(prefix, 0), len(written_chunks(prefix)))
