@@ -397,8 +397,12 @@ class Policy(Part):
 
     def stands_for_anybody(self, entries: Sequence[str]) -> bool:
         """Whether any person is meant by `entries`: a group without members is none, and no person is called like a group."""
-        people = (person for entry in entries for person in self._people(entry))
-        return not all(names_group(one) or same_name(one).startswith(OF_A_POLICY) for one in people)
+        return bool(self.persons(entries))
+
+    def persons(self, entries: Sequence[str]) -> set[str]:
+        """Return the people who are meant by `entries`, by name or by group, as `same_name` writes them."""
+        named = {person for entry in entries for person in self._people(entry) if not names_group(person)}
+        return {one for one in map(same_name, named) if not one.startswith(OF_A_POLICY)}
 
 
 def same_name(name: str) -> str:

@@ -5,11 +5,12 @@ Put here why a person or a run is refused by a rule. Which rule counts is `polic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from manifests.errors import Problem
 from manifests.model import SHORTEST_REASON, RunManifest
-from manifests.policy import Policy, Role, Rule
+from manifests.policy import Policy, Role, Rule, same_name
 from manifests.text import seen
 
 
@@ -94,6 +95,34 @@ def age_problems(
             )
         )
     return problems
+
+
+def roles_of_nobody(policy: Policy, manifest: RunManifest, owners: Sequence[str], *, may_ask: bool) -> list[str]:
+    """Say what a run waits for that nobody could ever do, since no person is who may: it is no reason to refuse its plan.
+
+    `owners` are those whom its table declares; `may_ask` says that it has gates of its table, which may ask one of them.
+    """
+    rule = policy.rule_for_people(manifest.target.table, manifest.kind)
+    requester = {same_name(manifest.requested_by)} if rule.four_eyes else set()
+    glass = " without breaking the glass" if policy.persons(rule.break_glass) else ""
+    accepting = (owners if rule.owners is None else rule.owners) if may_ask else None
+    said = []
+    for what, entries, others in (
+        ("review its plan", rule.reviewers if rule.reviews_required else None, {same_name(manifest.requested_by)}),
+        (f"approve it{glass}", rule.approvers, requester),
+        (f"publish it{glass}", rule.publishers, set[str]()),
+        ("accept what a gate may ask an owner about", accepting, requester),
+    ):
+        if entries is None or policy.persons(entries) - others:
+            continue
+        who = ", ".join(entries) or "nobody"
+        why = (
+            "only the requester is one of them"
+            if policy.persons(entries)
+            else f"the policy '{policy.name}' has no person there"
+        )
+        said.append(f"nobody can {what}: that is for {who}, and {why}")
+    return said
 
 
 def request_problems(policy: Policy, manifest: RunManifest) -> list[Problem]:

@@ -26,7 +26,9 @@ OPERATOR_VARIABLE = "BACKFILL_OPERATOR"
 SOMEBODY = "somebody in Dagster"
 """Who launches where no proxy asks people who they are."""
 UNKNOWN = "somebody unknown"
-"""Who ends what Dagster works at, by a signal to its process or by Terminate: neither says who it was."""
+"""Who ends what Dagster works at by Terminate, which does not say who it was."""
+NOBODY_KNOWN = "nobody as far as is known"
+"""Who ends a process of Dagster's by a signal: it may have been a person, or that what has started the process has ended."""
 
 
 class Channel(StrEnum):

@@ -31,6 +31,8 @@ from backfill_assets.gates import judging
 from backfill_assets.installation import Platform
 from backfill_assets.operations.doctor import journal, settling
 from backfill_assets.staging import executor
+from benchmarks import kills
+from benchmarks.small_table import declared
 
 os.environ.setdefault("TZ", "UTC")
 _MEMORY = Path("/dev/shm")
@@ -103,6 +105,15 @@ def world(initialised: Callable[[], World]) -> World:
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Like `world`, one for all tests of a module: they use run ids of their own."""
     return make_world(tmp_path_factory.mktemp("shared") / "home", cases=400)
+
+
+@pytest.fixture(scope="module")
+def kept_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an installation of the small table that has a history, and a copy of it: `kills.restore` puts it back."""
+    site = tmp_path_factory.mktemp("kept") / "site"
+    with declared():
+        kills.build(site)
+        yield site
 
 
 @pytest.fixture

@@ -186,10 +186,11 @@ def test_lines_go_where_stderr_led_before_it_was_captured(
 def test_the_count_does_not_fall_back_between_spark_s_commit_and_the_ledger_s_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    under_way = SimpleNamespace(prefix="file:///staging/attempt-1", is_running=True)
-    again = SimpleNamespace(prefix="file:///staging/attempt-2", is_running=True)
+    keys = ["2012-01", "2012-02", "2012-03"]
+    under_way = SimpleNamespace(prefix="file:///staging/attempt-1", is_running=True, keys=keys)
+    again = SimpleNamespace(prefix="file:///staging/attempt-2", is_running=True, keys=keys)
     attempts, written, looks = [under_way], {"2012-01", "2012-02"}, list[Any]()
-    chunks = [SimpleNamespace(chunk=key, state=ChunkState.PLANNED) for key in ("2012-01", "2012-02", "2012-03")]
+    chunks = [SimpleNamespace(chunk=key, state=ChunkState.PLANNED) for key in keys]
     ledger = SimpleNamespace(chunks=lambda _: chunks, attempts=lambda _: attempts, close=lambda: None, url="")
     monkeypatch.setattr(facade, "Ledger", lambda _: ledger)
     monkeypatch.setattr(progress, "written_chunks", lambda _: written)
@@ -205,3 +206,17 @@ def test_the_count_does_not_fall_back_between_spark_s_commit_and_the_ledger_s_ro
             one.state = ChunkState.STAGED
         attempts.clear()
         assert look() == (3, 0)
+
+
+def test_a_bar_counts_nothing_of_another_launch_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = SimpleNamespace(prefix="file:///staging/attempt-1", is_running=True, keys=["2012-01", "2012-02"])
+    other = SimpleNamespace(prefix="file:///staging/attempt-2", is_running=True, keys=["2012-03", "2012-04"])
+    written = {mine.prefix: {"2012-01"}, other.prefix: {"2012-03", "2012-04"}}
+    chunks = [SimpleNamespace(chunk=key, state=ChunkState.PLANNED) for one in (mine, other) for key in one.keys]
+    ledger = SimpleNamespace(chunks=lambda _: chunks, attempts=lambda _: [mine, other], close=lambda: None, url="")
+    looks = list[Any]()
+    monkeypatch.setattr(facade, "Ledger", lambda _: ledger)
+    monkeypatch.setattr(progress, "written_chunks", written.__getitem__)
+    monkeypatch.setattr(launching, "bars", lambda _, look: nullcontext(looks.append(look)))
+    with launching._progress(cast("Any", SimpleNamespace(ledger=ledger)), "run", mine.keys):
+        assert looks[0]() == (1, 0)

@@ -21,7 +21,7 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.run_context import RunContext
 from backfill_assets.staging import breaker_checks, executor, pacing, stopping
 from benchmarks import kills, small_table
-from benchmarks.small_table import closed, declared, manifest_data, planned
+from benchmarks.small_table import closed, manifest_data, planned
 from manifests.breaker import Gated, PlannedBreaker, surroundings_trips, trips
 from manifests.errors import ManifestRefused, RunStopped, TransitionRefused
 from manifests.lifecycle import ChunkState, RunState
@@ -41,18 +41,10 @@ BREAKER = {
 }
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("breaker") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
-def platform(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    kills.restore(kept)
-    found = kills.at(kept)
+def platform(kept_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    found = kills.at(kept_site)
     monkeypatch.setattr(breaker_checks, "free_memory_mb", lambda: 4_096)
     yield found
     closed(found)

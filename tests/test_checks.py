@@ -14,6 +14,7 @@ import dagster as dg
 import pytest
 from small_worlds import copy_of
 
+from backfill_assets import execution
 from backfill_assets.defs import build as definitions
 from backfill_assets.defs.launch import announce_approval, initialise_instance, instance_at, run_chunks
 from backfill_assets.defs.staging import asset_key, partitions_of, range_tags, staging_job_name
@@ -252,6 +253,58 @@ def test_what_is_planned_anew_is_green_of_no_older_verdict(platform: Platform) -
     assert newest(platform, "all_chunks_staged")[None].startswith(
         "WARN: not judged: chunks of the run are computed anew"
     )
+
+
+@pytest.mark.parametrize("step", ["gate_chunks", "gate_run"])
+def test_a_launch_that_is_stopped_while_gates_judge_leaves_checks_as_they_were(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    assert launched(platform, "good")[0] == "SUCCESS"
+    graph = definitions.build_definitions(platform).resolve_asset_graph()
+    run_level = [one.name for one in graph.asset_check_keys if one.asset_key == KEY and one.name != "chunk_rules"]
+
+    def stopped(*_: object, **__: object) -> None:
+        raise RunStopped(Problem("'cut' was stopped by olga", "nothing of it is computed", "resume it"))
+
+    monkeypatch.setattr(execution, step, stopped)
+    assert launched(platform, "cut")[0] == "CANCELED"
+    assert {one: set(newest(platform, one).values()) for one in run_level} == {one: {PASSED} for one in run_level}
+    of_cut = {text for key, text in newest(platform, "chunk_rules").items() if key is not None and "cut" in key}
+    assert of_cut == {PASSED if step == "gate_run" else "WARN: not judged: its gate has seen no rows of it"}
+
+
+def test_a_launch_of_a_part_of_what_is_planned_anew_tells_of_no_older_verdict(platform: Platform) -> None:
+    assert launched(platform, "good")[0] == "SUCCESS"
+    plan = platform.ledger.run("good").plan
+    platform.ledger.replan("good", plan, ["2020-02", "2020-03"], actor="olga", reason="its input has changed")
+    with instance_at(platform.settings) as instance:
+        assert run_chunks(platform, instance, platform.ledger.run("good"), ["2020-02"])
+    assert newest(platform, "all_chunks_staged")[None] == SKIPPED
+    assert newest(platform, "chunk_rules")["good|2020-02"] == PASSED
+
+
+def test_checks_that_show_a_run_whose_chunks_fail_show_no_earlier_run_after_a_launch_that_is_refused(
+    platform: Platform,
+) -> None:
+    assert launched(platform, "good")[0] == "SUCCESS"
+
+    def twice(version: str, *days: object) -> list[dict[str, object]]:
+        return [row for row in rows_of(version, *days) for _ in range(2)]
+
+    rows_of = small_table.rows_of
+    with mock.patch.object(small_table, "rows_of", twice):
+        assert launched(platform, "doubled")[0] == "FAILURE"
+    before = newest(platform, "all_chunks_staged")
+    assert before == {None: "WARN: not judged: not every chunk has passed its rules"}
+    with instance_at(platform.settings) as instance:
+        made = definitions.build_definitions(platform)
+        job = made.resolve_job_def(staging_job_name(platform.products.target(small_table.READINGS)))
+        tags = range_tags("doubled", "2020-01", "2020-03")  # the plan begins after the first
+        with dg.partition_loading_context(dynamic_partitions_store=instance):
+            assert not job.execute_in_process(instance=instance, tags=tags, raise_on_error=False).success
+    assert newest(platform, "all_chunks_staged") == before
+    execute(platform)
+    assert newest(platform, "all_chunks_staged") == before
 
 
 def job_partitions(platform: Platform) -> dg.PartitionsDefinition[str]:

@@ -27,7 +27,7 @@ from backfill_assets.publication.undoing import reinstate, rollback
 from backfill_assets.staging import executor
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES, RUN, STEPS, Case
-from benchmarks.small_table import CORRECTIONS, READINGS, closed, declared, manifest, planned, rows, staged
+from benchmarks.small_table import CORRECTIONS, READINGS, closed, manifest, planned, rows, staged
 from manifests.errors import EnvironmentRefused, PublicationDeferred, PublicationRefused, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.model import Conflict, OnConflict
@@ -43,12 +43,8 @@ REPLACE = BY_NAME["REPLACE_PARTITIONS"]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with an installation whose table has a history, and a copy of it."""
-    site = tmp_path_factory.mktemp("kills") / "site"
-    with declared():
-        kills.build(site)
-        yield site
+def kept(kept_site: Path) -> Path:
+    return kept_site
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from backfill_assets.run_context import RunContext
 from backfill_assets.staging import breaker_checks, executor, pacing, stopping, watched_launch
 from backfill_assets.staging.compute import scans_of
 from benchmarks import kills, small_table
-from benchmarks.small_table import closed, declared, manifest_data, planned, staged
+from benchmarks.small_table import closed, manifest_data, planned, staged
 from manifests.costs import Prices, in_time, in_usd
 from manifests.errors import PlanRefused, PublicationDeferred, RunStopped
 from manifests.lifecycle import RunState
@@ -71,14 +71,6 @@ class SimulatedClock:
         self.at += timedelta(seconds=seconds)
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("pacing") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
     found = SimulatedClock()
@@ -88,9 +80,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
 
 
 @pytest.fixture
-def platform(kept: Path, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    kills.restore(kept)
-    found = kills.at(kept)
+def platform(kept_site: Path, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    found = kills.at(kept_site)
     chain, url = found.evidence.chain, found.ledger.url
     closed(found)
     paced = replace(found, ledger=Ledger(url, clock))

@@ -314,7 +314,13 @@ def test_a_validated_run_whose_sensor_somebody_has_stopped_says_how_it_is_publis
     )
     assert f"{sensor} is stopped in Dagster" in said
     assert "within seconds" not in said
-    assert "within seconds" in next_of(page(platform, "/backfill/unasked", off={"publish_other_when_validated"}))
+    assert "once it is loaded again" in said
+    assert "http-equiv=refresh" not in page(platform, "/backfill/unasked", off={sensor})
+    asked = Starting("unasked", datetime.now(UTC), "", "its process is starting", "/runs/f", publishes=True)
+    assert "http-equiv=refresh" in page(platform, "/backfill/unasked", lambda: {"unasked": [asked]}, off={sensor})
+    shown = page(platform, "/backfill/unasked", off={"publish_other_when_validated"})
+    assert "within seconds" in next_of(shown)
+    assert "http-equiv=refresh" in shown
     decisions.cancel(platform, "unasked", by="grace")
 
 
@@ -567,6 +573,27 @@ def test_what_readers_see_or_have_seen_says_how_it_is_undone_and_brought_back(pl
     publication.publish(platform, "the-rest")
     assert platform.ledger.run("first-one").state is RunState.SUPERSEDED
     assert "rolling back the-rest" in next_of(page(platform, "/backfill/first-one"))
+
+
+def test_a_run_whose_rows_below_are_rolled_back_as_well_says_whom_to_reinstate_before_it(platform: Platform) -> None:
+    for run_id in ("ground", "lower", "upper"):
+        planned(platform, run_id)
+        small_table.staged(platform, run_id)
+        publication.publish(platform, run_id)
+    for run_id in ("upper", "lower"):
+        undoing.rollback(platform, run_id)
+    said = next_of(page(platform, "/backfill/upper"))
+    assert "it is reinstated once lower is." in said
+    assert "ground" not in said
+    with pytest.raises(PublicationRefused, match="reinstate lower first"):
+        undoing.reinstate(platform, "upper")
+    undoing.rollback(platform, "ground")
+    with pytest.raises(PublicationRefused, match="reinstate"):
+        undoing.reinstate(platform, "lower")
+    assert "it is reinstated once ground is." in next_of(page(platform, "/backfill/lower"))
+    for run_id in ("ground", "lower", "upper"):
+        assert f"backfill reinstate {run_id} --by NAME" in next_of(page(platform, f"/backfill/{run_id}"))
+        undoing.reinstate(platform, run_id)
 
 
 def test_a_version_that_is_accepted_later_says_that_readers_of_main_do_not_see_it(platform: Platform) -> None:

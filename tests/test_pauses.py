@@ -25,7 +25,7 @@ from backfill_assets.publication import publisher
 from backfill_assets.publication.publisher import publish
 from backfill_assets.staging import executor, stopping
 from benchmarks import kills, small_table
-from benchmarks.small_table import closed, declared, manifest_data, planned, staged
+from benchmarks.small_table import closed, manifest_data, planned, staged
 from manifests.errors import PublicationRefused, RunStopped, TransitionRefused
 from manifests.lifecycle import RunState
 from manifests.reading import manifest_from
@@ -35,18 +35,10 @@ WHY = "the month's end comes first"
 CLOSED = "the month is closed"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("pauses") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
-def platform(kept: Path) -> Iterator[Platform]:
-    kills.restore(kept)
-    platform = kills.at(kept)
+def platform(kept_site: Path) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    platform = kills.at(kept_site)
     data = manifest_data(RUN, "REPLACE_PARTITIONS", small_table.SCOPE) | {"limits": {"maxChunksPerJob": 1}}
     planned(platform, manifest_from(data))
     yield platform

@@ -159,6 +159,30 @@ def test_reviews_of_this_very_plan_come_first_and_not_by_requester_or_approver(w
     assert decided(world, run_id)[-1] == ("APPROVED", "approver", "eve", False)
 
 
+def test_the_plan_says_what_nobody_could_ever_do_about_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    file = tmp_path / "run.json"
+    file.write_text(world.manifest("nobody-can").canonical())
+
+    def said() -> str:
+        done = CliRunner().invoke(cli, ["plan", str(file)], catch_exceptions=False)
+        return " ".join(done.stdout.split())
+
+    rules(world, {"approvers": ["group:risk", "Ana"]}, groups={"risk": []})
+    assert (
+        "nobody-can: nobody can approve it: that is for group:risk, Ana, and only the requester is one of them; have the policy changed"
+    ) in said()
+    rules(world, {"approvers": ["group:risk"], "breakGlass": ["olga"], "owners": ["group:risk"]}, groups={"risk": []})
+    assert (
+        "nobody-can: nobody can approve it without breaking the glass: that is for group:risk, and the policy 'test' has no person there"
+    ) in said()
+    assert "nobody-can: nobody can accept what a gate may ask an owner about: that is for group:risk, and" in said()
+    rules(world, {"approvers": ["group:risk"], "owners": ["group:risk"]}, groups={"risk": ["ana", "bo"]})
+    assert "nobody can " not in said()
+
+
 def test_a_decision_names_the_plan_that_was_looked_at(world: World):
     record = planned(world)
     for seen in ("f" * 64, record.plan_hash[:8]):

@@ -42,10 +42,12 @@ from backfill_assets.publication.publisher import publish
 from backfill_assets.staging import executor, stopping, watched_launch
 from benchmarks import kills, small_table
 from benchmarks.kills import CASES
-from benchmarks.small_table import closed, declared, manifest, planned, staged
+from benchmarks.small_table import closed, manifest, planned, staged
 from manifests.chunks import in_words
 from manifests.errors import PublicationRefused, RunStopped
 from manifests.lifecycle import RunState
+from resources import actors
+from resources.actors import SOMEBODY, Actor, Channel
 from resources.ledger import stops
 from resources.ledger.leases import Leases
 from resources.ledger.stops import Stops
@@ -59,18 +61,10 @@ RUN = "stopped"
 FOR_EVER = 60.0
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("stops") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
-def platform(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    kills.restore(kept)
-    platform = kills.at(kept)
+def platform(kept_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    platform = kills.at(kept_site)
     monkeypatch.setattr(type(platform.spark), "interrupt", lambda _: None)
     planned(platform, manifest(RUN, REPLACE.mode, REPLACE.scope))
     yield platform
@@ -613,6 +607,23 @@ def test_the_end_of_a_process_that_computes_a_live_run_is_no_stop_of_it(
 
         assert in_dagster(instance, again, schedule_name="live_daily").status is dg.DagsterRunStatus.SUCCESS
     assert platform.ledger.run(RUN).state is RunState.VALIDATED
+
+
+def test_a_signal_to_a_process_of_dagster_says_that_nobody_is_known_to_have_stopped_the_run(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "compute_batch", disturbed(platform, by_signal(signal.SIGTERM), for_ever))
+
+    def compute(context: Any) -> None:
+        with actors.acting(Actor(SOMEBODY, Channel.UI)), launched_by_dagster(context, platform, RUN):
+            executor.stage_chunks(platform, RUN, keys(platform))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert in_dagster(instance, compute).status is dg.DagsterRunStatus.CANCELED
+    require_stopped(platform)
+    stop = platform.ledger.stops.held(RUN)
+    assert str(stop).startswith("stopped by nobody as far as is known (SIGTERM to process ")
+    assert str(stop).endswith("UTC: its process was told to end, as all are whose server or daemon in Dagster ends")
 
 
 def test_a_launch_that_was_terminated_without_its_process_noting_it_is_stopped_once(platform: Platform) -> None:

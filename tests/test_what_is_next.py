@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from table_world import NOBODY
 
 from backfill_assets import decisions
 from backfill_assets.cli.command import cli
@@ -17,24 +18,18 @@ from backfill_assets.installation import Platform
 from backfill_assets.publication.publisher import publish
 from backfill_assets.publication.undoing import rollback
 from benchmarks import kills, small_table
-from benchmarks.small_table import closed, declared, manifest, planned, staged
+from benchmarks.small_table import closed, manifest, planned, staged
+from resources.ledger.tables import attempts
+from resources.processes import name_of
 
 RUN = "named"
 NOT_SEEN = f"readers of main do not see it before `backfill accept {RUN}`"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    site = tmp_path_factory.mktemp("next") / "site"
-    with declared():
-        kills.build(site)
-        yield site
-
-
 @pytest.fixture
-def platform(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    kills.restore(kept)
-    platform = kills.at(kept)
+def platform(kept_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    kills.restore(kept_site)
+    platform = kills.at(kept_site)
     initialise_instance(platform.settings)
     monkeypatch.setenv("BACKFILL_HOME", str(platform.settings.home))
     yield platform
@@ -115,6 +110,21 @@ def test_resume_of_a_run_that_nothing_holds_says_so_and_goes_on_as_after_a_kill(
     assert f"killed: {NOTHING}: no stop and no pause holds it. It is launched" in shown
     assert "what --reason says is on no record" in shown
     assert told("status", "killed")["state"] == "PUBLISHED"
+
+
+def test_resume_of_a_run_whose_process_was_killed_says_that_it_ended_without_a_word(platform: Platform) -> None:
+    record = planned(platform, manifest("lost", "REPLACE_PARTITIONS", small_table.SCOPE))
+    with instance_at(platform.settings) as instance:
+        announce_approval(platform, instance, record)
+    keys = [chunk.key for chunk in record.plan.chunks]
+    platform.ledger.start_attempt("lost", keys, edition=0, actor="ada", location=str(platform.settings.home))
+    with platform.ledger.engine.begin() as connection:
+        connection.execute(attempts.update().values(pid=NOBODY, process=name_of(NOBODY)))
+    shown = said(0, "resume", "lost", "--reason", "the machine went down")
+    assert "lost: nobody has stopped or paused it: the process that computed it has ended without a word" in shown
+    assert NOTHING not in shown
+    assert "what --reason says is on no record: only of a pause it is asked for" in shown
+    assert told("status", "lost")["state"] == "PUBLISHED"
 
 
 def test_resume_of_a_run_that_is_stopped_does_not_say_that_there_is_nothing(platform: Platform) -> None:

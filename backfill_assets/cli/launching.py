@@ -27,7 +27,7 @@ from manifests.errors import (
     RunStopped,
 )
 from manifests.lifecycle import ENDED, WAS_PUBLISHED, ChunkState, RunState
-from resources.processes import age
+from resources.processes import age, has_ended
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -105,11 +105,16 @@ def _not_resumed(platform: Platform, run_id: str, by: str | None, comment: str) 
         said = [f"there is nothing to resume: it is {state}"]
     elif is_stopped:
         said = ["a launch ends its stop, and takes no decision"] if given else []
+    elif any(one.is_running and has_ended(one) for one in platform.ledger.attempts(run_id)):
+        ended = "nobody has stopped or paused it: the process that computed it has ended without a word"
+        said = [f"{ended}. It is launched again, as `backfill run` does, and what is staged is kept"]
     else:
         said = ["there is nothing to resume: no stop and no pause holds it. It is launched, as `backfill run` does"]
-    return "; ".join(
-        [*said, *([f"what {given} {'say' if ' and ' in given else 'says'} is on no record"] if given else [])]
-    )
+    if given:
+        said.append(
+            f"what {given} {'say' if ' and ' in given else 'says'} is on no record: only of a pause it is asked for"
+        )
+    return "; ".join(said)
 
 
 def _run(
@@ -290,7 +295,7 @@ def _require_one_meaning(text: str, both: Collection[str]) -> None:
 def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[None]:
     """Show a bar by chunk while the body runs; another thread looks at the ledger and at what Spark has written."""
     from backfill_assets.staging.progress import written_chunks
-    from resources.ledger.facade import STAGED, Ledger
+    from resources.ledger.facade import STAGED, Ledger, chunks_of
 
     wanted = set(keys)
     ledger = Ledger(platform.ledger.url)
@@ -299,7 +304,9 @@ def _progress(platform: Platform, run_id: str, keys: Sequence[str]) -> Iterator[
     def look() -> tuple[int, int]:
         chunks = [chunk for chunk in ledger.chunks(run_id) if chunk.chunk in wanted]
         staged = sum(chunk.state in STAGED for chunk in chunks)
-        under_way = [attempt.prefix for attempt in ledger.attempts(run_id) if attempt.is_running]
+        running = [attempt for attempt in ledger.attempts(run_id) if attempt.is_running]
+        # another launch of the run may compute others of its chunks
+        under_way = [attempt.prefix for attempt in running if not wanted.isdisjoint(chunks_of(attempt))]
         # between Spark's commit of an attempt and the ledger's row of it there is nothing to see
         for prefix in under_way[-1:]:
             most[prefix] = max(most.get(prefix, 0), len(written_chunks(prefix)))

@@ -75,6 +75,9 @@ def plan(manifest: Path | None, dry_run_of: str | None, preview: bool, check_tra
         programs = [stages_of(platform.products, planned) for planned, *_ in found]
         tells = told_by(platform, contract)
         next_steps = [] if preview or as_json else _before_approval(platform, records, dry_run_of)
+        next_steps += (
+            [] if as_json or any(before for *_, before in found) else _of_nobody(platform, contract, found[0][0])
+        )
     if as_json:
         told = [
             {
@@ -137,6 +140,19 @@ def _before_approval(platform: Platform, records: Sequence[RunRecord], dry_run_o
         return [f"next: {steps}; once its gates have passed, `backfill approve {dry_run_of} --by NAME` rests on it"]
     waiting = [one for one in records if one.state is RunState.PLANNED and one.plan.dry_run is not None]
     return [f"{one.run_id}: a dry run is {dry_run_in_words(platform, one)}" for one in waiting]
+
+
+def _of_nobody(platform: Platform, contract: RunManifest, plan: Plan) -> list[str]:
+    """Say what a run waits for that nobody could ever do by the policy in force."""
+    from manifests.who_may import roles_of_nobody
+
+    target = platform.products.target(plan.target)
+    of_the_table = {one.name for one in target.reconciliations}
+    found = roles_of_nobody(platform.policy, contract, target.owners, may_ask=not of_the_table.isdisjoint(plan.gates))
+    return [
+        f"{contract.run_id}: {one}; have the policy changed (`groups` say who belongs to a group or team)"
+        for one in found
+    ]
 
 
 def _output_check() -> dict[str, Check]:

@@ -6,6 +6,7 @@ report once a run is complete. The judging is `gates.judging`'s.
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -15,14 +16,17 @@ from backfill_assets.declarations.target import TargetTable
 from backfill_assets.defs import diff_events
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.defs.evaluations import (
-    chunk_evaluations,
+    as_it_stands,
     chunks_as_they_stand,
     in_all,
     not_asked,
     of_run,
     result_of,
+    run_alone,
     run_as_it_stands,
     run_level_gates,
+    standing_verdicts,
+    why_not_judged,
 )
 from backfill_assets.defs.event_storage import stored_together
 from backfill_assets.defs.launched_by import launched
@@ -33,6 +37,7 @@ from backfill_assets.defs.staging import (
     launched_by_dagster,
     one_run,
     partitions_of,
+    telling_what_stands,
     tie,
 )
 from backfill_assets.execution import Execution
@@ -75,30 +80,31 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
         if not (op_context.has_partition_key or op_context.has_partition_key_range):
             yield from _of_no_launch(context, platform, target)
             return
-        with in_plain_words(), launched(op_context):
+        told = partial(telling_what_stands, op_context, platform, target)
+        with in_plain_words(), launched(op_context), told(as_it_stands):
             run_id, keys = one_run(op_context.partition_keys, target)
             tie(op_context.instance, op_context.run_id, platform, run_id)
             platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
             with launched_by_dagster(op_context, platform, run_id), closing(Progress(context.log.info)) as progress:
                 execution = Execution(platform, run_id, tell=progress).run(Step.GATE_CHUNKS)
-        chunk_verdicts = {
-            verdict.chunk: verdict
-            for verdict in platform.ledger.verdicts_of_chunks(run_id, keys)
-            if verdict.gate == CHUNK_GATE
-        }
         selected = {check.name for check in context.selected_asset_check_keys}
+        evaluations = list(chunks_as_they_stand(platform, op_context.instance, target, run_id, keys))
         if CHUNK_GATE in selected:
-            evaluations = list(chunk_evaluations(op_context.instance, key, run_id, chunk_verdicts))
             with stored_together(op_context.instance, op_context.run_id):
                 yield from evaluations
             yield _without_evaluation(op_context, CHUNK_GATE)
-        with in_plain_words(), launched(op_context), launched_by_dagster(op_context, platform, run_id):
+        with (
+            in_plain_words(),
+            launched(op_context),
+            told(run_alone),
+            launched_by_dagster(op_context, platform, run_id),
+        ):
             branch = execution.run(Step.JUDGE).branch
             if for_decision(platform, run_id) is not None and (summary := diff_summary(platform, run_id)) is not None:
                 diff_events.report(platform, op_context.instance, platform.ledger.run(run_id).plan, summary)
         if branch:
             context.log.info("the candidate can be queried on branch %s of %s", branch, target.name)
-        run_verdicts = platform.ledger.verdicts(run_id, of_chunks=False)
+        run_verdicts = standing_verdicts(platform, run_id)
         accepted = platform.ledger.accepted_changes(run_id)
         for verdict in platform.ledger.verdicts_not_passed(run_id):
             if not verdict.asks:
@@ -109,9 +115,8 @@ def gate_checks(target: TargetTable) -> dg.AssetChecksDefinition:
             context.log.error("'%s' is not published. Why, and what to do: %s", run_id, run_path(run_id))
         results = [result_of(key, verdict, accepted, run_id) for verdict in run_verdicts if verdict.gate in selected]
         yield from results
-        fails = any(not one.passed for one in chunk_verdicts.values()) or any(
-            not one.passed and one.severity is dg.AssetCheckSeverity.ERROR for one in results
-        )
+        found = [(one.passed, one.severity) for one in evaluations] + [(one.passed, one.severity) for one in results]
+        fails = (False, dg.AssetCheckSeverity.ERROR) in found
         judged = {verdict.gate for verdict in run_verdicts} | {CHUNK_GATE}
         for gate in sorted(selected - judged):
             yield _unjudged(op_context, key, record, gate, fails=fails)
@@ -149,15 +154,12 @@ def _unjudged(
         return of_others
     if not fails:
         return _without_evaluation(context, gate)
-    why = (
-        "not every chunk has passed its rules" if gate in record.plan.gates else "the run's manifest names other gates"
-    )
     return dg.AssetCheckResult(
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
         check_name=gate,
         asset_key=key,
-        description=f"not judged: {why}",
+        description=why_not_judged(record, gate, fails=fails),
         metadata=of_run(record.run_id),
     )
 

@@ -49,6 +49,8 @@ OF_SOME_RUNS = {
 """Gates that a plan has only where there is something for them to judge, and what is said where there is not."""
 _NO_RUN = "not judged: no run has come so far"
 _ANEW = "not judged: chunks of the run are computed anew since it was judged"
+_CHUNK_FAILED = "not judged: not every chunk has passed its rules"
+_OTHER_GATES = "not judged: the run's manifest names other gates"
 
 
 def run_level_gates(target: TargetTable) -> dict[str, str]:
@@ -101,19 +103,38 @@ def run_as_it_stands(platform: Platform, target: TargetTable) -> tuple[str, list
     if run_id is None:
         return "", [_not_judged(key, gate, _NO_RUN) for gate in run_level_gates(target)]
     record, accepted = platform.ledger.run(run_id), platform.ledger.accepted_changes(run_id)
-    staged = judged.name_of(platform.ledger.standing_chunks(run_id))
-    found = {one.gate: one for one in platform.ledger.verdicts(run_id, of_chunks=False)}
+    found = {one.gate: one for one in standing_verdicts(platform, run_id)}
+    fails = any(one.state is ChunkState.FAILED for one in platform.ledger.standing_chunks(run_id))
     told = []
     for gate in run_level_gates(target):
-        verdict, is_planned = found.get(gate), gate in record.plan.gates
-        if verdict is not None and judged.is_about(verdict.judged, staged):
+        if (verdict := found.get(gate)) is not None:
             told.append(_evaluation(result_of(key, verdict, accepted, run_id)))
         elif (of_others := not_asked(key, record, gate)) is not None:
             told.append(_evaluation(of_others))
         else:
-            why = _ANEW if is_planned else "not judged: the run's manifest names other gates"
-            told.append(_not_judged(key, gate, why, run_id))
+            told.append(_not_judged(key, gate, why_not_judged(record, gate, fails=fails), run_id))
     return run_id, told
+
+
+def standing_verdicts(platform: Platform, run_id: str) -> list[Verdict]:
+    """Return the run-level verdicts about what is staged of a run: those about chunks that were planned anew since are none."""
+    staged = judged.name_of(platform.ledger.standing_chunks(run_id))
+    found = platform.ledger.verdicts(run_id, of_chunks=False)
+    return [one for one in found if judged.is_about(one.judged, staged)]
+
+
+def why_not_judged(record: RunRecord, gate: str, *, fails: bool) -> str:
+    """Say why a run-level gate has no verdict of a run, a chunk of which `fails` its own gate or none does."""
+    if gate not in record.plan.gates:
+        return _OTHER_GATES
+    return _CHUNK_FAILED if fails else _ANEW
+
+
+def run_alone(
+    platform: Platform, _instance: dg.DagsterInstance, target: TargetTable, _run_id: str, _chunks: Sequence[str]
+) -> list[dg.AssetCheckEvaluation]:
+    """Return how the run-level gates of a target stand, for a launch that has told of its chunks."""
+    return run_as_it_stands(platform, target)[1]
 
 
 def tell_run_again(platform: Platform, instance: dg.DagsterInstance, target: TargetTable, run_id: str) -> None:

@@ -22,7 +22,7 @@ from backfill_assets.defs.changes import tell_changes
 from backfill_assets.defs.dagster_private import CapturedLogContext, DagsterAssetCheckFailedError
 from backfill_assets.defs.evaluations import tell_run_again
 from backfill_assets.defs.inputs import observations
-from backfill_assets.defs.launched_by import RUN_TAG
+from backfill_assets.defs.launched_by import RUN_TAG, run_and_chunk
 from backfill_assets.defs.publish import publish_job
 from backfill_assets.defs.staging import PROCESS_TAG, REFUSAL, offer_run, range_tags, staging_job_name, stretches
 from backfill_assets.installation import Platform
@@ -269,7 +269,7 @@ def _not_passed(result: dg.ExecuteInProcessResult) -> list[str]:
     found: dict[str, list[str]] = {}
     for one in result.get_asset_check_evaluations():
         if not one.passed and one.severity is dg.AssetCheckSeverity.ERROR and one.blocking:
-            chunk = f"{one.partition.rsplit('|', 1)[-1]}: " if one.partition else ""
+            chunk = f"{run_and_chunk(one.partition)[1]}: " if one.partition else ""
             found.setdefault(one.check_name, []).append(f"{chunk}{one.description}")
     return [
         f"{gate} has not passed: {'; '.join(all_of[:_CHUNKS_NAMED])}"

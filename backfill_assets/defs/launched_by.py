@@ -47,9 +47,15 @@ def is_executed_again(tags: Mapping[str, str]) -> bool:
     return _PARENT in tags and _RETRY not in tags
 
 
+def run_and_chunk(partition: str) -> tuple[str, str]:
+    """Return the run and the chunk of a partition key of a target: neither holds a `|`."""
+    run_id, _, chunk = partition.rpartition("|")
+    return run_id, chunk
+
+
 def run_of(partitions: Iterable[str]) -> str:
     """Return the run that partition keys of a target, or of its publications, are of; nothing if they are of several."""
-    found = {key.rpartition("|")[0] or key for key in partitions}
+    found = {run_and_chunk(key)[0] or key for key in partitions}
     return found.pop() if len(found) == 1 else ""
 
 

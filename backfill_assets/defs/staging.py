@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import dagster as dg
@@ -26,6 +26,7 @@ from backfill_assets.defs.launched_by import (
     is_executed_again,
     known_stop,
     launched,
+    run_and_chunk,
     terminated_at,
 )
 from backfill_assets.defs.spark_by_mode import SparkByMode
@@ -163,15 +164,22 @@ def offer_run(instance: dg.DagsterInstance, target: TargetTable, run_id: str) ->
         instance.add_dynamic_partitions(name, [run_id])
 
 
+def by_run(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Return the chunks of partition keys by their backfill run."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for run_id, chunk in map(run_and_chunk, keys):
+        found[run_id].append(chunk)
+    return found
+
+
 def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
     """Return the backfill run and the chunks of partition keys.
 
     Raises:
         InputRefused: if the keys span several backfill runs: a Dagster run works for one.
     """
-    split = [key.rsplit("|", 1) for key in keys]  # a run id holds no '|'
-    run_ids = sorted({run_id for run_id, _ in split})
-    if len(run_ids) != 1:
+    found = by_run(keys)
+    if len(run_ids := sorted(found)) != 1:
         raise InputRefused(
             Problem(
                 f"the launch spans {len(run_ids)} backfill runs of {target.name}: {', '.join(run_ids[:5])}",
@@ -179,7 +187,7 @@ def one_run(keys: Sequence[str], target: TargetTable) -> tuple[str, list[str]]:
                 "choose one key of the backfill dimension",
             )
         )
-    return run_ids[0], [chunk for _, chunk in split]
+    return run_ids[0], found[run_ids[0]]
 
 
 def stretches(target: TargetTable, record: RunRecord, chunks: Iterable[str]) -> list[tuple[str, str]]:
@@ -337,7 +345,10 @@ def _of_staged(platform: Platform, run_id: str, keys: Sequence[str]) -> dict[str
 
 
 def _materialised(
-    context: AssetExecutionContext, target: TargetTable, run_id: str, metadata: Mapping[str, dict[str, Any]]
+    context: dg.OpExecutionContext | AssetExecutionContext,
+    target: TargetTable,
+    run_id: str,
+    metadata: Mapping[str, dict[str, Any]],
 ) -> None:
     """Report chunks one by one."""
     for key, told in metadata.items():
@@ -347,24 +358,29 @@ def _materialised(
 
 
 @contextmanager
-def _as_it_stands(
-    context: AssetExecutionContext, platform: Platform, target: TargetTable, standing: Standing
+def telling_what_stands(
+    context: dg.OpExecutionContext | AssetExecutionContext,
+    platform: Platform,
+    target: TargetTable,
+    standing: Standing,
+    *,
+    of_chunks: bool = False,
 ) -> Iterator[None]:
-    """Have Dagster show chunks and checks as they are where the body refuses a launch or is stopped: it would call all of them failed."""
+    """Have Dagster show checks as they are where the body refuses a launch or is stopped: it would call all of them failed.
+
+    Chunks as well, if `of_chunks`: where the body is what computes them.
+    """
     try:
         yield
     except (Refused, dg.DagsterExecutionInterruptedError):
         try:
-            by_run: dict[str, list[str]] = defaultdict(list)
-            for key in context.partition_keys:
-                run_id, _, chunk = key.rpartition("|")
-                by_run[run_id].append(chunk)
-            for run_id, keys in by_run.items():
+            for run_id, keys in by_run(context.partition_keys).items():
                 record = platform.ledger.find(run_id)
                 if record is not None and record.target == target.name:
-                    _materialised(context, target, run_id, _of_staged(platform, run_id, keys))
+                    if of_chunks:
+                        _materialised(context, target, run_id, _of_staged(platform, run_id, keys))
                     for one in standing(platform, context.instance, target, run_id, keys):
-                        context.log_event(one)
+                        context.log_event(one)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - why the launch is refused is said whatever Dagster's storage raises
             context.log.warning("Dagster could not be told how chunks and checks stand: %s", error)
         raise
@@ -429,7 +445,8 @@ def staging_asset(
         tags={"backfill/stage": "staging"},
     )
     def stage(context: AssetExecutionContext, platform: dg.ResourceParam[Platform], spark: SparkByMode) -> None:
-        with in_plain_words(), launched(context), _as_it_stands(context, platform, target, standing):
+        told = partial(telling_what_stands, context, platform, target, standing, of_chunks=True)
+        with in_plain_words(), launched(context), told():
             run_id, keys = one_run(context.partition_keys, target)
             tie(context.instance, context.run_id, platform, run_id)
             platform = spark.confine(platform, Mode(platform.ledger.run(run_id).mode))
@@ -441,7 +458,7 @@ def staging_asset(
         with (
             in_plain_words(),
             launched(context),
-            _as_it_stands(context, platform, target, standing),
+            told(),
             launched_by_dagster(context, platform, run_id),
             also_to(context.log),
             closing(Progress(context.log.info)) as progress,
@@ -460,6 +477,6 @@ def staging_asset(
             _materialised(context, target, run_id, metadata)
             raise _failure(outcome.failed, len(keys), len(good))
         # another launch may have gated one meanwhile, or planned it anew
-        add_asset_metadata(context, {partition_key(run_id, key): told for key, told in metadata.items()})
+        add_asset_metadata(context, {partition_key(run_id, key): said for key, said in metadata.items()})
 
     return stage

@@ -6,8 +6,6 @@ Put here the order of things of an undoing. What is committed is the strategies'
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from backfill_assets import faults
 from backfill_assets.evidence.bundles import bundle_in_use
 from backfill_assets.evidence.events import REFUSED
@@ -34,7 +32,7 @@ from backfill_assets.publication.undone_since import told_whom_to_reinstate
 from manifests.chunks import in_words
 from manifests.errors import InputRefused, LeaseLost, Problem, PublicationRefused, TransitionRefused
 from manifests.lifecycle import REINSTATE, ROLLBACK, RunState, undone_by
-from resources.ledger.accepted_versions import AcceptedVersion
+from resources.ledger.accepted_versions import changed_hands
 from resources.ledger.facade import RunRecord, operator
 from resources.ledger.leases import Lease
 
@@ -142,39 +140,22 @@ def _require_left_alone(platform: Platform, change: Change) -> None:
         return  # it has landed, before whoever has come since
     keys = held(platform, change)
     holdings = [one for one in platform.ledger.holdings(target) if one.chunk in keys]
-    left = {one.chunk: one.run_id for one in holdings if one.accepted_at == rolled_back[-1]}
-    today = platform.ledger.accepted(target, keys)
-    taken = sorted(key for key, holder in today.items() if left.get(key) != holder)
-    if not taken:
+    found = changed_hands(holdings, run_id, rolled_back[-1])
+    if not found.taken:
         return
-    earlier = _held_before(holdings, run_id)
-    later = sorted({today[key] for key in taken if (key, today[key]) not in earlier})
-    undone = sorted({left[key] for key in taken if key in left})
-    holders = ", ".join(later or sorted({today[key] for key in taken}))
-    if later or not undone:
+    holders, undone = ", ".join(sorted(found.later or {*found.taken.values()})), sorted(found.undone)
+    if found.later or not undone:
         what, fix = f"later run(s) {holders}", f"roll back {holders}"
     else:  # the rows on which it was published have gone since; who holds its chunks now was there before
         what = f"{holders} again, since the rows on which it was published were rolled back, too"
         fix = f"reinstate {', '.join(undone)}"
     raise PublicationRefused(
         Problem(
-            f"{len(taken)} chunk(s) of '{run_id}' are held by {what}: {in_words(taken)}",
+            f"{len(found.taken)} chunk(s) of '{run_id}' are held by {what}: {in_words(found.taken)}",
             "a run is reinstated only on the rows that its rollback has left",
             f"{fix} first, or restate the scope with a new run",
         )
     )
-
-
-def _held_before(holdings: Iterable[AcceptedVersion], run_id: str) -> set[tuple[str, str]]:
-    """Return the chunks that others have held before a run first did, each with whose it was."""
-    mine: set[str] = set()
-    found: set[tuple[str, str]] = set()
-    for one in holdings:
-        if one.run_id == run_id:
-            mine.add(one.chunk)
-        elif one.chunk not in mine:
-            found.add((one.chunk, one.run_id))
-    return found
 
 
 def up_to_date(platform: Platform, run_id: str, action: str) -> RunRecord:

@@ -56,6 +56,7 @@ _TRANSACTIONS = ("sqlalchemy.", "resources.ledger.")
 _NO_TRANSACTION = ("resources.ledger.telling",)
 """Among them, where a process only waits for its turn."""
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+_TOLD_TO_END = "its process was told to end, as all are whose server or daemon in Dagster ends"
 _CANCELLED = frozenset({"CANCELING", "CANCELED"})
 
 
@@ -84,7 +85,7 @@ class Launch:
         self.signalled = self.ended = False
         self._platform, self._known = platform, known
         # who acts is known to the thread that begins, not to the one that watches; who signals a process of Dagster, to none
-        self._by = by if _is_a_persons() else actors.UNKNOWN
+        self._by, self._why = (by, "") if _is_a_persons() else (actors.NOBODY_KNOWN, _TOLD_TO_END)
         self._began = platform.ledger.now()
         self._dagster: list[tuple[DagsterInstance, str, Callable[[], datetime | None]]] = []
         self._lock = threading.RLock()
@@ -327,12 +328,12 @@ class Launch:
                     )
                 )
             else:
-                self._note(self._recorded(by, through))
+                self._note(self._recorded(by, through, reason=self._why))
 
-    def _recorded(self, by: str, through: str, since: datetime | None = None) -> Stop:
+    def _recorded(self, by: str, through: str, since: datetime | None = None, *, reason: str = "") -> Stop:
         """Put a stop on record; one that cannot be is a stop of this process all the same."""
         try:
-            return self._platform.ledger.stops.stop(self.run_id, by=by, through=through, since=since)
+            return self._platform.ledger.stops.stop(self.run_id, by=by, through=through, reason=reason, since=since)
         except (Refused, SQLAlchemyError) as error:
             why = error.problems[0].what if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             return Stop(
@@ -411,7 +412,7 @@ class WatchedCommand(Launch):
     def _look(self) -> None:
         """Ask nobody: what a command looks at may be stopped, which is no matter of its own."""
 
-    def _recorded(self, by: str, through: str, since: datetime | None = None) -> Stop:  # noqa: ARG002 - nothing is on record
+    def _recorded(self, by: str, through: str, since: datetime | None = None, *, reason: str = "") -> Stop:  # noqa: ARG002 - nothing is on record
         return Stop(0, self.run_id, by, through, "", "", self._platform.ledger.now(), None, None)
 
     def _signalled(self, number: signal.Signals) -> None:

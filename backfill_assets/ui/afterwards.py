@@ -12,6 +12,7 @@ from html import escape
 from backfill_assets.defs.addresses import run_path
 from backfill_assets.publication.modes import strategy_of
 from manifests.lifecycle import ACCEPT, ENDED, ROLLBACK, DecisionKind, RunState
+from resources.ledger.accepted_versions import changed_hands
 from resources.ledger.facade import Ledger, RunRecord, TransitionRecord
 
 
@@ -60,13 +61,14 @@ def _when_rolled_back(ledger: Ledger, record: RunRecord) -> str:
     undone = [one.landed_at for one in ledger.publications(record.run_id) if one.action == ROLLBACK and one.has_landed]
     holdings = ledger.holdings(record.target)
     held = {one.chunk for one in holdings if one.run_id == record.run_id}
-    taken = {
-        one.run_id
-        for one in holdings
-        if undone and one.chunk in held and one.ended_at is None and one.accepted_at > undone[-1]
-    }
-    if taken:
-        first = f"others hold chunks of it since its rollback: it is reinstated once {_named(taken)} is rolled back"
+    of_its_chunks = [one for one in holdings if one.chunk in held]
+    found = changed_hands(of_its_chunks, record.run_id, undone[-1]) if undone and undone[-1] is not None else None
+    if found is not None and (found.taken or found.undone):
+        if found.later or not found.undone:
+            others = _named(found.later or {*found.taken.values()})
+            first = f"others hold chunks of it since its rollback: it is reinstated once {others} is rolled back"
+        else:
+            first = f"what it was published on was rolled back, too: it is reinstated once {_named(found.undone)} is"
         return f"nothing: {first}. The same change on the table as it is now is a run with a new run id"
     command = f"<code>backfill reinstate {escape(record.run_id)} --by NAME</code>"
     return (

@@ -32,11 +32,22 @@ _NEXT = {
 }
 
 
-def is_under_way(ledger: Ledger, record: RunRecord, starting: Sequence[Starting]) -> bool:
-    """Return whether a run's page says something else in a moment, without a person's doing."""
-    manifest = record.manifest
-    by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
-    is_busy = record.state is RunState.RUNNING or (record.state is RunState.VALIDATED and by_sensor)
+def is_under_way(
+    ledger: Ledger,
+    record: RunRecord,
+    starting: Sequence[Starting],
+    switched_off: Callable[[str], bool] = lambda _: False,
+) -> bool:
+    """Return whether a run's page says something else in a moment, without a person's doing; `switched_off` as of `next_step`."""
+    is_busy = record.state is RunState.RUNNING
+    if record.state is RunState.VALIDATED and not starting:
+        manifest = record.manifest
+        by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
+        is_busy = (
+            by_sensor
+            and not switched_off(publication_sensor(record.target))
+            and tried(ledger, record.run_id) < ATTEMPTS
+        )
     return bool(starting) or (is_busy and ledger.launches.waits(record) is None)
 
 
@@ -180,5 +191,5 @@ def _when_validated(
         return f"somebody publishes it: {by_person}"
     if is_off:
         link = f"<a href='/locations/backfill_assets/sensors/{quote(sensor)}'>{escape(sensor)}</a>"
-        return f"somebody publishes it ({by_person}), or starts its sensor again: {link} is stopped in Dagster, and publishes nothing"
+        return f"somebody publishes it ({by_person}), or starts its sensor again: {link} is stopped in Dagster, and publishes nothing. This page shows what has come of it once it is loaded again"
     return "the sensor publishes it within seconds, unless a freeze, a stop or another change of its days holds it"

@@ -42,7 +42,7 @@ def run_page(
 ) -> Response:
     """Return the page of a run."""
     parts = _run_parts(ledger, evidence, record, starting, stages_of, switched_off)
-    return page(record.run_id, parts, again=is_under_way(ledger, record, starting))
+    return page(record.run_id, parts, again=is_under_way(ledger, record, starting, switched_off))
 
 
 def _run_parts(

@@ -37,6 +37,43 @@ class AcceptedVersion(Stored):
     ended_how: str | None
 
 
+@dataclass(frozen=True)
+class ChangedHands:
+    """What has become of a run's chunks since it was rolled back.
+
+    Attributes:
+        taken: the chunks that others hold today than its rollback has left them to, each with its holder.
+        later: those of their holders that held it not before the run: they came after it.
+        undone: whom its rollback has left chunks to that they hold no more: they were rolled back, too, or replaced.
+    """
+
+    taken: dict[str, str]
+    later: set[str]
+    undone: set[str]
+
+
+def changed_hands(holdings: Sequence[AcceptedVersion], run_id: str, rolled_back_at: datetime) -> ChangedHands:
+    """Return what has become of chunks since a run was rolled back; of `holdings`, those of its chunks, oldest first."""
+    left = {one.chunk: one.run_id for one in holdings if one.accepted_at == rolled_back_at}
+    today = {one.chunk: one.run_id for one in holdings if one.ended_at is None}
+    taken = {chunk: holder for chunk, holder in sorted(today.items()) if left.get(chunk) != holder}
+    earlier = _held_earlier(holdings, run_id)
+    later = {holder for chunk, holder in taken.items() if (chunk, holder) not in earlier}
+    return ChangedHands(taken, later, {holder for chunk, holder in left.items() if today.get(chunk) != holder})
+
+
+def _held_earlier(holdings: Sequence[AcceptedVersion], run_id: str) -> set[tuple[str, str]]:
+    """Return the chunks that others have held before a run first did, each with whose it was."""
+    mine: set[str] = set()
+    found: set[tuple[str, str]] = set()
+    for one in holdings:
+        if one.run_id == run_id:
+            mine.add(one.chunk)
+        elif one.chunk not in mine:
+            found.add((one.chunk, one.run_id))
+    return found
+
+
 def holders(connection: sa.Connection, target: str, keys: Sequence[str] | None) -> dict[str, str]:
     """Return the run that each chunk of a target (of `keys`, if given) is from today."""
     current = accepted_versions.c

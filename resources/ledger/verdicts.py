@@ -135,9 +135,13 @@ class Verdicts(Part):
             return _newest(connection, query if of_chunks else query.where(verdicts.c.chunk == ""))
 
     def last_judged(self, target: str) -> str | None:
-        """Return the run of a target whose run-level gates have come to a verdict last; a reconciliation has gates of its own."""
+        """Return the run of a target that gates have judged last: as a whole, or by a chunk that keeps it from that.
+
+        A reconciliation has gates of its own.
+        """
         joined = verdicts.join(runs, runs.c.run_id == verdicts.c.run_id)
-        mine = (runs.c.target == target, runs.c.mode != Mode.RECONCILIATION.value, verdicts.c.chunk == "")
+        says = sa.or_(verdicts.c.chunk == "", sa.not_(verdicts.c.passed))
+        mine = (runs.c.target == target, runs.c.mode != Mode.RECONCILIATION.value, says)
         query = sa.select(verdicts.c.run_id).select_from(joined).where(*mine)
         with self.engine.connect() as connection:
             return connection.execute(query.order_by(verdicts.c.id.desc()).limit(1)).scalar()
