@@ -100,12 +100,14 @@ def age_problems(
 def roles_of_nobody(policy: Policy, manifest: RunManifest, owners: Sequence[str], *, may_ask: bool) -> list[str]:
     """Say what a run waits for that nobody could ever do, since no person is who may: it is no reason to refuse its plan.
 
-    `owners` are those whom its table declares; `may_ask` says that it has gates of its table, which may ask one of them.
+    `owners` are those whom its table declares; `may_ask` says that it has gates of its table, which may ask one of them. A policy that
+    says nothing of owners and groups is not held to the team that a table declares: a gate that asks says so, and few ever do.
     """
     rule = policy.rule_for_people(manifest.target.table, manifest.kind)
     requester = {same_name(manifest.requested_by)} if rule.four_eyes else set()
     glass = " without breaking the glass" if policy.persons(rule.break_glass) else ""
-    accepting = (owners if rule.owners is None else rule.owners) if may_ask else None
+    declared = owners if policy.groups else None
+    accepting = (declared if rule.owners is None else rule.owners) if may_ask else None
     said = []
     for what, entries, others in (
         ("review its plan", rule.reviewers if rule.reviews_required else None, {same_name(manifest.requested_by)}),

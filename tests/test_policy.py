@@ -181,6 +181,10 @@ def test_the_plan_says_what_nobody_could_ever_do_about_the_run(
     assert "nobody-can: nobody can accept what a gate may ask an owner about: that is for group:risk, and" in said()
     rules(world, {"approvers": ["group:risk"], "owners": ["group:risk"]}, groups={"risk": ["ana", "bo"]})
     assert "nobody can " not in said()
+    rules(world, {"approvers": ["bo"]}, groups={"risk": ["ana", "bo"]})  # and not the team that the table declares
+    assert "nobody can accept what a gate may ask an owner about: that is for team:" in said()
+    rules(world, {"approvers": ["bo"]})  # a policy that knows of no team at all
+    assert "nobody can " not in said()
 
 
 def test_a_decision_names_the_plan_that_was_looked_at(world: World):
