@@ -108,23 +108,33 @@ def roles_of_nobody(policy: Policy, manifest: RunManifest, owners: Sequence[str]
     glass = " without breaking the glass" if policy.persons(rule.break_glass) else ""
     declared = owners if policy.groups else None
     accepting = (declared if rule.owners is None else rule.owners) if may_ask else None
+    approving = set() if rule.approvers is None or glass else policy.persons(rule.approvers) - requester
+    only_approver = approving if len(approving) == 1 else set()
+    reviews = rule.reviews_required
+    review = "review its plan" if reviews <= 1 else f"have {reviews} people review its plan"
+    publishers = rule.publishers if manifest.execution_mode.publishes else None
     said = []
-    for what, entries, others in (
-        ("review its plan", rule.reviewers if rule.reviews_required else None, {same_name(manifest.requested_by)}),
-        (f"approve it{glass}", rule.approvers, requester),
-        (f"publish it{glass}", rule.publishers, set[str]()),
-        ("accept what a gate may ask an owner about", accepting, requester),
+    for what, entries, others, needed in (
+        (review, rule.reviewers if reviews else None, {same_name(manifest.requested_by)} | only_approver, reviews),
+        (f"approve it{glass}", rule.approvers, requester, 1),
+        (f"publish it{glass}", publishers, only_approver if rule.publisher_differs_from_approver else set(), 1),
+        ("accept what a gate may ask an owner about", accepting, requester, 1),
     ):
-        if entries is None or policy.persons(entries) - others:
+        if entries is None or len(policy.persons(entries) - others) >= needed:
             continue
         who = ", ".join(entries) or "nobody"
-        why = (
-            "only the requester is one of them"
-            if policy.persons(entries)
-            else f"the policy '{policy.name}' has no person there"
-        )
-        said.append(f"nobody can {what}: that is for {who}, and {why}")
+        said.append(f"nobody can {what}: that is for {who}, and {_why_nobody(policy, manifest, entries, others)}")
     return said
+
+
+def _why_nobody(policy: Policy, manifest: RunManifest, entries: Sequence[str], others: set[str]) -> str:
+    """Say why too few of those who are meant by `entries` are left without `others`."""
+    persons = policy.persons(entries)
+    if not persons:
+        return f"the policy '{policy.name}' has no person there"
+    if persons == {same_name(manifest.requested_by)}:
+        return "only the requester is one of them"
+    return f"{len(persons - others) or 'none'} of them is neither its requester nor its only approver"
 
 
 def request_problems(policy: Policy, manifest: RunManifest) -> list[Problem]:

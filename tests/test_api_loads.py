@@ -166,6 +166,33 @@ def test_a_record_that_says_a_member_twice_is_quarantined_with_both_and_believed
     assert held(platform) == served(shop)
 
 
+def test_records_that_differ_in_what_they_say_first_of_a_member_alone_are_all_quarantined(
+    platform: Platform, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = shop.answer
+
+    def bent(*asked: Any) -> Any:
+        found = answer(*asked)
+        items = [json.dumps(one) for one in found["data"]["items"]]
+        items += [
+            f'{{"status": "{said}", {one[1:]}'
+            for one in items
+            if '"id": 2,' in one
+            for said in ("PAID", "LOST", "PAID")
+        ]
+        return f'{{"data": {{"items": [{", ".join(items)}]}}}}'
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop, "answer", bent)
+        asked(platform, ids="1..120")
+    loaded(platform)
+    records = platform.lakehouse.table(f"{TABLE}_quarantine").scan().to_arrow()["record"].to_pylist()
+    assert sorted(record[: len('{"status": "PAID"')] for record in records) == [
+        '{"status": "LOST"',
+        '{"status": "PAID"',
+    ]
+
+
 def test_an_answer_that_says_twice_where_its_records_are_is_refused(
     platform: Platform, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

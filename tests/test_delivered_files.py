@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import backfill_assets as ba
 from backfill_assets import delivered_files
 from backfill_assets.declarations.schema import iceberg_schema
-from backfill_assets.ingestion import file_formats
+from backfill_assets.ingestion import file_formats, typed_values
 from backfill_assets.ingestion.input_files import REASON, RECORD, ROW, InputFile
 from backfill_assets.ingestion.typed_values import as_declared
 from backfill_assets.products.enforcement import loading
@@ -560,8 +560,20 @@ def test_a_float_is_itself_however_it_is_written(number: float) -> None:
         (pl.Float32(), single, repr(single)),
     ):
         texts = [shortest, f"{held:.16e}", f"{held:.17g}", f"{held:.0f}" if held == int(held) else shortest]
+        texts += [f"{held:.18e}", f"{held:.20g}", f"{held:.40e}"]  # as numpy.savetxt and printf write them
         found = pl.DataFrame({"text": texts}).select(as_declared(pl.col("text"), pl.String(), kind))["text"]
         assert found.to_list() == [held] * len(texts)
+
+
+def test_numbers_of_which_a_float_has_every_integer_are_judged_by_polars_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(typed_values, "_is_held", lambda text, *_, **__: asked.append(text) or True)
+    numbers = [0.0, 1.5, -123.25, 2.0**53 - 1, 9e15, 1e-300, 2.0**53, -1e22]
+    text = pl.DataFrame(
+        {"text": [*(f"{one:.18e}" for one in numbers), "1" + "0" * 400 + "e99", "0e-00000000000000000"]}
+    )
+    text.select(as_declared(pl.col("text"), pl.String(), pl.Float64()))
+    assert asked == [f"{2.0**53:.18e}", f"{-1e22:.18e}"]
 
 
 _OF_MANY_DIGITS = st.integers(10**17, 10**44).map(lambda number: 10 * number + 1)

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
+from support import put_in_force
 
 from backfill_assets import decisions, faults
 from backfill_assets.audit.report import report
@@ -270,6 +271,19 @@ def test_a_page_asks_again_only_while_something_is_under_way(platform: Platform)
     assert "http-equiv=refresh" in page(platform, "/backfill/validated-and-stopped")
     decisions.stop(platform, "validated-and-stopped", by="olga", through="backfill stop")
     assert "http-equiv=refresh" not in page(platform, "/backfill/validated-and-stopped")
+
+
+def test_a_page_does_not_ask_again_while_a_publisher_whom_the_policy_names_is_waited_for(tmp_path: Path) -> None:
+    with small_table.declared():
+        platform = small_table.opened(tmp_path / "home")
+        small_table.initialise(platform)
+        put_in_force(platform, {"name": "test", "rules": [{"publishers": ["grace"]}]})
+        planned(platform, "for-grace")
+        small_table.staged(platform, "for-grace")
+        shown = page(platform, "/backfill/for-grace")
+        small_table.closed(platform)
+    assert next_of(shown).startswith("somebody publishes it")
+    assert "http-equiv=refresh" not in shown
 
 
 def test_each_product_has_its_group(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,36 @@ def test_the_plan_says_what_nobody_could_ever_do_about_the_run(
     assert "nobody can " not in said()
 
 
+def test_the_plan_says_that_too_few_could_review_it_or_that_who_alone_approves_it_alone_publishes_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("BACKFILL_HOME", str(world.home))
+    file = tmp_path / "run.json"
+
+    def said(run_id: str, **changes: Any) -> str:
+        file.write_text(world.manifest(run_id, **changes).canonical())
+        done = CliRunner().invoke(cli, ["plan", str(file)], catch_exceptions=False)
+        return " ".join(done.stdout.split())
+
+    rules(world, {"reviewsRequired": 2, "reviewers": ["bo", "cem", "ana"], "approvers": ["cem"]})
+    assert (
+        "nobody can have 2 people review its plan: that is for bo, cem, ana, and 1 of them is neither its requester nor its only approver"
+    ) in said("too-few")
+    rules(world, {"reviewsRequired": 2, "reviewers": ["bo", "cem", "ana"], "approvers": ["cem", "bo", "dan"]})
+    assert "nobody can " not in said("enough")
+    alone = {"approvers": ["Bo", "ana"], "publishers": ["bo"], "publisherDiffersFromApprover": True}
+    rules(world, alone)
+    assert (
+        "nobody can publish it: that is for bo, and none of them is neither its requester nor its only approver"
+    ) in said("alone")
+    assert "nobody can " not in said("dry", mode="DRY_RUN", safety={"sinks": []})
+    rules(world, alone | {"breakGlass": ["olga"]})
+    assert "nobody can " not in said("by-glass")
+    rules(world, {"publishers": ["group:nobody"]}, groups={"nobody": [], "team": ["bo"]})
+    assert "nobody can publish it" in said("to-publish")
+    assert "nobody can publish it" not in said("dry-as-well", mode="DRY_RUN", safety={"sinks": []})
+
+
 def test_a_decision_names_the_plan_that_was_looked_at(world: World):
     record = planned(world)
     for seen in ("f" * 64, record.plan_hash[:8]):

@@ -30,6 +30,7 @@ from backfill_assets.ingestion.case_export import export
 from backfill_assets.ingestion.case_names import Choice
 from backfill_assets.ingestion.case_views import view_of
 from backfill_assets.ingestion.deliveries import load_delivery
+from backfill_assets.ingestion.raw_records import RawRecords
 from backfill_assets.ingestion.releases import Released, reject, release, reopen
 from backfill_assets.ingestion.repairs import stretches_to_run
 from backfill_assets.ingestion.table_loads import load_file, undo_load
@@ -37,7 +38,7 @@ from backfill_assets.installation import Platform
 from backfill_assets.operations import metrics
 from backfill_assets.operations.doctor.quarantine import cases_left_waiting
 from backfill_assets.operations.initialise import initialise
-from backfill_assets.planning.quarantine_cases import Cases, CaseState, cases_of
+from backfill_assets.planning.quarantine_cases import Cases, CaseState, RawRow, cases_of
 from backfill_assets.products.enforcement import loading as enforcement
 from backfill_assets.products.enforcement import raw
 from backfill_assets.ui.pages import make_pages
@@ -587,6 +588,15 @@ class AnyListed(Listed):
     number: pl.Int64 = pandera.Field()
 
 
+class OfInstants(pandera.DataFrameModel):
+    number: pl.Int64 = pandera.Field(ge=0)
+    instants: pl.List(pl.Datetime("us", "UTC")) = pandera.Field(nullable=True)  # type: ignore[valid-type]
+
+
+class AnyOfInstants(OfInstants):
+    number: pl.Int64 = pandera.Field()
+
+
 def test_lists_with_numbers_that_are_none_or_instants_of_nanoseconds_are_released_as_they_were_loaded(
     opens: Opens, tmp_path: Path
 ) -> None:
@@ -614,6 +624,34 @@ def test_lists_with_numbers_that_are_none_or_instants_of_nanoseconds_are_release
     assert (done.rows, list(done.waiting)) == (4, [])
     found = platform.lakehouse.table(READINGS).scan().to_arrow().sort_by("number").drop(["number"]).to_pylist()
     assert repr(found[:4]) == repr(found[4:])
+
+
+@pytest.mark.parametrize("zone", ["Europe/Paris", "America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize("unit", ["ns", "us"])
+def test_instants_in_lists_are_released_as_they_were_loaded_whatever_the_zone_of_their_file(
+    opens: Opens, tmp_path: Path, zone: str, unit: Any
+) -> None:
+    file = tmp_path / "listed.parquet"
+    # an offset had seconds, until Paris took the time of Greenwich in 1911
+    instants = [[datetime(1900, 1, 1, tzinfo=UTC), None], [datetime(2024, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)]]
+    of_a_zone = pl.List(pl.Datetime(unit, zone))
+    frame = pl.DataFrame({"instants": instants}, {"instants": pl.List(pl.Datetime(unit, "UTC"))}).cast(of_a_zone)
+    numbers = pl.Series("number", [0, 1, -2, -1])
+    pl.concat([frame, frame]).insert_column(0, numbers).write_parquet(file)
+    assert load_file(opens(OfInstants), READINGS, file).by_reason == {"number: greater_than_or_equal_to(0)": 2}
+    platform = opens(AnyOfInstants)
+    done = release_all(platform)
+    assert (done.rows, list(done.waiting)) == (2, [])
+    found = platform.lakehouse.table(READINGS).scan().to_arrow().sort_by("number")["instants"].to_pylist()
+    assert found == [*instants, *instants]
+
+
+def test_instants_in_lists_that_were_quarantined_by_the_offset_of_their_zone_are_read_back() -> None:
+    record = '{"number":"1","instants":["2024-07-01 08:00:00.123456000-04:00"]}'
+    (found,) = RawRecords(
+        [RawRow("c", "r", "l", "listed.parquet", 0, record, "number: positive")], AnyOfInstants
+    ).batches()
+    assert found.passed["instants"].to_list() == [[datetime(2024, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)]]
 
 
 class Narrow(pandera.DataFrameModel):

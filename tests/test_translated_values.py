@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import IntEnum
 from io import BytesIO
@@ -322,6 +322,26 @@ def test_what_does_not_fit_its_column_is_quarantined_with_column_and_value(
     loaded, lost = by([{"text": "before"}, {column: value}, {"text": "after"}])
     assert [row["text"] for row in loaded] == ["before", "after"]
     assert lost == [(1, f"{column}: not {kind}", detail)]
+
+
+class _AnHourAhead(tzinfo):
+    """A zone as a translator may have one: it says its offset, and nothing of a clock put forward."""
+
+    def utcoffset(self, _when: datetime | None) -> timedelta:
+        return timedelta(hours=1)
+
+
+class _NeverPutForward(_AnHourAhead):
+    def dst(self, _when: datetime | None) -> None:
+        return None
+
+
+@BY
+def test_an_instant_of_a_zone_that_says_nothing_of_a_clock_put_forward_is_loaded(by: Any) -> None:
+    times = [datetime(2024, 3, 31, 2, 30, tzinfo=zone) for zone in (_AnHourAhead(), _NeverPutForward())]
+    loaded, lost = by([{"at": one} for one in times])
+    assert lost == []
+    assert [row["at"].isoformat() for row in loaded] == ["2024-03-31T01:30:00+00:00"] * 2
 
 
 @BY

@@ -18,7 +18,7 @@ import polars as pl
 from backfill_assets.declarations.apis import ApiFeed
 from backfill_assets.extraction.archive import Archive
 from backfill_assets.extraction.conversation import LINES, OF_RECORDS
-from backfill_assets.extraction.records import Record, records_of
+from backfill_assets.extraction.records import Record, records_of, what_tells_apart
 from backfill_assets.extraction.refusals import ArchiveRefused
 from manifests.canonical import sha256_of
 from manifests.errors import Problem
@@ -73,7 +73,7 @@ def seal(feed: ApiFeed, archive: Archive, responses: list[ResponseRecord]) -> Se
         EnvironmentRefused: if an answer in the archive is not as it came.
     """
     newest: dict[str, Entry] = {}
-    unusable: dict[str, Entry] = {}
+    unusable: dict[tuple[str, str], Entry] = {}
     counts: Counter[str] = Counter()
     seen: set[tuple[str, int, str]] = set()
     for response in responses:
@@ -84,7 +84,7 @@ def seal(feed: ApiFeed, archive: Archive, responses: list[ResponseRecord]) -> Se
             counts["read"] += 1
             entry = _entry(record, response.number, read_at)
             if record.problem:
-                unusable.setdefault(record.digest, entry)
+                unusable.setdefault((record.digest, what_tells_apart(record.content)), entry)
                 continue
             _count_again(counts, seen, response, newest.get(record.key), entry)
             if record.key not in newest or _is_newer(entry, newest[record.key]):

@@ -174,6 +174,11 @@ def text_of(content: Any) -> str:
     return json.dumps(content, ensure_ascii=True, default=str)
 
 
+def what_tells_apart(content: Any) -> str:
+    """Return what tells a record from others of its digest: of one that says a member twice, all that it says; else nothing."""
+    return text_of(content) if wrong_member(content) else ""
+
+
 def _twice(name: str) -> str:
     """Say which member is there twice; an escape stands for what is no ASCII, since JSON can have half of a character."""
     return f"the member {json.dumps(name)[:_LONGEST_NAME]} twice"

@@ -277,7 +277,12 @@ def _as_text(values: pl.Expr, kind: pl.DataType) -> pl.Expr:
         return values.list.eval(_as_text(pl.element(), kind.inner))  # type: ignore[arg-type]
     if isinstance(kind, pl.Datetime | pl.Date):  # what is beyond any calendar is its number
         number = values.to_physical().cast(pl.String)
-        return pl.coalesce(within_reach(values, kind).cast(pl.String), number)
+        reached = within_reach(values, kind)
+        if (
+            isinstance(kind, pl.Datetime) and kind.time_zone is not None
+        ):  # text has no seconds of an offset: Paris had some until 1911
+            reached = reached.dt.convert_time_zone("UTC")
+        return pl.coalesce(reached.cast(pl.String), number)
     if isinstance(kind, pl.Time):  # a cast leaves out what is less than a second
         return values.dt.to_string("iso")
     if kind.is_float():  # the digits of a double say a float as well, and its own are those of another double

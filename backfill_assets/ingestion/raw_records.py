@@ -22,8 +22,8 @@ from backfill_assets.declarations.column_types import inner_types, instance_of, 
 from backfill_assets.ingestion.input_files import ROW, Checked, InputFile
 from backfill_assets.planning.quarantine_cases import RawRow
 
-_NINE_DIGITS = re.compile(r"(\.[0-9]{6})000((?:\+00:00)?)\Z")
-"""What Polars writes of an instant with nanoseconds, where those are none."""
+_NINE_DIGITS = re.compile(r"(\.[0-9]{6})000((?:[+-][0-9]{2}:[0-9]{2})?)\Z")
+"""What Polars writes of an instant with nanoseconds, where those are none; within lists, by the offset of the file's zone."""
 _NO_NUMBERS = ("NaN", "inf", "-inf")
 _FLOAT = re.compile(r"-?[0-9]+(\.[0-9]+(e[+-]?[0-9]+)?|e[+-]?[0-9]+)")
 """What Polars writes of a float: with a point or an exponent, and so nothing that it writes of an integer."""

@@ -201,14 +201,26 @@ def _instant(value: Any) -> datetime:
         raise _Lost("no offset from UTC")
     try:
         instant = found.astimezone(UTC)
-        # of a time that a clock put forward has left out, Python takes another one
-        shown = found if isinstance(found.tzinfo, timezone) else instant.astimezone(found.tzinfo)
+        shown = _in_its_zone(found, instant)
     except OverflowError:  # by its offset it is in no year at all
         raise _Lost(why=", which no run reaches") from None
     _day_is_reached(instant)
     if shown.replace(tzinfo=None) != found.replace(tzinfo=None):
         raise _Lost("no time of its zone")
     return instant
+
+
+def _in_its_zone(found: datetime, instant: datetime) -> datetime:
+    """Return an instant as its zone has it: of a time that a clock put forward has left out, Python takes another one."""
+    if isinstance(found.tzinfo, timezone):
+        return found
+    try:
+        return instant.astimezone(found.tzinfo)
+    except (
+        ValueError,
+        NotImplementedError,
+    ):  # a zone of a translator's own that says nothing of a clock put forward has none
+        return found
 
 
 def _local_timestamp(value: Any) -> datetime:

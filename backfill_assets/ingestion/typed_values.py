@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from math import isinf
 from typing import Any
 
 import polars as pl
@@ -30,8 +29,10 @@ _DIGITS = {pl.Float32: 8, pl.Float64: 16}
 _LONG = r"^[+-]?0*[1-9]\d{38,}(\.0*)?$"
 _MAY_BE_WHOLE = r"[eE](\+?\d|-0+$)|0\.?[eE]-"
 """A number with an exponent by which, or by zeros at its end, it may be an integer."""
-_MOST_DIGITS = 17
-"""So many digits tell a double from all others: writers of floating-point numbers give no more, unless they give all."""
+_ROUNDED_FROM = {pl.Float32: 2.0**24, pl.Float64: 2.0**53}
+"""Of a smaller number, a float has every integer."""
+_MOST_DIGITS = 767
+"""So many digits a double may have, and no more."""
 _NOT_ZERO = r"^[+-]?[0.]*[1-9]"
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 
@@ -239,7 +240,8 @@ def _is_another_integer(text: pl.Expr, number: pl.Expr, declared: pl.DataType) -
     with_exponent = text.str.contains(_MAY_BE_WHOLE) & (
         text.str.len_bytes() > _DIGITS[pl.Float32 if is_single else pl.Float64]
     )
-    asked = pl.when(with_exponent | text.str.contains(_LONG)).then(text)
+    is_large = number.is_finite() & (number.abs() >= _ROUNDED_FROM[pl.Float32 if is_single else pl.Float64])
+    asked = pl.when(is_large & (with_exponent | text.str.contains(_LONG))).then(text)
 
     def judged(pairs: pl.Series) -> pl.Series:
         found = pairs.struct.unnest().with_row_index("row").drop_nulls()
@@ -251,11 +253,7 @@ def _is_another_integer(text: pl.Expr, number: pl.Expr, declared: pl.DataType) -
 
 
 def _is_held(text: str, number: float, *, is_single: bool) -> bool:
-    """Return whether a float is the number that a text says, if that is an integer: itself, or as it is written."""
-    if not number or isinf(
-        number
-    ):  # the exponent may be beyond all numbers, and what is said of these is said elsewhere
-        return True
+    """Return whether a float is the number that a text says, if that is an integer: itself, or as it is written, with any number of digits."""
     said = Decimal(text)
     if says(said, number) or said == number or (is_single and says(said, number, is_single=True)):
         return True

@@ -41,8 +41,7 @@ def is_under_way(
     """Return whether a run's page says something else in a moment, without a person's doing; `switched_off` as of `next_step`."""
     is_busy = record.state is RunState.RUNNING
     if record.state is RunState.VALIDATED and not starting:
-        manifest = record.manifest
-        by_sensor = manifest.execution_mode.publishes and not manifest.safety.requires_manual_publish
+        by_sensor = record.manifest.execution_mode.publishes and not record.plan.manual_publish
         is_busy = (
             by_sensor
             and not switched_off(publication_sensor(record.target))

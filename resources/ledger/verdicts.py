@@ -140,11 +140,16 @@ class Verdicts(Part):
         A reconciliation has gates of its own.
         """
         joined = verdicts.join(runs, runs.c.run_id == verdicts.c.run_id)
-        says = sa.or_(verdicts.c.chunk == "", sa.not_(verdicts.c.passed))
-        mine = (runs.c.target == target, runs.c.mode != Mode.RECONCILIATION.value, says)
-        query = sa.select(verdicts.c.run_id).select_from(joined).where(*mine)
+        mine = (runs.c.target == target, runs.c.mode != Mode.RECONCILIATION.value)
+        query = sa.select(verdicts.c.id, verdicts.c.run_id).select_from(joined).where(*mine)
+        newest = query.order_by(verdicts.c.id.desc()).limit(1)
         with self.engine.connect() as connection:
-            return connection.execute(query.order_by(verdicts.c.id.desc()).limit(1)).scalar()
+            # two questions: of chunks, which are very many, none is looked at that was judged before
+            as_a_whole = connection.execute(newest.where(verdicts.c.chunk == "")).first()
+            since = 0 if as_a_whole is None else as_a_whole.id
+            failed = connection.execute(newest.where(verdicts.c.id > since, sa.not_(verdicts.c.passed))).first()
+        last = failed or as_a_whole
+        return None if last is None else str(last.run_id)
 
     def verdicts_of_chunks(self, run_id: str, keys: Collection[str]) -> list[Verdict]:
         """Return the newest verdict of each gate on chunks of a run."""
