@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import backfill_assets as ba
 from backfill_assets.cli.command import cli
-from backfill_assets.extraction import conversation, http_client
+from backfill_assets.extraction import http_client
 from backfill_assets.extraction.archive import alone_with
 from backfill_assets.extraction.credentials import Credentials
 from backfill_assets.extraction.extracting import extract
@@ -366,33 +366,6 @@ def test_a_page_that_a_server_has_refused_is_kept_and_not_asked_for_again(tmp_pa
     done = asked(platform, feed, **EVERYTHING)
     assert (done.id, done.state) == (stopped.id, ExtractionState.COMPLETE)
     assert not before.keys() & set(shop.asked)
-    loaded(platform, feed)
-    assert held(platform) == served(shop)
-
-
-def test_what_an_earlier_version_has_begun_to_read_by_pages_is_begun_anew(
-    tmp_path: Path, shop: Shop, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (feed,) = with_feed(retries=replace(FEED.retries, seconds=1, wait_seconds=0.001)).apis
-    platform = opened(tmp_path / "home", url, replace(PRODUCT, apis=(feed,)))
-    initialise(platform)
-    shop.plan = lambda _path, number: "429-after" if number >= 3 else ""
-
-    def first_page(feed: Any, path: str, part: str, reading: int, parameters: Any, paging: Any, _: Any) -> Any:
-        own = {**parameters, **conversation._page(paging, 0)}  # the only one: it has fewer than `size`
-        yield conversation.Ask("GET", path, part, reading, 1, conversation.PAGE, len, own)
-        return frozenset(), True
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr(conversation, "_read_numbered", first_page)
-        with pytest.raises(ExtractionRefused, match="429"):
-            asked(platform, feed, **EVERYTHING)
-    shop.plan = lambda _path, _number: ""
-    shop.asked.clear()
-    with pytest.raises(ExtractionRefused, match="begin anew: the same command with --anew"):
-        asked(platform, feed, **EVERYTHING)
-    assert shop.asked == []
-    assert asked(platform, feed, anew=True, **EVERYTHING).state is ExtractionState.COMPLETE
     loaded(platform, feed)
     assert held(platform) == served(shop)
 
