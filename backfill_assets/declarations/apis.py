@@ -20,8 +20,7 @@ from backfill_assets.declarations.arguments import said_at_once
 class PageNumbers:
     """Pages by number: `parameter` is `first`, then one more a page.
 
-    With a `size_parameter`, each request asks for `size` records. The pages end with one that has none, or that the server does not
-    answer (400, 404, 416, 422) behind a page that was not full: a page with fewer than `size` may be as many as the server gives.
+    With a `size_parameter`, each request asks for `size` records, and a page with fewer is the last; without, an empty one is.
     """
 
     parameter: str

@@ -31,7 +31,6 @@ PAGE, LINES, JOB, POLL = "PAGE", "LINES", "JOB", "POLL"
 """What an answer is: records, records that are lines of JSON, a job that was started, or one that is done."""
 OF_RECORDS = frozenset({PAGE, LINES})
 _MOST_PAGES = 1_000_000
-_SECOND = 2
 _LONGEST_CURSOR = 4_000
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
@@ -42,7 +41,6 @@ class Ask:
 
     `part` is what is read, `reading` how often it was begun, `page` the number of the page in it, from 1. `is_there` says of an
     answer whether it is the one that is waited for: it is asked for again until then, every `poll_seconds`, for `most_seconds`.
-    With `may_be_refused` a server that will not answer it says that there is nothing: see `http_client.NOTHING_THERE`.
     """
 
     method: str
@@ -56,7 +54,6 @@ class Ask:
     is_there: Callable[[bytes], bool] | None = None
     poll_seconds: float = 0.0
     most_seconds: float = 0.0
-    may_be_refused: bool = False
 
 
 Conversation = Generator[Ask, bytes, bool]
@@ -103,134 +100,62 @@ def _ranges(pattern: ByIdRange, asked: Question) -> Iterator[tuple[str, dict[str
         yield f"{first}..{last}", {pattern.first_parameter: str(first), pattern.last_parameter: str(last)}
 
 
-@dataclass
-class _Pages:
-    """What the pages of an extraction have shown of its server so far.
-
-    How many records the fullest one had; whether it gives fewer than it is asked for; whether another number is another page.
-    """
-
-    fullest: int = 0
-    gives_fewer: bool = False
-    are_counted: bool = False
-
-
 def _parts(
     feed: ApiFeed, path: str, parts: Iterator[tuple[str, dict[str, str]]], paging: Paging | None
 ) -> Conversation:
-    is_stable, pages = True, _Pages()
+    is_stable = True
     for part, own in parts:
-        is_stable &= yield from _until_alike(feed, path, part, {**feed.parameters, **own}, paging, pages)
+        is_stable &= yield from _until_alike(feed, path, part, {**feed.parameters, **own}, paging)
     return is_stable
 
 
-Reading = Generator[Ask, bytes, tuple[frozenset[tuple[str, str]], bool]]
-"""Returns the records of a part, and whether one answer had all of them."""
-
-
 def _until_alike(
-    feed: ApiFeed, path: str, part: str, parameters: Mapping[str, str], paging: Paging | None, pages: _Pages
+    feed: ApiFeed, path: str, part: str, parameters: Mapping[str, str], paging: Paging | None
 ) -> Conversation:
     """Read a part until two readings in a row have the same records; one answer is of one moment, and needs no other."""
     before: frozenset[tuple[str, str]] | None = None
     for reading in range(1, feed.most_passes + 1):
-        if isinstance(paging, PageNumbers):
-            seen, is_one = yield from _read_numbered(feed, path, part, reading, parameters, paging, pages)
-        else:
-            seen, is_one = yield from _read(feed, path, part, reading, parameters, paging)
-        if is_one or feed.most_passes == 1 or seen == before:
+        seen, pages = yield from _read(feed, path, part, reading, parameters, paging)
+        if pages == 1 or feed.most_passes == 1 or seen == before:
             return True
         before = seen
     return False
 
 
 def _read(
-    feed: ApiFeed, path: str, part: str, reading: int, parameters: Mapping[str, str], paging: NextCursor | None
-) -> Reading:
-    """Read a part from its first page to the one that leads on to no other."""
+    feed: ApiFeed, path: str, part: str, reading: int, parameters: Mapping[str, str], paging: Paging | None
+) -> Generator[Ask, bytes, tuple[frozenset[tuple[str, str]], int]]:
+    """Read a part from its first page to its last; return its records, and how many pages they took."""
     seen: set[tuple[str, str]] = set()
     cursors: set[str] = set()
-    own: dict[str, str] = {}
+    own = _first_page(paging)
     for page in range(1, _MOST_PAGES):
         body = yield Ask(
             "GET", path, part, reading, page, PAGE, lambda body: _understood(feed, paging, body), {**parameters, **own}
         )
-        seen.update((record.key, record.digest) for record in records_of(feed, body))
-        cursor = "" if paging is None else _cursor(paging, body)
-        if paging is None or not cursor:
-            return frozenset(seen), page == 1
-        if cursor in cursors:
-            raise _unexpected(
-                feed, f"{part}: the cursor {cursor[:80]!r} came twice", "a cursor leads on, and never back"
-            )
-        cursors.add(cursor)
-        own = {paging.parameter: cursor}
-    raise _too_many(feed, part)
+        found = list(records_of(feed, body))
+        seen.update((record.key, record.digest) for record in found)
+        if isinstance(paging, PageNumbers):
+            if not found or len(found) < paging.size:
+                return frozenset(seen), page
+            own = _page(paging, page)
+        elif isinstance(paging, NextCursor):
+            cursor = _cursor(paging, body)
+            if not cursor:
+                return frozenset(seen), page
+            if cursor in cursors:
+                raise _unexpected(
+                    feed, f"{part}: the cursor {cursor[:80]!r} came twice", "a cursor leads on, and never back"
+                )
+            cursors.add(cursor)
+            own = {paging.parameter: cursor}
+        else:
+            return frozenset(seen), page
+    raise _unexpected(feed, f"{part} has more than {_MOST_PAGES:,} pages", "a part ends")
 
 
-def _read_numbered(
-    feed: ApiFeed,
-    path: str,
-    part: str,
-    reading: int,
-    parameters: Mapping[str, str],
-    paging: PageNumbers,
-    pages: _Pages,
-) -> Reading:
-    """Read a part until a page has no record: one with fewer than were asked for may be as many as the server gives.
-
-    Behind a page that is not full as far as is known, a server may say that there is no such page, or give the same one again. One
-    answer had all records if it was not full: of a server that gives fewer than it is asked for, where another page had more.
-    """
-    seen: set[tuple[str, str]] = set()
-    before: frozenset[tuple[str, str]] = frozenset()
-    fullest, is_short, is_one = 0, False, True
-    for page in range(1, _MOST_PAGES):
-        body = yield Ask(
-            "GET",
-            path,
-            part,
-            reading,
-            page,
-            PAGE,
-            lambda body: _understood(feed, paging, body),
-            {**parameters, **_page(paging, page - 1)},
-            may_be_refused=is_short,
-        )
-        found = [(record.key, record.digest) for record in records_of(feed, body)]
-        if not found:
-            pages.are_counted |= page > 1
-            return frozenset(seen), is_one and page <= _SECOND
-        if frozenset(found) == before:
-            if pages.are_counted and is_short:
-                return frozenset(seen), is_one and page == _SECOND
-            raise _same_page(feed, paging, part, page)
-        pages.are_counted |= page > 1
-        pages.gives_fewer |= not paging.size or (page > 1 and len(before) < paging.size)
-        before = frozenset(found)
-        seen |= before
-        fullest = max(fullest, len(found))
-        is_short = len(found) < (paging.size if page == 1 else fullest)
-        is_one = len(found) < (pages.fullest if pages.gives_fewer else paging.size)
-        pages.fullest = max(pages.fullest, len(found))
-    raise _too_many(feed, part)
-
-
-def _same_page(feed: ApiFeed, paging: PageNumbers, part: str, page: int) -> ExtractionRefused:
-    asked = ", ".join(f"{paging.parameter}={paging.first + before}" for before in (page - 2, page - 1))
-    return ExtractionRefused(
-        Problem(
-            f"{part}: two pages have the same records ({asked})",
-            f"`paging` says that `{paging.parameter}` leads from page to page; a server that ignores it gives one page for ever, "
-            "and what is behind that is never read",
-            "correct `parameter` of `ba.PageNumbers`, or declare `paging=None` where one answer has everything; then `--anew`",
-            f"feed {feed.name}",
-        )
-    )
-
-
-def _too_many(feed: ApiFeed, part: str) -> ExtractionRefused:
-    return _unexpected(feed, f"{part} has more than {_MOST_PAGES:,} pages", "a part ends")
+def _first_page(paging: Paging | None) -> dict[str, str]:
+    return _page(paging, 0) if isinstance(paging, PageNumbers) else {}
 
 
 def _page(paging: PageNumbers, before: int) -> dict[str, str]:

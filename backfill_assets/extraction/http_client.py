@@ -28,8 +28,6 @@ KEPT_HEADERS = ("content-type", "date", "etag", "last-modified", "link", "retry-
 """Headers of an answer that are kept with it."""
 _AGAIN = frozenset({408, 425, 429})
 _REFUSED, _SERVER_ERROR, _REDIRECT, _CLIENT_ERROR = 401, 500, 300, 400
-NOTHING_THERE = frozenset({400, 404, 416, 422})
-"""How servers say that there is no such page behind the last one."""
 _MOST_WAIT = 30.0
 """Seconds that a request waits at most before it is made again, where the server does not say more."""
 _OF_A_SLOW_ANSWER = 10
@@ -46,16 +44,12 @@ class _NoAnswer(Exception):  # noqa: N818 - it may be one next time
 
 @dataclass(frozen=True)
 class Request:
-    """What a server is asked; `understood` raises `MalformedAnswer` of an answer that says nothing, which is asked for again.
-
-    With `may_be_refused`, an answer of `NOTHING_THERE` is an empty one, whatever the server says of it.
-    """
+    """What a server is asked; `understood` raises `MalformedAnswer` of an answer that says nothing, which is asked for again."""
 
     method: str
     path: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     understood: Callable[[bytes], object] = len
-    may_be_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,10 +141,7 @@ class ApiClient:
         if status == _REFUSED and self.credentials.can_renew:
             self.credentials.forget()
             raise _NoAnswer("401: the token is refused")
-        if request.may_be_refused and status in NOTHING_THERE:
-            body = b""
-        else:
-            self._require_success(request, status, headers)
+        self._require_success(request, status, headers)
         if self.credentials.is_in(body):
             raise self._refused(
                 request,

@@ -259,7 +259,7 @@ def _of_paging(paging: Any, where: str, names: dict[str, Any], *, only_cursor: b
             names["paging.size_parameter"] = paging.size_parameter
             yield from _of_number("paging.size", paging.size, 1, 1_000_000, where)
         elif paging.size:
-            rule = "the size of a page is asked for by its parameter"
+            rule = "a page with fewer records than were asked for is the last"
             yield Problem("paging.size without size_parameter", rule, "give both, or neither", where)
     else:
         rule = "it is a `NextCursor`" if only_cursor else "it is `PageNumbers`, a `NextCursor`, or None"
