@@ -28,6 +28,7 @@ from table_world import DAYS, MONTHS, SOURCE, TARGET, Installation, day_of, only
 from backfill_assets import faults
 from backfill_assets.audit.erased_rows import erased_of_source
 from backfill_assets.audit.explain import explain
+from backfill_assets.audit.key_history import names_then
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.products import Product
@@ -145,6 +146,20 @@ def test_what_a_correction_says_of_somebody_erased_is_not_explained(it: Installa
     assert explain(it.platform, DAYS, [key]).corrections == before.corrections
 
 
+def test_what_a_correction_says_of_somebody_erased_is_not_explained_once_its_column_is_renamed(it: Installation):
+    published(it, "first", MODES["replace"], "ann", value=1)
+    instead = Run("", PublishMode.CORRECTION_EVENTS, (MONTH,), corrections=Corrections.INSTEAD)
+    published(it, "corrected", instead, "ann", value=4711)
+    with it.platform.lakehouse.table(DAYS).update_schema() as change:
+        change.rename_column("value", "number")
+    key = f"name=ann,day={day_of(MONTH, 3)}"
+    assert "4711" in str(explain(it.platform, DAYS, [key]))
+    forget(it, "4711", targetColumn="number")
+    found = explain(it.platform, DAYS, [key])
+    assert found.erased_since == date(2020, 1, 1)
+    assert "4711" not in str(found)
+
+
 def test_a_subject_whose_column_the_table_has_no_more_is_explained_to_nobody(it: Installation):
     published(it, "first", MODES["replace"], "ann", value=4711)
     with it.platform.lakehouse.table(DAYS).update_schema(allow_incompatible_changes=True) as change:
@@ -155,6 +170,19 @@ def test_a_subject_whose_column_the_table_has_no_more_is_explained_to_nobody(it:
     found = explain(it.platform, DAYS, [key])
     assert found.erased_since == date(2020, 1, 1)
     assert "4711" not in str(found)
+
+
+def test_a_column_that_was_dropped_and_added_anew_is_read_as_the_one_that_it_was(it: Installation):
+    published(it, "first", MODES["replace"], "ann", value=4711)
+    table = it.platform.lakehouse.table(DAYS)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    with table.update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("value")
+    with table.update_schema() as change:
+        change.add_column("value", StringType())
+        change.rename_column("name", "who")
+    assert names_then(table, snapshot, ("who", "value", "day", "unknown")) == ("name", "value", "day")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from typing import Any
 
+from pyiceberg.table import Table
+
+from backfill_assets.audit.key_history import under_todays_name
 from backfill_assets.declarations.target import ColumnOrigin, TargetTable
 from backfill_assets.installation import Platform
 from backfill_assets.planning.old_data import erased_subjects
@@ -47,12 +50,18 @@ def erased_of_source(platform: Platform, source: str, target: TargetTable) -> Er
     return found
 
 
-def said_by_corrections(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows that corrections say were, and are to be."""
+def said_by_corrections(table: Table, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows that corrections of a table say were, and are to be, under the names that its columns have now.
+
+    A correction has the names that columns had when it was issued: it may be of each schema that has all of them.
+    """
     for row in rows:
         for text in (row["old_values"], row["new_values"]):
-            if text is not None:
-                yield json.loads(text)
+            said = {} if text is None else json.loads(text)
+            yield said
+            for then in table.schemas().values():
+                if said.keys() <= set(then.column_names):
+                    yield {under_todays_name(table, then, name): value for name, value in said.items()}
 
 
 def _erased_upstream(platform: Platform, source: str) -> Erased:

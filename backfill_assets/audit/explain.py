@@ -6,7 +6,7 @@ shown is `cli.explain_view`'s. The history of the table is what is believed; the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -148,7 +148,7 @@ def explain(platform: Platform, table: str, texts: Sequence[str]) -> Explanation
     notes: list[str] = []
     states = list(states_of(found, _where(key), notes))
     issued = _corrections(platform, target, key)
-    if since := _erased_since(platform, target, key, states, issued):
+    if since := _erased_since(platform, target, key, states, said_by_corrections(found, issued)):
         return _withheld(platform, target, key, since)
     versions = versions_of(platform, target, found, key, states)
     current = states[0][1] if states else []
@@ -195,11 +195,11 @@ def _erased_since(
     target: TargetTable,
     key: Mapping[str, Any],
     states: Sequence[State],
-    corrections: Sequence[Mapping[str, Any]],
+    corrected: Iterable[Mapping[str, Any]],
 ) -> date | None:
     """Return since when the policy has a subject of a key erased, or of any row that it ever had, or by a correction should have."""
     erased = erased_of_target(platform, target)
-    rows = (key, *(row for _, rows in states for row in rows), *said_by_corrections(corrections))
+    rows = (key, *(row for _, rows in states for row in rows), *corrected)
     days = [since_when_erased(erased, row) for row in rows]
     return min((day for day in days if day is not None), default=None)
 

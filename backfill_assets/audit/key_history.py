@@ -109,17 +109,22 @@ def states_of(table: Table, where: BooleanExpression, notes: list[str]) -> Itera
 def under_todays_names(table: Table, snapshot: Snapshot, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of a snapshot, whose columns have the names of then, under those that the columns have now."""
     then = _schema_of(table, snapshot)
-    now = {one.name: table.schema().find_column_name(one.field_id) or one.name for one in then.fields}
+    now = {one.name: under_todays_name(table, then, one.name) for one in then.fields}
     return [{now.get(name, name): value for name, value in row.items()} for row in rows]
 
 
+def under_todays_name(table: Table, then: Schema, name: str) -> str:
+    """Return the name that a column of an earlier schema of a table has now; that of then where the table has it no more."""
+    return table.schema().find_column_name(then.find_field(name).field_id) or name
+
+
 def names_then(table: Table, snapshot: Snapshot, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that columns had in a snapshot, of those that it had."""
+    """Return the names that columns had in a snapshot, of those that it had: of one that was dropped and added anew, its own."""
     now, then = table.schema(), _schema_of(table, snapshot)
     found = (
-        then.find_column_name(now.find_field(name).field_id) if name in now.column_names else name for name in names
+        (name in now.column_names and then.find_column_name(now.find_field(name).field_id)) or name for name in names
     )
-    return tuple(name for name in found if name is not None and name in then.column_names)
+    return tuple(dict.fromkeys(name for name in found if name in then.column_names))
 
 
 def _schema_of(table: Table, snapshot: Snapshot) -> Schema:
