@@ -26,12 +26,13 @@ from table_model import File, Row, Run
 from table_world import DAYS, MONTHS, SOURCE, TARGET, Installation, day_of, only_this_table
 
 from backfill_assets import faults
-from backfill_assets.audit.erased_rows import erased_of_source
+from backfill_assets.audit.erased_rows import erased_of_source, erased_of_target
 from backfill_assets.audit.explain import explain
 from backfill_assets.audit.key_history import names_then
 from backfill_assets.cli.command import cli
 from backfill_assets.declarations import finding
 from backfill_assets.declarations.products import Product
+from backfill_assets.declarations.source_tables import StartsFrom
 from backfill_assets.declarations.target import ColumnOrigin
 from backfill_assets.operations.doctor.examination import examine
 from backfill_assets.planning.old_data import require_nobody_erased
@@ -218,6 +219,20 @@ def test_a_row_that_is_made_of_a_row_of_somebody_erased_is_explained_to_nobody(
         assert erased_of_source(it.platform, DAYS, gold) == {
             "name": {"ann": date(2020, 1, 1)}
         }  # of the rows that it reads
+
+
+def test_a_row_that_may_go_on_from_a_state_of_somebody_erased_is_explained_to_nobody(it: Installation):
+    later = replace(
+        TARGET,
+        name="gold.later",
+        source="bronze.others",
+        starts_from=StartsFrom(DAYS, "day", fits={}),
+        column_origins={},
+    )
+    with mock.patch.object(finding, "find_products", serves(Product("days", (), (TARGET, later)))):
+        assert erased_of_target(it.platform, later) == {}
+        forget(it, "ann")
+        assert erased_of_target(it.platform, later) == {"name": {"ann": date(2020, 1, 1)}}
 
 
 @pytest.mark.parametrize("way", MODES)

@@ -23,7 +23,7 @@ Erased = dict[str, dict[str, date]]
 
 
 def erased_of_target(platform: Platform, target: TargetTable) -> Erased:
-    """Return who is erased of a target: by the lists of its sources, and of what these are computed from.
+    """Return who is erased of a target: by the lists of its sources, and of what these, and states that it starts from, are computed from.
 
     A column counts whether the target has it today or once had it. What a target that is read tells its subjects by, this one tells
     them by in the columns that are made of that one, or have its name and are declared to be made of nothing.
@@ -35,6 +35,7 @@ def erased_of_target(platform: Platform, target: TargetTable) -> Erased:
             subjects, _ = erased_subjects(platform, rule.erasure, platform.ledger.latest().date())
             columns = {rule.erasure.target_column or rule.erasure.column}
             _add(found, columns | ({rule.erasure.column} & {target.entity}), subjects)
+    for source in (*target.every_source, *([] if target.starts_from is None else [target.starts_from.table])):
         for column, of_column in _erased_upstream(platform, source).items():
             _add(found, _made_of(target, source, column), of_column)
     return found
