@@ -134,7 +134,8 @@ def _why_nobody(policy: Policy, manifest: RunManifest, entries: Sequence[str], o
         return f"the policy '{policy.name}' has no person there"
     if persons == {same_name(manifest.requested_by)}:
         return "only the requester is one of them"
-    return f"{len(persons - others) or 'none'} of them is neither its requester nor its only approver"
+    left = len(persons - others)
+    return f"without its requester and its only approver {left or 'none'} of them {'is' if left == 1 else 'are'} left"
 
 
 def request_problems(policy: Policy, manifest: RunManifest) -> list[Problem]:

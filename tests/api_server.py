@@ -52,6 +52,9 @@ class Shop:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.polls_until_done = 2
         self.echo = ""
+        self.most_per_page = 1_000_000  # whatever is asked for
+        self.ignores_page = False
+        self.behind_the_last: Any = []  # what is said behind the last page: records, a status, or "again" for the last page
 
     # --- what happens to the orders -------------------------------------------------------------------------------
 
@@ -97,7 +100,16 @@ class Shop:
     def _paged(self, query: dict[str, str]) -> Any:
         first, last = (datetime.fromisoformat(query[name]) for name in ("from", "until"))
         found = [one for one in self.orders.values() if first <= datetime.fromisoformat(one["updated_at"]) < last]
-        page, size = int(query["page"]), int(query["size"])
+        page, size = int(query["page"]), min(int(query["size"]), self.most_per_page)
+        last = max(1, -(-len(found) // size))
+        if self.ignores_page or (page > last and self.behind_the_last == "again"):
+            page = 1 if self.ignores_page else last
+        elif page > last:
+            return (
+                self.behind_the_last
+                if isinstance(self.behind_the_last, int)
+                else {"data": {"items": self.behind_the_last}}
+            )
         return {"data": {"items": found[(page - 1) * size : page * size]}}
 
     def _by_cursor(self, query: dict[str, str]) -> Any:
@@ -178,6 +190,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._send(401, b"{}")
                 return
             found = shop.answer(method, parts.path, dict(parse_qsl(parts.query)))
+        if isinstance(found, int):
+            self._send(found, b'[{"id": 1, "detail": "Invalid page."}]')
+            return
         body = b"" if found is None else found.encode() if isinstance(found, str) else json.dumps(found).encode()
         if shop.echo:
             body = body[:-1] + f', "echo": "{self.headers.get("Authorization", "")}"}}'.encode()

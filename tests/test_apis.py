@@ -7,15 +7,16 @@ import json
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_product import FEED, PRODUCT, TABLE, translate, with_feed
+from api_product import FEED, PAGES, PRODUCT, TABLE, translate, with_feed
 from api_server import ANSWERS, CHANGES, CLIENT, SECRET, STATIC_TOKEN, Shop, order, serving
 from click.testing import CliRunner
 
@@ -73,6 +74,11 @@ def platform(tmp_path: Path, url: str) -> Platform:
     made = opened(tmp_path / "home", url)
     initialise(made)
     return made
+
+
+def by_window(others: Mapping[str, Any] | None = None, **changes: Any) -> ba.Product:
+    """Return the product with a feed that is asked by windows alone, which are other ones."""
+    return with_feed(patterns=(replace(FEED.patterns[1], **changes),), **(others or {}))
 
 
 def asked(platform: Platform, feed: ba.ApiFeed = FEED, *, anew: bool = False, **options: Any) -> ExtractionRecord:
@@ -302,6 +308,62 @@ def test_pages_that_never_agree_make_an_extraction_unstable_which_is_loaded_on_p
     asked(platform, snapshot=True, reconciles=True)
     loaded(platform)
     assert held(platform) == served(shop)
+
+
+@pytest.mark.parametrize("behind", [[], None, 404, 400, 500, 302, "again"])
+def test_whatever_a_server_says_behind_its_last_page_ends_a_reading(
+    platform: Platform, shop: Shop, behind: object
+) -> None:
+    shop.behind_the_last = behind
+    record = asked(platform, **EVERYTHING)
+    assert record.state is ExtractionState.COMPLETE
+    loaded(platform)
+    assert held(platform) == served(shop)
+
+
+def test_the_page_behind_the_fullest_is_looked_at_until_one_was_full(platform: Platform, shop: Shop) -> None:
+    kept = platform.ledger.extractions.responses(asked(platform, **EVERYTHING).id)
+    expected, fullest = [], 0
+    for part in dict.fromkeys(one.part for one in kept):
+        first, last = map(datetime.fromisoformat, part.split(".."))
+        number = sum(first <= datetime.fromisoformat(one["updated_at"]) < last for one in shop.orders.values())
+        if number and number >= fullest:
+            expected.append(part)
+        fullest = max(fullest, number)
+    assert [one.part for one in kept if one.kind == "BEHIND"] == expected != []
+    assert len(shop.asked) == len(kept) == 366 + len(expected)
+
+    (feed,) = by_window(length=timedelta(days=366)).apis
+    again = platform.ledger.extractions.responses(asked(platform, feed, **EVERYTHING).id)
+    assert [(one.kind, one.page) for one in again] == [("PAGE", 1), ("PAGE", 2), ("PAGE", 3)] * 2
+
+
+def test_a_server_that_gives_fewer_records_a_page_than_it_is_asked_for_is_refused_and_read_as_it_pages(
+    tmp_path: Path, platform: Platform, shop: Shop, url: str
+) -> None:
+    shop.most_per_page = 10
+    with pytest.raises(
+        ExtractionRefused, match=r"page=1 has fewer records than the 50 .*, and page=2 has others"
+    ) as refusal:
+        asked(platform, **EVERYTHING)
+    assert "declare the `size` that the server gives" in str(refusal.value)
+    assert platform.ledger.extractions.of_feed("shop")[0].state is ExtractionState.FAILED
+    until_empty = by_window({"parameters": {"size": "50"}}, paging=ba.PageNumbers("page"))
+    for number, product in enumerate((until_empty, by_window(paging=replace(PAGES, size=10)))):
+        (feed,) = product.apis
+        another = opened(tmp_path / f"home-{number}", url, product)
+        initialise(another)
+        asked(another, feed, **EVERYTHING)
+        loaded(another, feed)
+        assert held(another) == served(shop)
+
+
+def test_a_server_that_ignores_the_number_of_the_page_is_refused_by_its_name(platform: Platform, shop: Shop) -> None:
+    shop.ignores_page = True
+    (feed,) = by_window(length=timedelta(days=366)).apis
+    with pytest.raises(ExtractionRefused, match=r"two pages have the same records \(page=1, page=2\)") as refusal:
+        asked(platform, feed, **EVERYTHING)
+    assert "correct `parameter`" in str(refusal.value)
 
 
 def test_a_record_that_is_no_row_is_quarantined_with_where_it_lies(platform: Platform, shop: Shop) -> None:

@@ -200,14 +200,14 @@ def test_the_plan_says_that_too_few_could_review_it_or_that_who_alone_approves_i
 
     rules(world, {"reviewsRequired": 2, "reviewers": ["bo", "cem", "ana"], "approvers": ["cem"]})
     assert (
-        "nobody can have 2 people review its plan: that is for bo, cem, ana, and 1 of them is neither its requester nor its only approver"
+        "nobody can have 2 people review its plan: that is for bo, cem, ana, and without its requester and its only approver 1 of them is left"
     ) in said("too-few")
     rules(world, {"reviewsRequired": 2, "reviewers": ["bo", "cem", "ana"], "approvers": ["cem", "bo", "dan"]})
     assert "nobody can " not in said("enough")
     alone = {"approvers": ["Bo", "ana"], "publishers": ["bo"], "publisherDiffersFromApprover": True}
     rules(world, alone)
     assert (
-        "nobody can publish it: that is for bo, and none of them is neither its requester nor its only approver"
+        "nobody can publish it: that is for bo, and without its requester and its only approver none of them are left"
     ) in said("alone")
     assert "nobody can " not in said("dry", mode="DRY_RUN", safety={"sinks": []})
     rules(world, alone | {"breakGlass": ["olga"]})

@@ -21,6 +21,7 @@ class PageNumbers:
     """Pages by number: `parameter` is `first`, then one more a page.
 
     With a `size_parameter`, each request asks for `size` records, and a page with fewer is the last; without, an empty one is.
+    Where a server gives fewer than it is asked for, whatever there is, an extraction is refused: see that it gives `size`.
     """
 
     parameter: str

@@ -7,7 +7,7 @@ request at which that stopped. How pages change while they are read is found her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -23,12 +23,13 @@ from backfill_assets.declarations.apis import (
     Paging,
 )
 from backfill_assets.extraction.questions import Question
-from backfill_assets.extraction.records import NO_VALUE, contents_of, is_text, parsed, records_of, value_at
+from backfill_assets.extraction.records import NO_VALUE, Record, contents_of, is_text, parsed, records_of, value_at
 from backfill_assets.extraction.refusals import ExtractionRefused, MalformedAnswer
 from manifests.errors import Problem
 
-PAGE, LINES, JOB, POLL = "PAGE", "LINES", "JOB", "POLL"
-"""What an answer is: records, records that are lines of JSON, a job that was started, or one that is done."""
+PAGE, LINES, JOB, POLL, BEHIND = "PAGE", "LINES", "JOB", "POLL", "BEHIND"
+"""What an answer is: records, records that are lines of JSON, a job that was started, one that is done, or what stands behind the
+last page, which is nobody's record."""
 OF_RECORDS = frozenset({PAGE, LINES})
 _MOST_PAGES = 1_000_000
 _LONGEST_CURSOR = 4_000
@@ -41,6 +42,7 @@ class Ask:
 
     `part` is what is read, `reading` how often it was begun, `page` the number of the page in it, from 1. `is_there` says of an
     answer whether it is the one that is waited for: it is asked for again until then, every `poll_seconds`, for `most_seconds`.
+    `may_be_nothing` as of a `Request`.
     """
 
     method: str
@@ -54,6 +56,7 @@ class Ask:
     is_there: Callable[[bytes], bool] | None = None
     poll_seconds: float = 0.0
     most_seconds: float = 0.0
+    may_be_nothing: bool = False
 
 
 Conversation = Generator[Ask, bytes, bool]
@@ -100,62 +103,153 @@ def _ranges(pattern: ByIdRange, asked: Question) -> Iterator[tuple[str, dict[str
         yield f"{first}..{last}", {pattern.first_parameter: str(first), pattern.last_parameter: str(last)}
 
 
+@dataclass
+class _Fullest:
+    """How many records the fullest page of an extraction had so far."""
+
+    records: int = 0
+
+
 def _parts(
     feed: ApiFeed, path: str, parts: Iterator[tuple[str, dict[str, str]]], paging: Paging | None
 ) -> Conversation:
-    is_stable = True
+    is_stable, fullest = True, _Fullest()
     for part, own in parts:
-        is_stable &= yield from _until_alike(feed, path, part, {**feed.parameters, **own}, paging)
+        is_stable &= yield from _until_alike(feed, path, part, {**feed.parameters, **own}, paging, fullest)
     return is_stable
 
 
 def _until_alike(
-    feed: ApiFeed, path: str, part: str, parameters: Mapping[str, str], paging: Paging | None
+    feed: ApiFeed, path: str, part: str, parameters: Mapping[str, str], paging: Paging | None, fullest: _Fullest
 ) -> Conversation:
     """Read a part until two readings in a row have the same records; one answer is of one moment, and needs no other."""
-    before: frozenset[tuple[str, str]] | None = None
+    before: frozenset[_Said] | None = None
     for reading in range(1, feed.most_passes + 1):
-        seen, pages = yield from _read(feed, path, part, reading, parameters, paging)
+        if isinstance(paging, PageNumbers):
+            seen, pages = yield from _read_by_number(feed, path, part, reading, parameters, paging, fullest)
+        else:
+            seen, pages = yield from _read(feed, path, part, reading, parameters, paging)
         if pages == 1 or feed.most_passes == 1 or seen == before:
             return True
         before = seen
     return False
 
 
+_Said = tuple[str, str]
+"""A record: its key, and its digest."""
+_Reading = Generator[Ask, bytes, tuple[frozenset[_Said], int]]
+"""Returns the records of a part, and how many pages they took."""
+
+
 def _read(
-    feed: ApiFeed, path: str, part: str, reading: int, parameters: Mapping[str, str], paging: Paging | None
-) -> Generator[Ask, bytes, tuple[frozenset[tuple[str, str]], int]]:
-    """Read a part from its first page to its last; return its records, and how many pages they took."""
-    seen: set[tuple[str, str]] = set()
+    feed: ApiFeed, path: str, part: str, reading: int, parameters: Mapping[str, str], paging: NextCursor | None
+) -> _Reading:
+    """Read a part from its first page to the one that leads on to no other."""
+    seen: set[_Said] = set()
     cursors: set[str] = set()
-    own = _first_page(paging)
+    own: dict[str, str] = {}
     for page in range(1, _MOST_PAGES):
         body = yield Ask(
             "GET", path, part, reading, page, PAGE, lambda body: _understood(feed, paging, body), {**parameters, **own}
         )
-        found = list(records_of(feed, body))
-        seen.update((record.key, record.digest) for record in found)
-        if isinstance(paging, PageNumbers):
-            if not found or len(found) < paging.size:
-                return frozenset(seen), page
-            own = _page(paging, page)
-        elif isinstance(paging, NextCursor):
-            cursor = _cursor(paging, body)
-            if not cursor:
-                return frozenset(seen), page
-            if cursor in cursors:
-                raise _unexpected(
-                    feed, f"{part}: the cursor {cursor[:80]!r} came twice", "a cursor leads on, and never back"
-                )
-            cursors.add(cursor)
-            own = {paging.parameter: cursor}
-        else:
+        seen |= _said(feed, body)
+        cursor = "" if paging is None else _cursor(paging, body)
+        if paging is None or not cursor:
             return frozenset(seen), page
-    raise _unexpected(feed, f"{part} has more than {_MOST_PAGES:,} pages", "a part ends")
+        if cursor in cursors:
+            raise _unexpected(
+                feed, f"{part}: the cursor {cursor[:80]!r} came twice", "a cursor leads on, and never back"
+            )
+        cursors.add(cursor)
+        own = {paging.parameter: cursor}
+    raise _too_many(feed, part)
 
 
-def _first_page(paging: Paging | None) -> dict[str, str]:
-    return _page(paging, 0) if isinstance(paging, PageNumbers) else {}
+def _read_by_number(
+    feed: ApiFeed,
+    path: str,
+    part: str,
+    reading: int,
+    parameters: Mapping[str, str],
+    paging: PageNumbers,
+    fullest: _Fullest,
+) -> _Reading:
+    """Read a part until a page has fewer records than were asked for, or none.
+
+    A server may give fewer than it is asked for, whatever there is: until a page has had all of them, what stands behind a page that
+    is as full as any is looked at.
+    """
+    seen: set[_Said] = set()
+    before: frozenset[_Said] = frozenset()
+    for page in range(1, _MOST_PAGES):
+        own = {**parameters, **_page(paging, page - 1)}
+        body = yield Ask("GET", path, part, reading, page, PAGE, lambda body: _understood(feed, paging, body), own)
+        records = list(records_of(feed, body))
+        found, number = frozenset(_told_apart(records)), len(records)
+        if found and found == before:
+            raise _same_page(feed, paging, part, page)
+        seen |= found
+        is_as_full_as_any, fullest.records = number >= fullest.records, max(fullest.records, number)
+        if not number or number < paging.size:
+            if number and is_as_full_as_any:
+                yield from _require_nothing_behind(feed, path, part, reading, page, parameters, paging, found)
+            return frozenset(seen), page
+        before = found
+    raise _too_many(feed, part)
+
+
+def _require_nothing_behind(
+    feed: ApiFeed,
+    path: str,
+    part: str,
+    reading: int,
+    last: int,
+    parameters: Mapping[str, str],
+    paging: PageNumbers,
+    found: frozenset[_Said],
+) -> Generator[Ask, bytes, None]:
+    """Ask for the page behind one that has fewer records than were asked for: if it has others, that one was not the last."""
+    own = {**parameters, **_page(paging, last)}
+    body = yield Ask("GET", path, part, reading, last + 1, BEHIND, len, own, may_be_nothing=True)
+    try:
+        others = _said(feed, body) - found  # a server may give its last page again
+    except MalformedAnswer:
+        return
+    if others:
+        raise ExtractionRefused(
+            Problem(
+                f"{part}: {paging.parameter}={paging.first + last - 1} has fewer records than the {paging.size} that were asked for, and "
+                f"{paging.parameter}={paging.first + last} has others",
+                "with a `size_parameter`, a page with fewer records than `size` is the last",
+                "declare the `size` that the server gives; or leave out `size` and `size_parameter`: pages are then read until one is "
+                "empty. Then `--anew`",
+                f"feed {feed.name}",
+            )
+        )
+
+
+def _said(feed: ApiFeed, body: bytes) -> frozenset[_Said]:
+    return frozenset(_told_apart(records_of(feed, body)))
+
+
+def _told_apart(records: Iterable[Record]) -> Iterator[_Said]:
+    return ((record.key, record.digest) for record in records)
+
+
+def _same_page(feed: ApiFeed, paging: PageNumbers, part: str, page: int) -> ExtractionRefused:
+    asked = ", ".join(f"{paging.parameter}={paging.first + before}" for before in (page - 2, page - 1))
+    return ExtractionRefused(
+        Problem(
+            f"{part}: two pages have the same records ({asked})",
+            f"`{paging.parameter}` leads from page to page; a server that ignores it gives one page for ever",
+            "correct `parameter` or `first` of `ba.PageNumbers`, or declare `paging=None` where one answer has everything; then `--anew`",
+            f"feed {feed.name}",
+        )
+    )
+
+
+def _too_many(feed: ApiFeed, part: str) -> ExtractionRefused:
+    return _unexpected(feed, f"{part} has more than {_MOST_PAGES:,} pages", "a part ends")
 
 
 def _page(paging: PageNumbers, before: int) -> dict[str, str]:

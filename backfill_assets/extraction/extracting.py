@@ -207,7 +207,7 @@ class _Driver:
         return response
 
     def _answer(self, ask: Ask) -> Answer:
-        request = Request(ask.method, ask.path, ask.parameters, ask.understood)
+        request = Request(ask.method, ask.path, ask.parameters, ask.understood, ask.may_be_nothing)
         until = time.monotonic() + ask.most_seconds
         while True:
             answer = self._client.ask(request)

@@ -27,6 +27,7 @@ from manifests.errors import Problem
 KEPT_HEADERS = ("content-type", "date", "etag", "last-modified", "link", "retry-after", "x-request-id", "x-total-count")
 """Headers of an answer that are kept with it."""
 _AGAIN = frozenset({408, 425, 429})
+_NOT_NOW = _AGAIN | {502, 503, 504}
 _REFUSED, _SERVER_ERROR, _REDIRECT, _CLIENT_ERROR = 401, 500, 300, 400
 _MOST_WAIT = 30.0
 """Seconds that a request waits at most before it is made again, where the server does not say more."""
@@ -44,12 +45,16 @@ class _NoAnswer(Exception):  # noqa: N818 - it may be one next time
 
 @dataclass(frozen=True)
 class Request:
-    """What a server is asked; `understood` raises `MalformedAnswer` of an answer that says nothing, which is asked for again."""
+    """What a server is asked; `understood` raises `MalformedAnswer` of an answer that says nothing, which is asked for again.
+
+    Where there `may_be_nothing`, an answer that is no success is an empty one, unless the server says that it cannot answer now.
+    """
 
     method: str
     path: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     understood: Callable[[bytes], object] = len
+    may_be_nothing: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,10 @@ class ApiClient:
         if status == _REFUSED and self.credentials.can_renew:
             self.credentials.forget()
             raise _NoAnswer("401: the token is refused")
-        self._require_success(request, status, headers)
+        if request.may_be_nothing and status >= _REDIRECT and status not in _NOT_NOW:
+            body = b""
+        else:
+            self._require_success(request, status, headers)
         if self.credentials.is_in(body):
             raise self._refused(
                 request,
