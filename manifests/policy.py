@@ -393,14 +393,13 @@ class Policy(Part):
 
     def way_out(self, entries: Sequence[str], otherwise: str) -> str:
         """Say what somebody can do who is none of `entries`: ask one of them, where they stand for any person, or `otherwise`."""
-        return f"ask one of them, or {otherwise}" if self.stands_for_anybody(entries) else otherwise
-
-    def stands_for_anybody(self, entries: Sequence[str]) -> bool:
-        """Whether any person is meant by `entries`: a group without members is none, and no person is called like a group."""
-        return bool(self.persons(entries))
+        return f"ask one of them, or {otherwise}" if self.persons(entries) else otherwise
 
     def persons(self, entries: Sequence[str]) -> set[str]:
-        """Return the people who are meant by `entries`, by name or by group, as `same_name` writes them."""
+        """Return the people who are meant by `entries`, by name or by group, as `same_name` writes them.
+
+        A group without members is none, and no person is called like a group.
+        """
         named = {person for entry in entries for person in self._people(entry) if not names_group(person)}
         return {one for one in map(same_name, named) if not one.startswith(OF_A_POLICY)}
 
@@ -452,7 +451,7 @@ def parse_policy(text: str, *, where: str = "policy") -> Policy:
             Problem(one.what, one.rule, one.fix.replace("manifests/*.yaml", "docs/policy.md"), one.where)
             for one in problems_of(error, Policy, where)
         ) from error
-    if policy.keepers is not None and not policy.stands_for_anybody(policy.keepers):
+    if policy.keepers is not None and not policy.persons(policy.keepers):
         raise EnvironmentRefused(
             Problem(
                 f"names {', '.join(policy.keepers) or 'nobody'}, which is no person",
