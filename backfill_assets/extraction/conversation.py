@@ -7,7 +7,7 @@ request at which that stopped. How pages change while they are read is found her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ from backfill_assets.declarations.apis import (
     Paging,
 )
 from backfill_assets.extraction.questions import Question
-from backfill_assets.extraction.records import NO_VALUE, Record, contents_of, is_text, parsed, records_of, value_at
+from backfill_assets.extraction.records import NO_VALUE, contents_of, is_text, parsed, records_of, value_at
 from backfill_assets.extraction.refusals import ExtractionRefused, MalformedAnswer
 from manifests.errors import Problem
 
@@ -32,6 +32,10 @@ PAGE, LINES, JOB, POLL, BEHIND = "PAGE", "LINES", "JOB", "POLL", "BEHIND"
 last page, which is nobody's record."""
 OF_RECORDS = frozenset({PAGE, LINES})
 _MOST_PAGES = 1_000_000
+_MOST_ALIKE = 3
+"""So many pages in a row with the same records are a server's that does not count pages; what has moved makes two."""
+_MOST_LOOKS = 3
+"""So often the page behind one with the same number of records is looked at: by then they are so many by chance."""
 _LONGEST_CURSOR = 4_000
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
@@ -105,9 +109,19 @@ def _ranges(pattern: ByIdRange, asked: Question) -> Iterator[tuple[str, dict[str
 
 @dataclass
 class _Fullest:
-    """How many records the fullest page of an extraction had so far."""
+    """How many records the fullest page of an extraction had so far, and how often it was looked behind one with so many."""
 
     records: int = 0
+    looks: int = 0
+
+    def is_to_look_behind(self, records: int) -> bool:
+        """Count a page that is its part's last if the server gives as many records as it is asked for."""
+        if records > self.records:
+            self.records, self.looks = records, 0
+        if not records or records < self.records or self.looks >= _MOST_LOOKS:
+            return False
+        self.looks += 1
+        return True
 
 
 def _parts(
@@ -152,7 +166,7 @@ def _read(
         body = yield Ask(
             "GET", path, part, reading, page, PAGE, lambda body: _understood(feed, paging, body), {**parameters, **own}
         )
-        seen |= _said(feed, body)
+        seen.update(_said(feed, body))
         cursor = "" if paging is None else _cursor(paging, body)
         if paging is None or not cursor:
             return frozenset(seen), page
@@ -180,20 +194,21 @@ def _read_by_number(
     is as full as any is looked at.
     """
     seen: set[_Said] = set()
-    before: frozenset[_Said] = frozenset()
+    before: list[_Said] = []
+    alike = 1
     for page in range(1, _MOST_PAGES):
         own = {**parameters, **_page(paging, page - 1)}
         body = yield Ask("GET", path, part, reading, page, PAGE, lambda body: _understood(feed, paging, body), own)
-        records = list(records_of(feed, body))
-        found, number = frozenset(_told_apart(records)), len(records)
-        if found and found == before:
+        found = _said(feed, body)
+        alike = alike + 1 if found == before else 1
+        if found and alike >= _MOST_ALIKE:
             raise _same_page(feed, paging, part, page)
-        seen |= found
-        is_as_full_as_any, fullest.records = number >= fullest.records, max(fullest.records, number)
-        if not number or number < paging.size:
-            if number and is_as_full_as_any:
+        seen.update(found)
+        if not found or len(found) < paging.size:
+            if fullest.is_to_look_behind(len(found)):
                 yield from _require_nothing_behind(feed, path, part, reading, page, parameters, paging, found)
             return frozenset(seen), page
+        fullest.records = max(fullest.records, len(found))
         before = found
     raise _too_many(feed, part)
 
@@ -206,13 +221,17 @@ def _require_nothing_behind(
     last: int,
     parameters: Mapping[str, str],
     paging: PageNumbers,
-    found: frozenset[_Said],
+    found: Sequence[_Said],
 ) -> Generator[Ask, bytes, None]:
-    """Ask for the page behind one that has fewer records than were asked for: if it has others, that one was not the last."""
+    """Ask for the page behind one that has fewer records than were asked for: if it has others, that one was not the last.
+
+    A server may give its last page again, and a record may have changed meanwhile: another record is one of another key.
+    """
     own = {**parameters, **_page(paging, last)}
     body = yield Ask("GET", path, part, reading, last + 1, BEHIND, len, own, may_be_nothing=True)
+    keys = {key for key, _ in found}
     try:
-        others = _said(feed, body) - found  # a server may give its last page again
+        others = [key for key, _ in _said(feed, body) if key not in keys]
     except MalformedAnswer:
         return
     if others:
@@ -221,28 +240,26 @@ def _require_nothing_behind(
                 f"{part}: {paging.parameter}={paging.first + last - 1} has fewer records than the {paging.size} that were asked for, and "
                 f"{paging.parameter}={paging.first + last} has others",
                 "with a `size_parameter`, a page with fewer records than `size` is the last",
-                "declare the `size` that the server gives; or leave out `size` and `size_parameter`: pages are then read until one is "
-                "empty. Then `--anew`",
+                "declare the `size` that the server gives; or, where it has empty pages behind its last one, leave out `size` and "
+                "`size_parameter`: pages are then read until one is empty. Then `--anew`",
                 f"feed {feed.name}",
             )
         )
 
 
-def _said(feed: ApiFeed, body: bytes) -> frozenset[_Said]:
-    return frozenset(_told_apart(records_of(feed, body)))
-
-
-def _told_apart(records: Iterable[Record]) -> Iterator[_Said]:
-    return ((record.key, record.digest) for record in records)
+def _said(feed: ApiFeed, body: bytes) -> list[_Said]:
+    return [(record.key, record.digest) for record in records_of(feed, body)]
 
 
 def _same_page(feed: ApiFeed, paging: PageNumbers, part: str, page: int) -> ExtractionRefused:
-    asked = ", ".join(f"{paging.parameter}={paging.first + before}" for before in (page - 2, page - 1))
+    asked = ", ".join(f"{paging.parameter}={paging.first + before}" for before in range(page - _MOST_ALIKE, page))
     return ExtractionRefused(
         Problem(
-            f"{part}: two pages have the same records ({asked})",
-            f"`{paging.parameter}` leads from page to page; a server that ignores it gives one page for ever",
-            "correct `parameter` or `first` of `ba.PageNumbers`, or declare `paging=None` where one answer has everything; then `--anew`",
+            f"{part}: pages have the same records ({asked})",
+            f"`{paging.parameter}` leads from page to page, to one with fewer records than `size` or none; a server that ignores it, or "
+            "gives its last page again, has no end",
+            "correct `parameter` or `first` of `ba.PageNumbers`; declare `paging=None` where one answer has everything, or another `size` "
+            "where the last page comes again; then `--anew`",
             f"feed {feed.name}",
         )
     )

@@ -27,7 +27,6 @@ from manifests.errors import Problem
 KEPT_HEADERS = ("content-type", "date", "etag", "last-modified", "link", "retry-after", "x-request-id", "x-total-count")
 """Headers of an answer that are kept with it."""
 _AGAIN = frozenset({408, 425, 429})
-_NOT_NOW = _AGAIN | {502, 503, 504}
 _REFUSED, _SERVER_ERROR, _REDIRECT, _CLIENT_ERROR = 401, 500, 300, 400
 _MOST_WAIT = 30.0
 """Seconds that a request waits at most before it is made again, where the server does not say more."""
@@ -47,7 +46,7 @@ class _NoAnswer(Exception):  # noqa: N818 - it may be one next time
 class Request:
     """What a server is asked; `understood` raises `MalformedAnswer` of an answer that says nothing, which is asked for again.
 
-    Where there `may_be_nothing`, an answer that is no success is an empty one, unless the server says that it cannot answer now.
+    Where there `may_be_nothing`, any answer that is no success is an empty one, unless the server says that it is asked too often.
     """
 
     method: str
@@ -143,11 +142,11 @@ class ApiClient:
         address = self.address(request.path)
         sent = self._headers()
         status, headers, body, at = self._sent(request.method, address, sent, parameters=request.parameters)
-        if status == _REFUSED and self.credentials.can_renew:
+        if request.may_be_nothing and status >= _REDIRECT and status not in _AGAIN:
+            body = b""
+        elif status == _REFUSED and self.credentials.can_renew:
             self.credentials.forget()
             raise _NoAnswer("401: the token is refused")
-        if request.may_be_nothing and status >= _REDIRECT and status not in _NOT_NOW:
-            body = b""
         else:
             self._require_success(request, status, headers)
         if self.credentials.is_in(body):
