@@ -282,7 +282,8 @@ class Model:
         raise TransitionRefused(WHY)
 
     def stop(self, run: Run) -> None:
-        if run.state not in {RunState.RUNNING, VALIDATED}:
+        is_computed = any(launch.attempt == "RUNNING" for launch in run.launches)
+        if run.state not in {RunState.RUNNING, VALIDATED} and not is_computed:
             raise TransitionRefused(WHY)
         run.stopped = True
         for launch in run.launches:

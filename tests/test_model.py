@@ -607,6 +607,23 @@ def test_a_launch_by_a_plan_that_the_run_has_no_longer_changes_nothing(
     assert run.waiting == {MONTHS[0]}
 
 
+@pytest.mark.parametrize("action", ["publish", "cancel"])
+@pytest.mark.parametrize("beside", ["", "read", "opened"])
+def test_a_run_that_is_over_is_stopped_only_while_a_batch_of_it_is_under_way(
+    machine: TableUnderChange, beside: str, action: str
+) -> None:
+    run = machine.given(PublishMode.REPLACE_PARTITIONS, beside)
+    if action == "publish":
+        machine.act("publish", run)
+    else:
+        machine.cancel(run)
+    assert run.state is (RunState.PUBLISHED if action == "publish" else RunState.CANCELLED)
+    machine.both(lambda: machine._stop(run), lambda: machine.model.stop(run))
+    assert run.stopped is (beside == "opened")
+    for late in tuple(machine.launched):
+        machine.go_on(late)
+
+
 def _outcome(do: Callable[[], Any]) -> BaseException | None:
     """Return what a refusal or a kill raised, None where it was done."""
     try:
