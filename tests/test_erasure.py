@@ -147,30 +147,29 @@ def test_what_a_correction_says_of_somebody_erased_is_not_explained(it: Installa
     assert explain(it.platform, DAYS, [key]).corrections == before.corrections
 
 
+def _is_explained_until_erased(it: Installation, column: str) -> None:
+    key = f"name=ann,day={day_of(MONTH, 3)}"
+    assert "4711" in str(explain(it.platform, DAYS, [key]))
+    forget(it, "4711", targetColumn=column)
+    found = explain(it.platform, DAYS, [key])
+    assert found.erased_since == date(2020, 1, 1)
+    assert "4711" not in str(found)
+
+
 def test_what_a_correction_says_of_somebody_erased_is_not_explained_once_its_column_is_renamed(it: Installation):
     published(it, "first", MODES["replace"], "ann", value=1)
     instead = Run("", PublishMode.CORRECTION_EVENTS, (MONTH,), corrections=Corrections.INSTEAD)
     published(it, "corrected", instead, "ann", value=4711)
     with it.platform.lakehouse.table(DAYS).update_schema() as change:
         change.rename_column("value", "number")
-    key = f"name=ann,day={day_of(MONTH, 3)}"
-    assert "4711" in str(explain(it.platform, DAYS, [key]))
-    forget(it, "4711", targetColumn="number")
-    found = explain(it.platform, DAYS, [key])
-    assert found.erased_since == date(2020, 1, 1)
-    assert "4711" not in str(found)
+    _is_explained_until_erased(it, "number")
 
 
 def test_a_subject_whose_column_the_table_has_no_more_is_explained_to_nobody(it: Installation):
     published(it, "first", MODES["replace"], "ann", value=4711)
     with it.platform.lakehouse.table(DAYS).update_schema(allow_incompatible_changes=True) as change:
         change.delete_column("value")
-    key = f"name=ann,day={day_of(MONTH, 3)}"
-    assert "4711" in str(explain(it.platform, DAYS, [key]))
-    forget(it, "4711", targetColumn="value")
-    found = explain(it.platform, DAYS, [key])
-    assert found.erased_since == date(2020, 1, 1)
-    assert "4711" not in str(found)
+    _is_explained_until_erased(it, "value")
 
 
 def test_a_column_that_was_dropped_and_added_anew_is_read_as_the_one_that_it_was(it: Installation):

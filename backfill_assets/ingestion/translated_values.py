@@ -216,10 +216,8 @@ def _in_its_zone(found: datetime, instant: datetime) -> datetime:
         return found
     try:
         return instant.astimezone(found.tzinfo)
-    except (
-        ValueError,
-        NotImplementedError,
-    ):  # a zone of a translator's own that says nothing of a clock put forward has none
+    # a zone of a translator's own that says nothing of a clock put forward has none
+    except (ValueError, NotImplementedError):
         return found
 
 
